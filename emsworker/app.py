@@ -1,0 +1,356 @@
+"""One object: configuration, registry and producer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+from emsworker.core.codec import Decoder, encode_body, encode_headers
+from emsworker.core.config import Settings
+from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
+from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
+from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
+from emsworker.middleware import Middleware, hooks
+from emsworker.store.schema import check_version, server_facts, stream_id
+from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
+
+if TYPE_CHECKING:
+    from emsworker.catalog import Catalog
+    from emsworker.offsets import Allocator
+    from emsworker.producer import Producer
+    from emsworker.store.database import Database
+
+Function = Callable[..., Any]
+
+
+class Ems:
+    """An app: the tasks and subscriptions of a program, and the stream they live on.
+
+    Args:
+        name: shown in logs and client lists.
+        middleware: hooks around publishing and running, in order.
+        config: dotted name of a module with settings.
+        settings: any setting of :class:`Settings` by name; they win over ``EMS_*`` variables.
+
+    Raises:
+        ConfigError: naming every wrong setting.
+    """
+
+    def __init__(
+        self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
+    ) -> None:
+        self.name = check_name("app", name)
+        self.settings = Settings.load(config, **settings)
+        self.middleware = tuple(middleware)
+        self.routes: dict[tuple[str, str], Route] = {}
+        self._before_publish = hooks(self.middleware, "before_publish")
+        self._after_publish = hooks(self.middleware, "after_publish")
+        self.on_publish: Callable[[], None] = _nothing
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+
+    # -- declaring -----------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Function, /) -> Task: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        topic: str | None = None,
+        group: str | None = None,
+        bind: bool = False,
+        **options: Any,
+    ) -> Callable[[Function], Task]: ...
+    def task(
+        self,
+        function: Function | None = None,
+        /,
+        *,
+        name: str | None = None,
+        topic: str | None = None,
+        group: str | None = None,
+        bind: bool = False,
+        **options: Any,
+    ) -> Task | Callable[[Function], Task]:
+        """Declare a task: ``@app.task`` or ``@app.task(name=..., bind=True, ...)``.
+
+        Args:
+            name: by default ``module.function``.
+            topic, group: where its calls go and which group runs them; by default the app's settings.
+            bind: give the task its own request as first argument.
+            options: see :class:`HandlerOptions`.
+
+        Raises:
+            ConfigError: an option is unknown or wrong, or the name is taken.
+        """
+
+        def declare(function: Function) -> Task:
+            task_name = check_name(
+                "task", name or f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
+            )
+            route = self._route(topic or self.settings.topic, group or self.settings.group)
+            task = Task(self, function, task_name, _options(options), topic=route.topic, group=route.group, bind=bind)
+            if task_name in route.tasks or route.subscription is not None:
+                raise ConfigError(
+                    [Problem("task", task_name, f"{route.topic}/{route.group} has a handler for it already")]
+                )
+            route.tasks[task_name] = task
+            return task
+
+        return declare if function is None else declare(function)
+
+    def subscribe(self, topic: str, group: str, **options: Any) -> Callable[[Function], Subscription]:
+        """Declare a handler for every message of a topic: ``function(message)``.
+
+        With ``batch=`` it is called with a list of messages.
+
+        Args:
+            topic, group: what to read, and as whom; every group sees every message.
+            options: see :class:`HandlerOptions`.
+
+        Raises:
+            ConfigError: an option is unknown or wrong, or the group has a handler already.
+        """
+
+        def declare(function: Function) -> Subscription:
+            route = self._route(topic=topic, group=group)
+            if route.subscription is not None or route.tasks:
+                raise ConfigError(
+                    [
+                        Problem(
+                            "subscribe",
+                            f"{topic}/{group}",
+                            "the group has a handler already; give this one another group",
+                        )
+                    ]
+                )
+            route.subscription = Subscription(
+                function, f"{function.__module__}.{function.__qualname__}", _options(options)
+            )
+            return route.subscription
+
+        return declare
+
+    def _route(self, topic: str, group: str) -> Route:
+        key = (check_name("topic", topic), check_name("group", group))
+        return self.routes.setdefault(key, Route(*key))
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+        """Send one message and return after its commit.
+
+        Args:
+            topic: created on first use if ``auto_create`` is on.
+            body: anything the serializer knows; ``bytes`` and ``str`` are kept as they are.
+            options: ``key`` (messages with the same key share a partition), ``partition`` (instead of a key), ``tag``,
+                ``headers`` (a dict of strings), ``uid`` (a UUID of your own: sent once however often you try),
+                ``serializer``, ``compression``.
+
+        Raises:
+            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
+            PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
+        """
+        _refuse_reserved(options.get("headers"))
+        return self.publish(topic, body, **options)
+
+    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Send many messages in few statements; those of one partition keep their order.
+
+        Args:
+            bodies: bodies, or :class:`Outgoing` with options of their own.
+            options: as in :meth:`send`, for all of them.
+
+        Raises:
+            as :meth:`send`; every body is checked before the first is sent.
+        """
+        _refuse_reserved(options.get("headers"))
+        place = self.catalog.topic(topic)
+        outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
+        messages = [self._prepare(place, item) for item in outgoing]
+        receipts = self.producer.send(place, messages)
+        for item, receipt in zip(outgoing, receipts, strict=True):
+            self._tell(item, receipt)
+        return receipts
+
+    def publish(
+        self, topic: str, body: Any, *, countdown: float | None = None, eta: datetime | None = None, **options: Any
+    ) -> Receipt:
+        """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
+        if countdown is not None or eta is not None:
+            raise NotImplementedError
+        place = self.catalog.topic(topic)
+        outgoing = Outgoing(topic, body, **options)
+        receipt = self.producer.send(place, [self._prepare(place, outgoing)])[0]
+        self._tell(outgoing, receipt)
+        return receipt
+
+    def _tell(self, outgoing: Outgoing, receipt: Receipt) -> None:
+        for hook in self._after_publish:
+            hook(outgoing, receipt)
+
+    def _prepare(self, topic: Topic, outgoing: Outgoing) -> NewMessage:
+        for hook in self._before_publish:
+            hook(outgoing)
+        if not self.settings.publishing:
+            raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
+        if not topic.rule.writable:
+            raise TopicRuleError(
+                f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
+                "(`ems topics change` sets the rule)"
+            )
+        if outgoing.partition is not None and not 0 <= outgoing.partition < topic.partitions:
+            raise InvalidName(
+                f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
+                f"it has 0 to {topic.partitions - 1}"
+            )
+        body, codec_headers = encode_body(
+            outgoing.body,
+            outgoing.serializer or self.settings.serializer,
+            outgoing.compression or self.settings.compression,
+        )
+        if len(body) > topic.max_message_bytes:
+            raise MessageTooLarge(
+                f"a body of {len(body)} bytes is over the limit of topic {topic.name!r}, "
+                f"{topic.max_message_bytes} bytes; nothing was sent"
+            )
+        headers = encode_headers({**codec_headers, **outgoing.headers} if codec_headers else outgoing.headers)
+        uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
+        return NewMessage(
+            uid, encode_key("key", outgoing.key), encode_key("tag", outgoing.tag), headers, body, outgoing.partition
+        )
+
+    def server_time(self, when: float | datetime) -> datetime:
+        """A time, or a number of seconds from now, as a time in UTC."""
+        if isinstance(when, datetime):
+            return when if when.tzinfo else when.replace(tzinfo=UTC)
+        return datetime.now(UTC) + timedelta(seconds=when)
+
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The server's address: the setting, or the local stream that ``ems local start`` runs.
+
+        Raises:
+            StoreUnavailable: neither is there.
+        """
+        if self.settings.url is not None:
+            return self.settings.url
+        from emsworker.local.stack import LocalStack
+
+        url = LocalStack().url
+        if url is None:
+            raise StoreUnavailable(
+                "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
+            )
+        return url
+
+    @property
+    def redis_url(self) -> str | None:
+        """The Redis server, if there is one."""
+        if self.settings.redis_url is not None or self.settings.url is not None:
+            return self.settings.redis_url
+        from emsworker.local.stack import LocalStack
+
+        return LocalStack().redis_url
+
+    @cached_property
+    def database(self) -> Database:
+        """The stream's database; its schema has been checked.
+
+        Raises:
+            SchemaMissing: ``ems migrate`` has not been run.
+            AccessDenied, StoreUnavailable: it cannot be reached.
+        """
+        from emsworker.store.database import Database
+
+        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
+        database.call(check_version)
+        return database
+
+    @cached_property
+    def stream_id(self) -> str:
+        """The identity of the stream."""
+        return self.database.call(stream_id)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """Topics and groups by name."""
+        from emsworker.catalog import Catalog
+
+        return Catalog(self.database, self.settings)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Reads the bodies that the accept list allows."""
+        return Decoder(self.settings.accept)
+
+    @property
+    def producer(self) -> Producer:
+        """The process's producer; a forked child gets one of its own."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self.__dict__.pop("_producer", None)
+                self._pid = os.getpid()
+            return self._producer
+
+    @cached_property
+    def _producer(self) -> Producer:
+        from emsworker.producer import Producer
+        from emsworker.wakeup import Bell
+
+        producer_id = f"{socket.gethostname()}-{os.getpid()}"[:128]
+        packet = self.database.call(server_facts).max_allowed_packet
+        bell = Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
+        return Producer(
+            self.database.session(), self._allocator(), bell, producer_id, self.settings.publish_timeout_s, packet
+        )
+
+    def _allocator(self) -> Allocator:
+        if self.settings.allocator == "redis":
+            from emsworker.offsets.redis import RedisAllocator
+
+            assert self.settings.redis_url is not None, "checked by Settings"
+            return RedisAllocator(self.settings.redis_url, self.stream_id)
+        from emsworker.offsets.mysql import MysqlAllocator
+
+        return MysqlAllocator()
+
+    def close(self) -> None:
+        """Close the producer's connection; the app opens a new one at its next send."""
+        producer = self.__dict__.pop("_producer", None)
+        if producer is not None:
+            producer.close()
+
+    def __repr__(self) -> str:
+        return f"<Ems {self.name}>"
+
+
+def _nothing() -> None:
+    pass
+
+
+def _options(options: Mapping[str, Any]) -> HandlerOptions:
+    unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(HandlerOptions.__dataclass_fields__)
+        raise ConfigError(
+            [Problem(name, repr(options[name]), f"there is no such option; known are {known}") for name in unknown]
+        )
+    return HandlerOptions(**options)
+
+
+def _refuse_reserved(headers: Mapping[str, str] | None) -> None:
+    for name in headers or ():
+        if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
+            raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")

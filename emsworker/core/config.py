@@ -1,0 +1,262 @@
+"""One configuration object, from keyword arguments, ``EMS_*`` variables or a module; checked all at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from emsworker.core.codec import COMPRESSIONS
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.ids import check_name
+from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
+from emsworker.core.url import DatabaseUrl, redact
+
+Check = Callable[[Any], None]
+
+
+def _setting(default: Any, meaning: str, check: Check | None = None) -> Any:
+    return field(default=default, metadata={"help": meaning, "check": check})
+
+
+def _at_least(least: float) -> Check:
+    def check(value: float) -> None:
+        if value < least:
+            raise ValueError(f"must be at least {least:g}")
+
+    return check
+
+
+def _one_of(*choices: str | None) -> Check:
+    def check(value: str | None) -> None:
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(str(choice) for choice in choices)}")
+
+    return check
+
+
+def _check_url(value: str | None) -> None:
+    if value is not None:
+        DatabaseUrl.parse(value)
+
+
+def _check_redis_url(value: str | None) -> None:
+    if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("must begin with redis://, rediss:// or unix://")
+
+
+def _check_name(value: str) -> None:
+    try:
+        check_name("it", value)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_ladder(value: str) -> None:
+    Ladder.parse(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting of EMS. Each can be given as ``EMS_<NAME>`` too; spans end in ``_s`` and count seconds.
+
+    Raises:
+        ConfigError: one or more settings are wrong; all of them are listed.
+    """
+
+    url: str | None = _setting(
+        None, "the MySQL server, mysql://user:password@host:3306/database; the local stream if unset", _check_url
+    )
+    redis_url: str | None = _setting(None, "a Redis server for wake-ups and the redis allocator", _check_redis_url)
+    allocator: str = _setting("mysql", "what hands out offsets: mysql or redis", _one_of("mysql", "redis"))
+    topic: str = _setting("default", "the topic of tasks that name none", _check_name)
+    group: str = _setting("workers", "the group that runs tasks", _check_name)
+    serializer: str = _setting("json", "how bodies are written: json, msgpack, yaml, pickle, or a name known to kombu")
+    compression: str | None = _setting(
+        None, "how bodies are compressed: zlib, bzip2, lzma or zstd", _one_of(None, *COMPRESSIONS)
+    )
+    accept: tuple[str, ...] = _setting(
+        ("json",), "the serializers that are read; pickle runs code, so name it only if every producer is trusted"
+    )
+    auto_create: bool = _setting(True, "create topics and groups on first use")
+    publishing: bool = _setting(True, "the global switch: off refuses every send of this process")
+    max_message_bytes: int = _setting(4 << 20, "the largest encoded body of topics that are created here", _at_least(1))
+    processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
+    threads: int = _setting(4, "consumer threads in each process", _at_least(1))
+    batch: int = _setting(500, "the most messages in one claim", _at_least(1))
+    batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _at_least(1))
+    claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))
+    watermark_s: float = _setting(0.1, "how often finished work is recorded while a claim runs", _at_least(0.01))
+    gap_timeout_s: float = _setting(
+        1.0, "how old the next neighbour of a hole must be before the hole is closed", _at_least(0.01)
+    )
+    poll_min_s: float = _setting(0.005, "the shortest pause of an idle poller", _at_least(0.001))
+    poll_max_s: float = _setting(0.2, "the longest pause of an idle poller", _at_least(0.001))
+    timeout_s: float = _setting(60.0, "how long a message may run before it is moved to retry", _at_least(0.1))
+    ladder: str = _setting(DEFAULT_LADDER, "the delays between attempts", _check_ladder)
+    max_attempts: int = _setting(DEFAULT_MAX_ATTEMPTS, "how often a message is run before it is dead", _at_least(1))
+    jitter: float = _setting(0.1, "by up to which share a delay is lengthened at random", _at_least(0))
+    soft_time_limit_s: float | None = _setting(
+        None, "after this SoftTimeLimitExceeded is raised in the handler", _at_least(0.001)
+    )
+    hard_time_limit_s: float | None = _setting(None, "after this the process is replaced", _at_least(0.001))
+    lease_s: float = _setting(15.0, "how long a client counts as alive after a renewal", _at_least(0.5))
+    renew_s: float = _setting(5.0, "how often a process renews its leases", _at_least(0.1))
+    lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
+    beat_s: float = _setting(1.0, "how often the beat's duties run", _at_least(0.05))
+    beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
+    publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
+    connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
+    stop_timeout_s: float = _setting(60.0, "how long running messages may go on after SIGTERM", _at_least(0))
+
+    def __post_init__(self) -> None:
+        problems = [*self._problems_one_by_one(), *self._problems_together()]
+        if problems:
+            raise ConfigError(problems)
+
+    def _problems_one_by_one(self) -> list[Problem]:
+        problems = []
+        hints = get_type_hints(type(self))
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            try:
+                _check_type(value, hints[item.name])
+                if item.metadata["check"] is not None and value is not None:
+                    item.metadata["check"](value)
+            except (ValueError, TypeError) as error:
+                problems.append(Problem(item.name, redact(repr(value)), str(error)))
+        return problems
+
+    def _problems_together(self) -> list[Problem]:
+        problems = []
+        try:
+            if self.lease_s <= self.renew_s + self.lease_margin_s:
+                problems.append(
+                    Problem(
+                        "lease_s",
+                        str(self.lease_s),
+                        "must exceed renew_s + lease_margin_s, or leases run out between renewals",
+                    )
+                )
+            if self.beat_lease_s <= self.beat_s:
+                problems.append(Problem("beat_lease_s", str(self.beat_lease_s), "must exceed beat_s"))
+            if self.poll_max_s < self.poll_min_s:
+                problems.append(Problem("poll_max_s", str(self.poll_max_s), "must be at least poll_min_s"))
+            if self.allocator == "redis" and self.redis_url is None:
+                problems.append(Problem("redis_url", "None", "allocator = redis needs it"))
+        except TypeError:
+            pass  # a value of the wrong type is reported by itself
+        return problems
+
+    def retry_ladder(self) -> Ladder:
+        """The ladder of groups that name none."""
+        return Ladder.parse(self.ladder, self.max_attempts, self.jitter)
+
+    @classmethod
+    def load(cls, module: str | None = None, environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
+        """Put settings together: keyword arguments win over ``EMS_*`` variables, those over a module's names.
+
+        Args:
+            module: dotted name of a module with lower-case settings; ``EMS_CONFIG`` names it too.
+            environ: the environment, by default the process's own.
+            given: settings by name.
+
+        Raises:
+            ConfigError: naming every wrong setting.
+        """
+        environ = os.environ if environ is None else environ
+        names = {item.name for item in dataclasses.fields(cls)}
+        problems = [
+            Problem(name, redact(repr(value)), "there is no such setting")
+            for name, value in given.items()
+            if name not in names
+        ]
+        values = _from_module(module or environ.get("EMS_CONFIG"), names, problems)
+        values |= _from_environ(environ, get_type_hints(cls), problems)
+        values |= {name: value for name, value in given.items() if name in names}
+        try:
+            settings = cls(**values)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from None
+        if problems:
+            raise ConfigError(problems)
+        return settings
+
+
+# Variables of the project that are no settings of the app.
+_OTHER_VARIABLES = frozenset({"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR"})
+
+
+def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:
+    if name is None:
+        return {}
+    try:
+        module = import_module(name)
+    except Exception as error:  # whatever a user's module raises
+        problems.append(Problem("EMS_CONFIG", name, f"the module cannot be imported: {error}"))
+        return {}
+    values = {key: value for key, value in vars(module).items() if key in names}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    values = {}
+    for variable, text in environ.items():
+        name = variable.removeprefix("EMS_").lower()
+        if not variable.startswith("EMS_") or variable.startswith("EMS_TEST_") or variable in _OTHER_VARIABLES:
+            continue
+        if name not in hints:
+            problems.append(Problem(variable, redact(repr(text)), "there is no such setting"))
+            continue
+        try:
+            values[name] = _read(text, hints[name])
+        except ValueError as error:
+            problems.append(Problem(variable, redact(repr(text)), str(error)))
+    return values
+
+
+def _read(text: str, hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        return None if text == "" else _read(text, get_args(hint)[0])
+    if get_origin(hint) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if hint is bool:
+        return _read_bool(text)
+    if hint is float:
+        return parse_duration(text)
+    if hint is int:
+        return _read_int(text)
+    return text
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("must be true or false")
+
+
+def _read_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def _check_type(value: Any, hint: Any) -> None:
+    if get_origin(hint) in (Union, UnionType):
+        if value is not None:
+            _check_type(value, get_args(hint)[0])
+        return
+    if get_origin(hint) is tuple:
+        if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
+            raise TypeError("must be a tuple of strings")
+        return
+    if (isinstance(value, bool) and hint is not bool) or not isinstance(value, (int, float) if hint is float else hint):
+        raise TypeError(f"must be of type {hint.__name__}, not {type(value).__name__}")

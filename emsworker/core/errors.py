@@ -1,0 +1,155 @@
+"""Every error that EMS raises on purpose, and the exceptions by which a handler steers its message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class EmsError(Exception):
+    """Base of all errors of EMS; its text names the thing, the value and the mend."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the configuration or the surroundings.
+
+    Args:
+        name: the setting or the thing checked.
+        value: what was found, with secrets already hidden.
+        mend: what to do about it.
+    """
+
+    name: str
+    value: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value}: {self.mend}"
+
+
+class ConfigError(EmsError):
+    """The configuration is wrong; ``problems`` lists every fault at once."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+class InvalidName(EmsError):
+    """A topic, group, tag or key breaks the rules for names."""
+
+
+class UnknownTopic(EmsError):
+    """The topic does not exist and auto-create is off."""
+
+
+class UnknownGroup(EmsError):
+    """The group does not exist and auto-create is off."""
+
+
+class GroupInUse(EmsError):
+    """The group or topic has live clients or unfinished work, so it is not deleted without force."""
+
+
+class TopicRuleError(EmsError):
+    """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
+
+
+class MessageTooLarge(EmsError):
+    """The encoded body is over the topic's limit or over what the server accepts."""
+
+
+class EncodeError(EmsError):
+    """A body or header cannot be serialized."""
+
+
+class ContentRefused(EmsError):
+    """The content type, or the compression, of a message is not on the accept list."""
+
+
+class DecodeError(EmsError):
+    """The body is not what its content type says."""
+
+
+class StoreUnavailable(EmsError):
+    """MySQL could not be reached before the deadline."""
+
+
+class PublishTimeout(StoreUnavailable):
+    """A send was not confirmed before its deadline; it may or may not have landed."""
+
+
+class AccessDenied(EmsError):
+    """MySQL refused the user, the password or a privilege."""
+
+
+class SchemaMissing(EmsError):
+    """The tables are missing or of another version; ``ems migrate`` makes them."""
+
+
+class FenceLost(EmsError):
+    """The claim belongs to somebody else by now; nothing of this transaction was kept."""
+
+
+class LeaseLost(EmsError):
+    """The client's lease is gone; its work is being run elsewhere."""
+
+
+class UnknownTask(EmsError):
+    """A message names a task that this worker does not know."""
+
+
+class AppNotFound(EmsError):
+    """``-A`` names a module or an object that cannot be loaded."""
+
+
+class TransactionEnded(EmsError):
+    """A transactional handler committed or rolled back by itself (perhaps by DDL)."""
+
+
+class TimeLimitExceeded(EmsError):
+    """A handler ran past its hard time limit, or past its group's timeout."""
+
+
+class SoftTimeLimitExceeded(EmsError):
+    """Raised inside a handler when its soft time limit has passed, so that it can clean up."""
+
+    def __init__(self, message: str = "the soft time limit has passed") -> None:
+        super().__init__(message)
+
+
+class Retry(EmsError):
+    """Raise it in a handler to have the message run again later; it counts as an attempt.
+
+    Args:
+        countdown: seconds until the next attempt; without it the ladder decides.
+        reason: kept with the attempt.
+    """
+
+    def __init__(self, reason: str = "", *, countdown: float | None = None) -> None:
+        self.countdown_s = countdown
+        super().__init__(reason or "retry asked for")
+
+
+class Reject(EmsError):
+    """Raise it in a handler to send the message to the dead letters at once."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "rejected by the handler")
+
+
+class Ignore(EmsError):
+    """Raise it in a handler to count the message as done, whatever happened."""
+
+
+class BatchFailed(EmsError):
+    """Raise it in a batch handler: these messages failed, all others of the batch are done.
+
+    Args:
+        errors: the uid (``message.id``) of each failed message -> its error.
+    """
+
+    def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
+        self.errors = dict(errors)
+        super().__init__(f"{len(self.errors)} messages of the batch failed")

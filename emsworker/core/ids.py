@@ -1,0 +1,93 @@
+"""Identities: message uids (UUIDv7), claim tokens, client ids."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from urllib.parse import urlsplit
+
+from emsworker.core.errors import InvalidName
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,189}")
+MAX_KEY_BYTES = 255
+
+
+def new_uid() -> bytes:
+    """A UUIDv7 (RFC 9562) as 16 bytes: it sorts by time, so an index on it grows at its end."""
+    tail = bytearray(os.urandom(10))
+    tail[0] = 0x70 | tail[0] & 0x0F
+    tail[2] = 0x80 | tail[2] & 0x3F
+    return int(time.time() * 1000).to_bytes(6, "big") + bytes(tail)
+
+
+def uid_text(uid: bytes) -> str:
+    """The usual writing of a uid."""
+    return str(uuid.UUID(bytes=uid))
+
+
+def parse_uid(text: str) -> bytes:
+    """Read a message id.
+
+    Raises:
+        InvalidName: it is no UUID.
+    """
+    try:
+        return uuid.UUID(text).bytes
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidName(f"{text!r} is not a message id; it looks like 0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70") from None
+
+
+def new_claim_id() -> int:
+    """A token of 63 bits that no other tenure of a claim ever had: 41 bits of milliseconds, 22 of chance."""
+    return (int(time.time() * 1000) & (1 << 41) - 1) << 22 | int.from_bytes(os.urandom(3), "big") & (1 << 22) - 1
+
+
+def check_name(what: str, name: str) -> str:
+    """Return ``name`` if it may name a topic, group or task.
+
+    The rules keep out what collations disagree about (case folding, trailing blanks, accents).
+
+    Raises:
+        InvalidName: it may not.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{what} {name!r} is no valid name: use 1 to 190 of A-Z a-z 0-9 . _ : - and begin with a letter, digit or _"
+        )
+    return name
+
+
+def encode_key(what: str, key: str | bytes | None) -> bytes | None:
+    """A key or tag as it is stored: its bytes, compared byte by byte.
+
+    Raises:
+        InvalidName: it is neither text nor bytes, or too long.
+    """
+    if key is None:
+        return None
+    raw = key.encode() if isinstance(key, str) else key
+    if not isinstance(raw, bytes):
+        raise InvalidName(f"{what} {key!r} is of type {type(key).__name__}; use str or bytes")
+    if len(raw) > MAX_KEY_BYTES:
+        raise InvalidName(f"{what} of {len(raw)} bytes is too long; at most {MAX_KEY_BYTES} are kept")
+    return raw
+
+
+def local_ip(url: str | None) -> str:
+    """The address by which this machine reaches the server of ``url`` (nothing is sent)."""
+    parts = urlsplit(url or "")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 3306))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def new_client_id(ip: str) -> str:
+    """``ip-pid-uuid-tid`` of the calling thread."""
+    return f"{ip}-{os.getpid()}-{uuid.uuid4().hex}-{threading.get_native_id()}"

@@ -1,0 +1,91 @@
+"""The retry ladder: after which delay a failed message runs again, and when it is dead.
+
+A decision is a value (the habit is Procrastinate's and River's): nothing here touches a database.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from emsworker.core.durations import format_duration, parse_duration
+from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, Retry, TransactionEnded
+
+DEFAULT_LADDER = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DEFAULT_MAX_ATTEMPTS = 16
+
+# Running it again cannot help these: the message, not the moment, is at fault.
+_HOPELESS = (Reject, ContentRefused, DecodeError, TransactionEnded)
+
+
+@dataclass(frozen=True)
+class RetryIn:
+    """Run it again after ``delay_s`` seconds."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Move it to the dead letters."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """Count it as done although the handler raised."""
+
+
+Decision = RetryIn | Dead | Done
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The delays between attempts.
+
+    Args:
+        delays_s: seconds before the 2nd, 3rd, ... attempt; the last one repeats.
+        max_attempts: how many runs a message gets in all.
+        jitter: a delay is lengthened by a random part of up to this share, so that a storm spreads out.
+    """
+
+    delays_s: tuple[float, ...]
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    jitter: float = 0.1
+
+    @classmethod
+    def parse(
+        cls, text: str | Sequence[float], max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter: float = 0.1
+    ) -> Ladder:
+        """Read rungs such as ``"10s 30s 1m"``.
+
+        Raises:
+            ValueError: a rung is no duration, there is none, or a number is out of range.
+        """
+        rungs = text.replace(",", " ").split() if isinstance(text, str) else text
+        delays = tuple(parse_duration(rung) for rung in rungs)
+        if not delays:
+            raise ValueError("a ladder needs at least one rung, like '10s 30s 1m'")
+        if max_attempts < 1:
+            raise ValueError(f"max_attempts is {max_attempts}; it must be at least 1")
+        if not 0 <= jitter <= 1:
+            raise ValueError(f"jitter is {jitter}; it must lie between 0 and 1")
+        return cls(delays, max_attempts, jitter)
+
+    def __str__(self) -> str:
+        return " ".join(format_duration(delay) for delay in self.delays_s)
+
+    def next(self, attempt: int, error: BaseException, rng: Callable[[], float] = random.random) -> Decision:
+        """Decide what becomes of a message whose ``attempt``-th run (1, 2, ...) ended in ``error``."""
+        if isinstance(error, Ignore):
+            return Done()
+        if isinstance(error, _HOPELESS):
+            return Dead(str(error))
+        if attempt >= self.max_attempts:
+            return Dead(f"used up its {self.max_attempts} attempts")
+        if isinstance(error, Retry) and error.countdown_s is not None:
+            return RetryIn(error.countdown_s)
+        rung = self.delays_s[min(attempt, len(self.delays_s)) - 1]
+        return RetryIn(rung * (1 + self.jitter * rng()))

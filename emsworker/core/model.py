@@ -1,0 +1,234 @@
+"""The things of the stream as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.ids import uid_text
+
+TASK_HEADER, EXPIRES_HEADER = "ems-task", "ems-expires"
+RESERVED_HEADERS = ("ems-", "content-", "compression")
+
+
+class TopicKind(StrEnum):
+    """Who gets a message: one client of each group, or every client."""
+
+    CLUSTER = "cluster"
+    BROADCAST = "broadcast"
+
+
+class TopicRule(StrEnum):
+    """What a topic allows at present."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    WRITE = "w"
+    NONE = "none"
+
+    @property
+    def writable(self) -> bool:
+        """Whether messages may be sent."""
+        return "w" in self.value
+
+    @property
+    def readable(self) -> bool:
+        """Whether messages may be claimed."""
+        return "r" in self.value
+
+
+class ClaimState(StrEnum):
+    """``start``: a client works on it; ``waiting``: free to be adopted; ``done``: all of it is finished."""
+
+    START = "start"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+class ClaimSource(StrEnum):
+    """Where a claim's messages come from: a range of the stream, or due retries."""
+
+    STREAM = "stream"
+    RETRY = "retry"
+
+
+class Outcome(StrEnum):
+    """How one attempt at a message ended, as ``ems_attempt`` tells it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    TIMEOUT = "timeout"
+    ORPHANED = "orphaned"
+    IGNORED = "ignored"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A named stream."""
+
+    id: int
+    name: str
+    kind: TopicKind
+    partitions: int
+    rule: TopicRule
+    max_message_bytes: int
+    retention_s: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A named set of clients that share the work of a topic."""
+
+    id: int
+    topic_id: int
+    name: str
+    timeout_s: float
+    ladder: str
+    max_attempts: int
+    paused: bool
+
+
+@dataclass(slots=True)
+class NewMessage:
+    """A message on its way into the stream."""
+
+    uid: bytes
+    key: bytes | None
+    tag: bytes | None
+    headers: bytes
+    body: bytes
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a confirmed send returns.
+
+    Args:
+        id: the message's uid.
+        offset: its place, or ``None`` while it is delayed.
+        created: false if a message with this id was in the topic already.
+    """
+
+    id: str
+    topic: str
+    partition: int | None
+    offset: int | None
+    created: bool = True
+
+
+class Message:
+    """A message as a handler sees it.
+
+    Attributes:
+        topic, partition, offset: its place in the stream.
+        attempt: 1 for its first run in this group.
+        key, tag: bytes as they were sent, or ``None``.
+        raw: the encoded body.
+    """
+
+    __slots__ = (
+        "_body",
+        "_born",
+        "_decoder",
+        "_headers",
+        "attempt",
+        "key",
+        "offset",
+        "partition",
+        "raw",
+        "tag",
+        "topic",
+        "uid",
+    )
+
+    def __init__(self, topic: str, partition: int, row: tuple[Any, ...], decoder: Decoder, attempt: int = 1) -> None:
+        self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
+        self.offset, self.uid, self.key, self.tag, self._headers, self.raw, self._born = row
+        self._body = _UNREAD
+
+    @property
+    def id(self) -> str:
+        """The message's uid in its usual writing."""
+        return uid_text(self.uid)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, ours included; read-only.
+
+        Raises:
+            DecodeError: they are damaged.
+        """
+        return decode_headers(self._headers)
+
+    @property
+    def body(self) -> Any:
+        """The decoded body.
+
+        Raises:
+            ContentRefused: its content type is not accepted.
+            DecodeError: it is damaged.
+        """
+        if self._body is _UNREAD:
+            self._body = self._decoder.decode(self.raw, self.headers)
+        return self._body
+
+    @property
+    def born_at(self) -> datetime:
+        """When it was written, by the server's clock, in UTC."""
+        return datetime.fromisoformat(self._born).replace(tzinfo=UTC)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic}/{self.partition}@{self.offset} {self.id}>"
+
+
+_UNREAD: Any = object()
+
+
+@dataclass(slots=True)
+class Claim:
+    """A range of offsets of one partition, held by one client of one group.
+
+    Attributes:
+        lo, hi: first and last offset, both included.
+        done_to: the last finished offset.
+        careful: flush before every message, because an earlier owner died in it.
+        messages: what is to be run, by offset; tombstones are left out.
+    """
+
+    group_id: int
+    partition: int
+    lo: int
+    hi: int
+    done_to: int
+    claim_id: int
+    source: ClaimSource
+    careful: bool
+    client_id: str
+    messages: list[Message] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One message that did not end well, as it is to be written down.
+
+    Attributes:
+        attempt: which run of the message this was.
+        retry_in_s: seconds until the next run, or ``None`` if there is none.
+        dead: the reason why it becomes a dead letter, or ``None``.
+        ran_s: how long it ran.
+    """
+
+    offset: int
+    attempt: int
+    outcome: Outcome
+    error: str
+    retry_in_s: float | None
+    dead: str | None
+    ran_s: float

@@ -1,0 +1,68 @@
+"""Server addresses as URLs, and how to show them without their secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+_SECRET = re.compile(r"(://[^:/@\s]*:)[^@\s]*@")
+
+
+def redact(text: str) -> str:
+    """Hide the password in every URL of a text."""
+    return _SECRET.sub(r"\1***@", text)
+
+
+@dataclass(frozen=True)
+class DatabaseUrl:
+    """Where the stream lives: ``mysql://user:password@host:port/database?option=value``.
+
+    Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``connect_timeout_s``, ``read_timeout_s``.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+    options: Mapping[str, str]
+
+    OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "connect_timeout_s", "read_timeout_s")
+
+    @classmethod
+    def parse(cls, text: str) -> DatabaseUrl:
+        """Read a URL.
+
+        Raises:
+            ValueError: it is malformed; the text never repeats the password.
+        """
+        parts = urlsplit(text)
+        if parts.scheme not in ("mysql", "mariadb", "mysql+pymysql"):
+            raise ValueError(f"its scheme is {parts.scheme!r}; write mysql://user:password@host:3306/database")
+        try:
+            port = parts.port or 3306
+        except ValueError:
+            raise ValueError("its port is no number from 0 to 65535") from None
+        database = unquote(parts.path.lstrip("/"))
+        if not database:
+            raise ValueError("it names no database; write mysql://user:password@host:3306/database")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in options:
+            if name not in cls.OPTIONS:
+                raise ValueError(f"its option {name!r} is not known; known are {', '.join(cls.OPTIONS)}")
+        for name in ("connect_timeout_s", "read_timeout_s"):
+            if name in options:
+                _positive(name, options[name])
+        user, password = unquote(parts.username or "root"), unquote(parts.password or "")
+        return cls(parts.hostname or "127.0.0.1", port, user, password, database, options)
+
+
+def _positive(name: str, value: str) -> None:
+    try:
+        if float(value) > 0:
+            return
+    except ValueError:
+        pass
+    raise ValueError(f"its option {name}={value!r} is no number of seconds above 0")

@@ -1,0 +1,64 @@
+"""Finds the app that ``-A`` names."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from types import ModuleType
+
+from emsworker.app import Ems
+from emsworker.core.errors import AppNotFound, EmsError
+
+
+def load_app(path: str) -> Ems:
+    """Import ``module`` or ``module:name`` and return its app.
+
+    Without a name the module's only :class:`Ems` is taken; ``app`` if there are several.
+
+    Raises:
+        AppNotFound: naming the module or object and the mend.
+    """
+    module_name, _, name = path.partition(":")
+    module = _import(module_name, path)
+    if name:
+        found = getattr(module, name, None)
+        if isinstance(found, Ems):
+            return found
+        raise AppNotFound(
+            f"-A {path}: {module_name} has no Ems named {name!r}; it has: {', '.join(_apps(module)) or 'none'}"
+        )
+    apps = _apps(module)
+    if not apps:
+        raise AppNotFound(f"-A {path}: {module_name} has no Ems; write `app = Ems(...)` there, or name another module")
+    if len(set(map(id, apps.values()))) > 1 and "app" not in apps:
+        raise AppNotFound(
+            f"-A {path}: {module_name} has several apps ({', '.join(apps)}); choose one "
+            f"with -A {module_name}:{next(iter(apps))}"
+        )
+    return apps.get("app", next(iter(apps.values())))
+
+
+def _apps(module: ModuleType) -> dict[str, Ems]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Ems)}
+
+
+def _import(name: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise AppNotFound(
+                f"-A {path}: there is no module {error.name!r} here; run the command where it can be imported"
+            ) from None
+        raise AppNotFound(f"-A {path}: importing {name} failed: {error} ({_place(error)})") from error
+    except EmsError:
+        raise
+    except Exception as error:  # whatever a user's module raises
+        raise AppNotFound(
+            f"-A {path}: importing {name} failed: {type(error).__name__}: {error} ({_place(error)})"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "no place"

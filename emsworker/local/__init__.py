@@ -1,0 +1,11 @@
+"""Private servers for development and tests: a MariaDB or MySQL, and a Redis, each in a folder of its own.
+
+They listen on 127.0.0.1 only, read no system configuration, and never touch a server that they did not start.
+"""
+
+from emsworker.local.database import Database
+from emsworker.local.errors import ServerFailed, ServerMissing
+from emsworker.local.redis_server import Redis
+from emsworker.local.stack import LocalStack
+
+__all__ = ["Database", "LocalStack", "Redis", "ServerFailed", "ServerMissing"]

@@ -1,0 +1,227 @@
+"""MariaDB and MySQL: where they are found, how they are set up, and where their options differ."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from emsworker.local.binaries import find_programs, version_line, version_number
+from emsworker.local.errors import ServerFailed, ServerMissing
+
+Flavor = Literal["mariadb", "mysql"]
+
+MYSQL_ROOT_VARIABLE = "EMS_MYSQL_ROOT"
+
+_MARIADB_MISSING = (
+    "no MariaDB server found. Install one: Debian/Ubuntu `apt-get install mariadb-server`, "
+    "Fedora `dnf install mariadb-server`, macOS `brew install mariadb`"
+)
+_MYSQL_MISSING = (
+    "no MySQL server found. Install one: Debian (unstable) `apt-get install mysql-server-core`, "
+    "Ubuntu `apt-get install mysql-server-core-8.0` or later, Fedora `dnf install mysql-server`, "
+    f"macOS `brew install mysql`; or set {MYSQL_ROOT_VARIABLE} to a folder that MySQL was unpacked in"
+)
+
+
+class Engine(ABC):
+    """One installed database server.
+
+    Args:
+        command: the program, with the arguments that must come before any option.
+        version: its version.
+        install_options: options that tell the program where its own files are.
+    """
+
+    flavor: ClassVar[Flavor]
+
+    def __init__(self, command: Sequence[str], version: str, install_options: Sequence[str] = ()) -> None:
+        self.version = version
+        self._command = tuple(command)
+        self._install_options = tuple(install_options)
+
+    @classmethod
+    @abstractmethod
+    def find(cls) -> Self:
+        """Return the installed server.
+
+        Raises:
+            ServerMissing: there is none; the message says what to install.
+        """
+
+    @abstractmethod
+    def initialize_command(self, data: Path) -> list[str]:
+        """Return the command that fills a new data folder.
+
+        Args:
+            data: the folder, which does not exist yet.
+        """
+
+    @property
+    @abstractmethod
+    def own_options(self) -> Sequence[str]:
+        """Server options that only this engine knows."""
+
+    @property
+    @abstractmethod
+    def clean_up_statements(self) -> Sequence[str]:
+        """SQL that removes the accounts that a new data folder has and nobody needs."""
+
+    @cached_property
+    def base_command(self) -> list[str]:
+        """The program with its fixed options: no configuration file of the system is read."""
+        # Servers refuse to run as root unless they are told to.
+        user = ["--user=root"] if os.geteuid() == 0 else []
+        return [*self._command, "--no-defaults", *self._install_options, *user]
+
+
+class MariaDB(Engine):
+    """MariaDB, as distributions install it."""
+
+    flavor = "mariadb"
+
+    @classmethod
+    def find(cls) -> Self:
+        """Return the installed MariaDB.
+
+        Raises:
+            ServerMissing: there is none; the message says what to install.
+        """
+        for program in find_programs(("mariadbd", "mysqld")):
+            if "MariaDB" in (line := version_line([str(program)])):
+                return cls([str(program)], version_number(line))
+        raise ServerMissing(_MARIADB_MISSING)
+
+    def initialize_command(self, data: Path) -> list[str]:
+        """Return the command that fills a new data folder.
+
+        Args:
+            data: the folder, which does not exist yet.
+
+        Raises:
+            ServerMissing: the set-up script is not installed.
+        """
+        script = next(find_programs(("mariadb-install-db", "mysql_install_db")), None)
+        if script is None:
+            raise ServerMissing(f"mariadb-install-db is missing: {_MARIADB_MISSING}")
+        options = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=normal"]
+        user = ["--user=root"] if os.geteuid() == 0 else []
+        return [str(script), "--no-defaults", f"--datadir={data}", *options, *user]
+
+    @property
+    def own_options(self) -> Sequence[str]:
+        """None."""
+        return ()
+
+    @property
+    def clean_up_statements(self) -> Sequence[str]:
+        """Remove anonymous accounts, and root's for other hosts."""
+        return (
+            "DELETE FROM mysql.global_priv WHERE User = '' OR (User = 'root' AND Host <> 'localhost')",
+            "FLUSH PRIVILEGES",
+        )
+
+
+class MySQL(Engine):
+    """Oracle MySQL 8 or 9: installed on this machine, or unpacked in a folder of its own."""
+
+    flavor = "mysql"
+
+    @classmethod
+    def find(cls) -> Self:
+        """Return the MySQL in the folder that EMS_MYSQL_ROOT names, or else the installed one.
+
+        Raises:
+            ServerMissing: there is none; the message says what to install.
+            ServerFailed: the one in EMS_MYSQL_ROOT does not run.
+        """
+        if root := os.environ.get(MYSQL_ROOT_VARIABLE):
+            return cls.in_root(Path(root).resolve())
+        for program in find_programs(("mysqld",)):
+            if "MariaDB" not in (line := version_line([str(program)])):
+                return cls([str(program)], version_number(line))
+        raise ServerMissing(_MYSQL_MISSING)
+
+    @classmethod
+    def in_root(cls, root: Path) -> Self:
+        """Return the MySQL that was unpacked in a folder, with the libraries that it needs beside it.
+
+        Such a tree may need a newer C library than this machine has. Its own loader runs it with its own
+        libraries, without chroot and without privileges.
+
+        Args:
+            root: a folder like `/` (with `usr/sbin/mysqld`) or like a MySQL archive (with `bin/mysqld`).
+
+        Raises:
+            ServerMissing: there is no mysqld in it.
+            ServerFailed: it does not run.
+        """
+        program = next(
+            (path for name in ("usr/sbin", "bin", "sbin") if (path := root / name / "mysqld").exists()), None
+        )
+        if program is None:
+            raise ServerMissing(f"no usr/sbin/mysqld in {root} ({MYSQL_ROOT_VARIABLE}); {_MYSQL_MISSING}")
+        command = [*_loader(root), str(program)]
+        base = program.parent.parent
+        options = [f"--basedir={base}", f"--plugin-dir={base / 'lib/mysql/plugin'}"]
+        if (messages := base / "share/mysql").is_dir():
+            options += [f"--lc-messages-dir={messages}", f"--character-sets-dir={messages / 'charsets'}"]
+        return cls(command, version_number(version_line(command)), options)
+
+    def initialize_command(self, data: Path) -> list[str]:
+        """Return the command that fills a new data folder.
+
+        Args:
+            data: the folder, which does not exist yet.
+        """
+        return [*self.base_command, "--initialize-insecure", *self.own_options, f"--datadir={data}"]
+
+    @property
+    def own_options(self) -> Sequence[str]:
+        """No X protocol port, and no folder for SELECT INTO OUTFILE (the built-in one may not exist)."""
+        return ("--mysqlx=OFF", "--secure-file-priv=NULL")
+
+    @property
+    def clean_up_statements(self) -> Sequence[str]:
+        """None: a new data folder has only root@localhost."""
+        return ()
+
+
+def _loader(root: Path) -> list[str]:
+    """Return the dynamic loader of an unpacked tree with its arguments; empty when the tree has none."""
+    loader = next(
+        (path for folder in ("usr/lib64", "usr/lib") for path in root.glob(f"{folder}/ld-linux-*.so.*")), None
+    )
+    if loader is None:
+        return []
+    libraries = [folder for folder in root.glob("usr/lib/*-linux-gnu*") if folder.is_dir()]
+    return [str(loader), "--library-path", os.pathsep.join(map(str, libraries))]
+
+
+def find_engine(flavor: Flavor | None) -> Engine:
+    """Return the installed server of a flavor.
+
+    Args:
+        flavor: None takes MariaDB, or MySQL when there is no MariaDB.
+
+    Raises:
+        ServerMissing: there is none; the message says what to install.
+        ServerFailed: the flavor has another name.
+    """
+    if flavor is None:
+        return _find_any()
+    engines: dict[str, type[Engine]] = {"mariadb": MariaDB, "mysql": MySQL}
+    if flavor not in engines:
+        raise ServerFailed(f"unknown database flavor {flavor!r}: use mariadb or mysql")
+    return engines[flavor].find()
+
+
+def _find_any() -> Engine:
+    try:
+        return MariaDB.find()
+    except ServerMissing as no_mariadb:
+        try:
+            return MySQL.find()
+        except ServerMissing as no_mysql:
+            raise ServerMissing(f"{no_mariadb}\n{no_mysql}") from no_mysql

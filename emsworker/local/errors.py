@@ -1,0 +1,9 @@
+"""What can go wrong with a private server."""
+
+
+class ServerMissing(RuntimeError):
+    """No server program is installed; the message names what to install."""
+
+
+class ServerFailed(RuntimeError):
+    """A server could not be started, reached or stopped; the message ends with the last lines of its log."""

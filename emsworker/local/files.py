@@ -1,0 +1,124 @@
+"""Small files that must never be seen half written, and a lock between processes."""
+
+import fcntl
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from emsworker.local.errors import ServerFailed
+
+_LOCK_POLL_S = 0.02
+_LOG_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What is remembered of a server between two processes; holds its passwords.
+
+    Attributes:
+        kind: `mariadb`, `mysql` or `redis`.
+        port: the TCP port on 127.0.0.1.
+        socket: the path of the private Unix socket.
+        password: the password of the ordinary user.
+        admin_password: the password of the administrator.
+        pid: the process id when it was last started.
+    """
+
+    kind: str
+    port: int
+    socket: str
+    password: str
+    admin_password: str
+    pid: int | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """Return the saved state, or None when there is none.
+
+        Args:
+            path: the state file.
+
+        Raises:
+            ServerFailed: the file is damaged or from another version.
+        """
+        try:
+            return cls(**json.loads(path.read_text("utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ServerFailed(f"{path} is not a state file of this version: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write the state, readable by its owner only.
+
+        Args:
+            path: the state file.
+        """
+        write_private(path, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step; its mode is 0600 from the first byte on.
+
+    Args:
+        path: the file.
+        text: its new content.
+    """
+    # mkstemp creates with 0600, and a crash before the rename leaves the old file whole.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def exclusive(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold a lock file; the kernel releases it when its holder dies.
+
+    Args:
+        path: the lock file, created when missing.
+        timeout_s: how long to wait for another holder.
+
+    Raises:
+        ServerFailed: it is still held by another process or thread after that time.
+    """
+    deadline = time.monotonic() + timeout_s
+    with path.open("a") as file:
+        while not _try_lock(file.fileno()):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"another process has held {path} for {timeout_s:g} s")
+            time.sleep(_LOCK_POLL_S)
+        yield
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def tail(path: Path) -> str:
+    """Return the end of a log file, at most 4,000 bytes; empty when there is none.
+
+    Args:
+        path: the log file.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ""
+    return content[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()

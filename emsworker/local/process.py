@@ -1,0 +1,149 @@
+"""Starts a server process and signals it, and never signals any other."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from emsworker.local.binaries import clean_environment
+from emsworker.local.errors import ServerFailed
+
+_POLL_S = 0.02
+_PROC = Path("/proc")
+
+# Servers that this process started: only a parent can reap them, whichever object asks.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def spawn(argv: Sequence[str], folder: Path, log: Path) -> int:
+    """Start a server in a session of its own, so that Ctrl-C in the terminal does not reach it.
+
+    Args:
+        argv: the command line.
+        folder: its working folder.
+        log: the file that its output is appended to.
+
+    Returns:
+        Its process id.
+
+    Raises:
+        ServerFailed: the program does not run.
+    """
+    with log.open("ab") as output:
+        try:
+            child = subprocess.Popen(
+                argv,
+                cwd=folder,
+                env=clean_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerFailed(f"{argv[0]} does not run: {error}") from error
+    _children[child.pid] = child
+    return child.pid
+
+
+def runs_with(pid: int, argument: str) -> bool:
+    """Tell whether a process is alive and was started with this very argument.
+
+    A process id is reused after its process has ended, so a number alone proves nothing.
+
+    Args:
+        pid: the process id.
+        argument: an argument that only our server has.
+    """
+    reap(pid)
+    if _PROC.is_dir():
+        return argument in _arguments(pid)
+    listing = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+    return f" {argument} " in f" {listing.stdout.strip()} "
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    except OSError:
+        return []
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal; a process that is already gone is no error.
+
+    Args:
+        pid: the process id, checked by the caller just before.
+        number: the signal.
+    """
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def wait_gone(pid: int, timeout_s: float) -> bool:
+    """Wait until a process has ended and let go of its files.
+
+    Args:
+        pid: the process id.
+        timeout_s: how long to wait.
+
+    Returns:
+        Whether it has ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    while _exists(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def wait_ended(pid: int, timeout_s: float) -> None:
+    """Wait for a killed child of this process that the kernel still tears down.
+
+    It has no command line any more, so it looks gone, but may still hold its files.
+
+    Args:
+        pid: the process id; any process that is not ending is left alone.
+        timeout_s: how long to wait.
+    """
+    if pid in _children and not any(_arguments(pid)):
+        wait_gone(pid, timeout_s)
+
+
+def _exists(pid: int) -> bool:
+    if child := _children.get(pid):
+        return child.poll() is None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Tell whether a process has ended and only waits for its parent to notice."""
+    folder = _PROC / str(pid)
+    try:
+        status = (folder / "stat").read_text("utf-8", "replace")
+        threads = len(list((folder / "task").iterdir()))
+    except OSError:
+        return False
+    # The second field is the program's name in brackets, which may itself hold brackets and blanks. A main thread
+    # is a zombie before the other threads have let go of their files.
+    return status.rpartition(")")[2].split()[0] == "Z" and threads == 1
+
+
+def reap(pid: int) -> None:
+    """Take note of the end of a child of this process.
+
+    Args:
+        pid: the process id; any other process is left alone.
+    """
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        _children.pop(pid, None)

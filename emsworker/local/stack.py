@@ -1,0 +1,98 @@
+"""A database and a Redis for one developer, started together."""
+
+import os
+import re
+from pathlib import Path
+
+from emsworker.local.database import Database
+from emsworker.local.errors import ServerMissing
+from emsworker.local.redis_server import Redis
+from emsworker.local.server import Server
+
+
+def default_folder() -> Path:
+    """Return `$EMS_LOCAL_DIR`, or else `ems/local` in the user's data folder (`$XDG_DATA_HOME`, `~/.local/share`)."""
+    if folder := os.environ.get("EMS_LOCAL_DIR"):
+        return Path(folder)
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "ems" / "local"
+
+
+class LocalStack:
+    """A private database, and a private Redis where one is installed.
+
+    Args:
+        folder: where both live; None takes `default_folder()`.
+    """
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+        self.database = Database(self.folder / "database")
+        self.redis = Redis(self.folder / "redis")
+
+    def start(self, timeout_s: float = 60) -> None:
+        """Start what does not run yet; without Redis when it is not installed.
+
+        Args:
+            timeout_s: how long to wait for each server.
+
+        Raises:
+            ServerMissing: no database server is installed.
+            ServerFailed: a server does not start.
+        """
+        self.database.start(timeout_s)
+        if self._missing(self.redis) is None:
+            self.redis.start(timeout_s)
+
+    def stop(self, timeout_s: float = 30) -> None:
+        """Stop both servers cleanly.
+
+        Args:
+            timeout_s: how long to wait for each server.
+
+        Raises:
+            ServerFailed: a server still runs after that time.
+        """
+        try:
+            self.redis.stop(timeout_s)
+        finally:
+            self.database.stop(timeout_s)
+
+    @property
+    def url(self) -> str:
+        """The address of the database, with the password.
+
+        Raises:
+            ServerFailed: it has never been started.
+        """
+        return self.database.url
+
+    @property
+    def redis_url(self) -> str | None:
+        """The address of the running Redis, with the password; None when it does not run."""
+        return self.redis.url if self.redis.alive else None
+
+    def status(self) -> dict[str, object]:
+        """Return what runs where: plain values for JSON, passwords hidden."""
+        return {
+            "folder": str(self.folder),
+            "database": self._describe(self.database),
+            "redis": self._describe(self.redis),
+        }
+
+    def _describe(self, server: Server) -> dict[str, object]:
+        if missing := self._missing(server):
+            return {"running": False, "missing": missing}
+        pid = server.pid
+        about: dict[str, object] = {"running": pid is not None, "kind": server.kind, "version": server.version}
+        if pid is not None:
+            about |= {"pid": pid, "port": server.port, "url": re.sub(r":[^:/@]*@", ":***@", server.url)}
+        return about
+
+    @staticmethod
+    def _missing(server: Server) -> str | None:
+        try:
+            _ = server.version
+        except ServerMissing as error:
+            return str(error)
+        return None

@@ -1,0 +1,20 @@
+"""Who hands out offsets: MySQL's own counter, or Redis in front of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from emsworker.store.messages import Placement
+from emsworker.store.session import Session
+
+
+class Allocator(Protocol):
+    """Hands out places for messages; the primary key of the message table has the last word."""
+
+    def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
+        """The place of the next ``count`` messages of a partition."""
+        ...
+
+    def reseed(self, session: Session, topic_id: int, partition: int) -> None:
+        """An offset turned out to be taken, or to lie below the floor: learn from MySQL where the partition ends."""
+        ...

@@ -1,0 +1,94 @@
+"""Offsets from a Redis counter, so that publishers of one partition need not wait for each other's commits.
+
+Redis is trusted with nothing: a missing counter is seeded from MySQL (never from 0), an offset that is taken or below
+the floor makes the publishing transaction fail and the counter is raised, and while Redis is away MySQL's own counter
+takes over. What an allocation leaves behind when its producer dies is a hole, which readers close with tombstones.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import redis
+
+from emsworker.core.clock import ticks
+from emsworker.store.messages import Placement, next_free_offset
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 1.0
+_TIMEOUT_S = 0.5
+
+# The counter holds the next free offset. -1: there is none, ask MySQL.
+_TAKE = """
+local next = redis.call('GET', KEYS[1])
+if not next then return -1 end
+redis.call('INCRBY', KEYS[1], ARGV[1])
+return tonumber(next)
+"""
+_RAISE = """
+local next = redis.call('GET', KEYS[1])
+if not next or tonumber(next) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+return 1
+"""
+
+
+def connect(url: str) -> redis.Redis:
+    """A client that gives up within half a second, so that a Redis that hangs is as good as one that is away."""
+    return redis.Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+
+
+class RedisAllocator:
+    """A counter for each topic and partition, under keys that carry the stream's identity.
+
+    Args:
+        url: the Redis server.
+        stream_id: keeps the counters of two databases apart.
+    """
+
+    def __init__(self, url: str, stream_id: str) -> None:
+        client = connect(url)
+        self._stream_id = stream_id
+        self._take: Any = client.register_script(_TAKE)
+        self._raise: Any = client.register_script(_RAISE)
+        self._seeded: set[tuple[int, int]] = set()
+        self._away_until = 0.0
+
+    def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
+        """Take offsets from Redis, or leave it to MySQL's counter while Redis is away."""
+        if ticks() < self._away_until:
+            return Placement(past_rows=True)
+        try:
+            if (topic_id, partition) not in self._seeded:
+                self._raise_counter(session, topic_id, partition)
+            base = self._take(keys=[self._key(topic_id, partition)], args=[count])
+            if base < 0:
+                self._raise_counter(session, topic_id, partition)
+                base = self._take(keys=[self._key(topic_id, partition)], args=[count])
+        except redis.RedisError as error:
+            self._step_aside(error)
+            return Placement(past_rows=True)
+        return Placement(base=int(base)) if base >= 0 else Placement(past_rows=True)
+
+    def reseed(self, session: Session, topic_id: int, partition: int) -> None:
+        """Redis has gone back in time: raise its counter past everything that MySQL knows."""
+        try:
+            self._raise_counter(session, topic_id, partition)
+        except redis.RedisError as error:
+            self._step_aside(error)
+
+    def _raise_counter(self, session: Session, topic_id: int, partition: int) -> None:
+        free = next_free_offset(session, topic_id, partition)
+        if free is not None:
+            self._raise(keys=[self._key(topic_id, partition)], args=[free])
+            self._seeded.add((topic_id, partition))
+
+    def _step_aside(self, error: redis.RedisError) -> None:
+        log.warning("redis is away (%s); offsets come from MySQL meanwhile", error)
+        self._away_until = ticks() + _AWAY_S
+        self._seeded.clear()  # whatever comes back may be older than what MySQL has handed out since
+
+    def _key(self, topic_id: int, partition: int) -> str:
+        return f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}"

@@ -1,0 +1,290 @@
+"""Publishing: concurrent sends of a process travel together.
+
+Group commit: whoever comes while nobody is sending becomes the leader and sends what is queued; whoever comes meanwhile
+queues and waits. When a leader's own message is confirmed it hands the lead to the first in the queue. Nobody waits
+on a timer, and a lonely send pays for no batching.
+
+A commit whose answer was lost is looked up by uid before it is tried again; and should the first try land after the
+look-up, the unique uid lets only one of the two stand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from emsworker.core.clock import ticks
+from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, StoreUnavailable, UnknownTopic
+from emsworker.core.ids import uid_text
+from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.partitioner import partition_of
+from emsworker.offsets import Allocator
+from emsworker.store.database import until_connected
+from emsworker.store.errors import AssertionBroken, ConnectionLost, Duplicate
+from emsworker.store.messages import PartitionBatch, escape_message, find_uids, next_free_offset, publish
+from emsworker.store.session import Session
+from emsworker.wakeup import Bell
+
+T = TypeVar("T")
+
+_MAX_ROWS = 1000
+_MAX_BYTES = 8 << 20
+_PACKET_SLACK = 4096
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One message on its way."""
+
+    topic: Topic
+    message: NewMessage
+    row: str
+    receipt: Receipt | None = None
+    error: EmsError | None = None
+    in_doubt: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Neither confirmed nor refused."""
+        return self.receipt is None and self.error is None
+
+    def confirm(self, partition: int, offset: int, created: bool) -> None:
+        self.receipt = Receipt(uid_text(self.message.uid), self.topic.name, partition, offset, created)
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """What one caller waits for: some messages, sent in order."""
+
+    entries: list[_Entry]
+    done: bool = False
+    leads: bool = False
+    error: BaseException | None = None
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.turn.acquire()
+
+    def error_of_entries(self, of_flush: BaseException | None) -> BaseException | None:
+        """What the caller is told: its own messages' error, not that of somebody else in the same flush."""
+        own = next((entry.error for entry in self.entries if entry.error is not None), None)
+        return own or (of_flush if any(entry.open for entry in self.entries) else None)
+
+
+class Producer:
+    """Sends messages over one session; safe for any number of threads.
+
+    Args:
+        session: used by one leader at a time.
+        allocator: who hands out offsets.
+        bell: wakes idle workers.
+        producer_id: kept with every message.
+        timeout_s: how long a send may take, reconnects included.
+        max_packet: the server's max_allowed_packet, in bytes.
+    """
+
+    def __init__(
+        self, session: Session, allocator: Allocator, bell: Bell, producer_id: str, timeout_s: float, max_packet: int
+    ) -> None:
+        self._session = session
+        self._allocator = allocator
+        self._bell = bell
+        self._producer_id = producer_id
+        self._timeout_s = timeout_s
+        self._mutex = threading.Lock()
+        self._queue: list[_Ticket] = []
+        self._busy = False
+        self._max_packet = max_packet
+        self._max_bytes = min(_MAX_BYTES, max_packet // 2)
+        self._spread = itertools.count()
+
+    def send(self, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
+        """Send messages and return after their commit.
+
+        Args:
+            topic: where to; its rule and size limit have been checked.
+            messages: in this order, as far as they share a partition.
+
+        Raises:
+            MessageTooLarge: the server would not take a packet of that size; nothing was sent.
+            PublishTimeout: no confirmation within the timeout; the messages may or may not have landed.
+            UnknownTopic: the topic was deleted meanwhile.
+        """
+        entries = [_Entry(topic, message, escape_message(message)) for message in messages]
+        self._check_packets(entries)
+        for start in range(0, len(entries), _MAX_ROWS):
+            self._submit(_Ticket(entries[start : start + _MAX_ROWS]))
+        return [entry.receipt for entry in entries if entry.receipt is not None]
+
+    def _check_packets(self, entries: Iterable[_Entry]) -> None:
+        for entry in entries:
+            if len(entry.row) > self._max_packet - _PACKET_SLACK:
+                raise MessageTooLarge(
+                    f"a body of {len(entry.message.body)} bytes makes a packet of {len(entry.row)}; "
+                    f"the server takes {self._max_packet} "
+                    "(max_allowed_packet): raise that, or send a reference instead of the data"
+                )
+
+    # -- group commit --------------------------------------------------------------------------------------------------
+
+    def _submit(self, ticket: _Ticket) -> None:
+        with self._mutex:
+            self._queue.append(ticket)
+            ticket.leads = not self._busy
+            self._busy = True
+        if not ticket.leads:
+            ticket.turn.acquire()
+        if ticket.leads:
+            self._lead(ticket)
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _lead(self, own: _Ticket) -> None:
+        try:
+            while not own.done:
+                self._serve(self._next_tickets())
+        finally:
+            self._pass_on()
+
+    def _next_tickets(self) -> list[_Ticket]:
+        with self._mutex:
+            rows = size = count = 0
+            for ticket in self._queue:
+                rows += len(ticket.entries)
+                size += sum(len(entry.row) for entry in ticket.entries)
+                if count and (rows > _MAX_ROWS or size > self._max_bytes):
+                    break
+                count += 1
+            taken, self._queue = self._queue[:count], self._queue[count:]
+            return taken
+
+    def _serve(self, tickets: list[_Ticket]) -> None:
+        error: BaseException | None = EmsError(
+            "the sending thread was interrupted; the message may or may not have landed"
+        )
+        try:
+            self._flush([entry for ticket in tickets for entry in ticket.entries])
+            error = None
+        except Exception as reason:
+            error = reason
+        finally:
+            for ticket in tickets:
+                ticket.done = True
+                ticket.error = ticket.error_of_entries(error)
+                if not ticket.leads:
+                    ticket.turn.release()
+
+    def _pass_on(self) -> None:
+        with self._mutex:
+            if not self._queue:
+                self._busy = False
+                return
+            heir = self._queue[0]
+            heir.leads = True
+        heir.turn.release()
+
+    # -- one flush -----------------------------------------------------------------------------------------------------
+
+    def _flush(self, entries: list[_Entry]) -> None:
+        for wave in _without_repeats(entries):
+            self._publish(wave)
+        self._bell.ring({entry.topic.id for entry in entries if entry.receipt is not None})
+
+    def _publish(self, entries: list[_Entry]) -> None:
+        """Until no entry is open: place, insert, look at what stood in the way."""
+        deadline = ticks() + self._timeout_s
+        while todo := [entry for entry in entries if entry.open]:
+            if ticks() > deadline:
+                raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: offsets kept being taken")
+            batches = self._batches(todo)
+            try:
+                bases = publish(self._session, [batch for batch, _ in batches], self._producer_id)
+            except ConnectionLost:
+                self._find_landed(todo, deadline, in_doubt=True)
+            except Duplicate:
+                if not self._find_landed(todo, deadline, in_doubt=False):
+                    self._reseed(batches)
+            except AssertionBroken:
+                self._refuse_deleted(batches)
+                self._reseed(batches)
+            else:
+                for (batch, members), base in zip(batches, bases, strict=True):
+                    for number, entry in enumerate(members):
+                        entry.confirm(batch.partition, base + number, created=True)
+
+    def _batches(self, entries: list[_Entry]) -> list[tuple[PartitionBatch, list[_Entry]]]:
+        turn = next(self._spread)  # keyless messages of a flush stay together; the next flush takes the next partition
+        groups: dict[tuple[int, int], list[_Entry]] = {}
+        for entry in entries:
+            groups.setdefault((entry.topic.id, _partition(entry, turn)), []).append(entry)
+        batches = []
+        for (topic_id, partition), members in sorted(groups.items(), key=lambda item: item[0]):
+            placement = self._patiently(
+                partial(self._allocator.place, self._session, topic_id, partition, len(members))
+            )
+            batches.append((PartitionBatch(topic_id, partition, [entry.row for entry in members], placement), members))
+        return batches
+
+    def _patiently(self, work: Callable[[], T], timeout_s: float | None = None) -> T:
+        try:
+            return until_connected(work, self._timeout_s if timeout_s is None else timeout_s)
+        except StoreUnavailable as error:
+            text = f"not confirmed within {self._timeout_s:g} s, the messages may or may not have landed: {error}"
+            raise PublishTimeout(text) from error.__cause__
+
+    def _find_landed(self, entries: list[_Entry], deadline: float, *, in_doubt: bool) -> bool:
+        """Confirm what is in the stream already: our own lost answer, or another send with the same id."""
+        found_any = False
+        for topic_id in {entry.topic.id for entry in entries}:
+            members = {entry.message.uid: entry for entry in entries if entry.topic.id == topic_id}
+            look = partial(find_uids, self._session, topic_id, list(members))
+            for uid, (partition, offset) in self._patiently(look, max(deadline - ticks(), 0.1)).items():
+                members[uid].confirm(partition, offset, created=in_doubt or members[uid].in_doubt)
+                found_any = True
+        for entry in entries:
+            entry.in_doubt |= in_doubt
+        return found_any
+
+    def _reseed(self, batches: list[tuple[PartitionBatch, list[_Entry]]]) -> None:
+        for batch, _ in batches:
+            self._patiently(partial(self._allocator.reseed, self._session, batch.topic_id, batch.partition))
+
+    def _refuse_deleted(self, batches: list[tuple[PartitionBatch, list[_Entry]]]) -> None:
+        """Some partition is gone, or Redis handed out an offset below the floor; only the former is an error."""
+        for batch, members in batches:
+            if self._patiently(partial(next_free_offset, self._session, batch.topic_id, batch.partition)) is None:
+                for entry in members:
+                    entry.error = UnknownTopic(
+                        f"topic {entry.topic.name!r} or its partition {batch.partition} was deleted meanwhile"
+                    )
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+def _partition(entry: _Entry, turn: int) -> int:
+    message, topic = entry.message, entry.topic
+    if message.partition is not None:
+        return message.partition
+    if message.key is not None:
+        return partition_of(message.key, topic.partitions)
+    return turn % topic.partitions
+
+
+def _without_repeats(entries: list[_Entry]) -> Iterable[list[_Entry]]:
+    """Waves in which no uid stands twice within a topic: the second finds the first in the stream."""
+    wave: list[_Entry] = []
+    later: list[_Entry] = []
+    seen: set[tuple[int, bytes]] = set()
+    for entry in entries:
+        key = (entry.topic.id, entry.message.uid)
+        (later if key in seen else wave).append(entry)
+        seen.add(key)
+    yield wave
+    if later:
+        yield from _without_repeats(later)

@@ -1,0 +1,1 @@
+"""The processes: supervisor, worker children and their threads, beat."""

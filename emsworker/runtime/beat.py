@@ -1,0 +1,89 @@
+"""The beat: the duties that keep the house, done by one leader at a time.
+
+Every ``ems worker`` has one (unless ``--no-beat``), in its supervisor, so that workers watch each other and nobody must
+watch the watcher; ``ems beat`` runs one alone. The leader holds a short lease; when it dies, the next one leads within
+``beat_lease_s``. A leader that was paused does no harm: every duty is a transaction that locks what it changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+
+from emsworker.core.config import Settings
+from emsworker.runtime.runnable import Runnable
+from emsworker.store import clients, recovery
+from emsworker.store.database import Database
+from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+DUTY = "beat"
+
+
+def _recover(session: Session, settings: Settings) -> None:
+    for one in recovery.recover(session, settings.jitter):
+        charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
+        log.warning(
+            "recovered a claim of %s (group %d, partition %d): %s, %s",
+            one.client_id,
+            one.group_id,
+            one.partition,
+            one.outcome,
+            charged,
+        )
+
+
+def _sweep(session: Session, settings: Settings) -> None:
+    swept = clients.delete_expired(session)
+    if swept:
+        log.info("removed %d clients whose leases had run out", swept)
+
+
+DUTIES: tuple[Callable[[Session, Settings], None], ...] = (_recover, _sweep)
+
+
+class Beat(Runnable):
+    """Leads, or waits to lead.
+
+    Args:
+        database: the stream.
+        settings: beat_s, beat_lease_s, jitter.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(self, database: Database, settings: Settings, on_death: Callable[[str, BaseException], None]) -> None:
+        super().__init__("ems-beat", on_death)
+        self._session = database.session()
+        self._settings = settings
+        self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        self.leading = False
+
+    def step(self) -> None:
+        """One beat: lead if possible, and do the duties."""
+        try:
+            led, self.leading = (
+                self.leading,
+                clients.try_to_lead(self._session, DUTY, self._holder, self._settings.beat_lease_s),
+            )
+            if self.leading != led:
+                log.info("this beat %s", "leads" if self.leading else "leads no longer")
+            if self.leading:
+                for duty in DUTIES:
+                    duty(self._session, self._settings)
+        except (ConnectionLost, Conflict) as error:
+            log.warning("the beat missed a turn: %s", error)
+        self.sleep(self._settings.beat_s)
+
+    def shut_down(self) -> None:
+        """Let another lead at once."""
+        try:
+            if self.leading:
+                clients.resign(self._session, DUTY, self._holder)
+        except (ConnectionLost, Conflict):
+            log.info("could not resign; the lease runs out by itself")
+        self._session.close()

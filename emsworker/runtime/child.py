@@ -1,0 +1,246 @@
+"""A worker's child process: loads the app, runs its consumer threads, and ends when told, or when its parent is gone.
+
+Its exit code tells the supervisor what to do: 0 it was told to stop; RECYCLE replace it at once; USAGE the app or the
+settings are wrong, so another child would fail alike; anything else is a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from emsworker.app import Ems
+from emsworker.core.clock import ticks
+from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, UnknownTopic
+from emsworker.core.ids import local_ip
+from emsworker.loader import load_app
+from emsworker.middleware import hooks
+from emsworker.runtime.completer import Completer
+from emsworker.runtime.consumer import Consumer, Duty, Shared
+from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.scout import Scout
+from emsworker.wakeup import Listener
+
+log = logging.getLogger(__name__)
+
+USAGE, FAILED, RECYCLE = 2, 1, 75
+_LOOK_S = 0.2
+_SIDES_S = 5.0
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What the supervisor tells a child, as JSON on its command line.
+
+    Args:
+        app: ``module`` or ``module:name``.
+        topics: which topics to consume; empty for all that the app has handlers for.
+        groups: which groups; empty for all.
+        threads: consumer threads, or ``None`` for the app's setting.
+        process_id: groups the client rows of this process.
+        name: of the worker, for people.
+        log_level: of the standard logging module.
+        parent: end when this descriptor closes: its other end is the supervisor.
+    """
+
+    app: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    threads: int | None
+    process_id: str
+    name: str
+    log_level: str
+    parent: int
+    url: str | None = None
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ChildSpec:
+        """From the command line."""
+        values = json.loads(text)
+        return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+
+
+class Child:
+    """The process's main thread: starts the others and waits for signals."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self._spec = spec
+        self._signals, self._signal_in = os.pipe()
+        self._stop_by: float | None = None
+        self._exit_code = 0
+        self._stop_timeout_s = 0.0
+        self._consumers: list[Consumer] = []
+        self._sides: list[Runnable] = []
+        self._listener: Listener | None = None
+
+    def run(self) -> int:
+        """Until told to stop; returns the exit code."""
+        self._catch_signals()
+        app = load_app(self._spec.app)
+        self._stop_timeout_s = app.settings.stop_timeout_s
+        self._start(app)
+        for hook in hooks(app.middleware, "on_process_start"):
+            hook()
+        print("ready", flush=True)
+        self._wait()
+        for hook in hooks(app.middleware, "on_process_stop"):
+            hook()
+        return self._exit_code
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _start(self, app: Ems) -> None:
+        duties = {duty.group.id: duty for duty in self._duties(app)}
+        settings, database = app.settings, app.database
+        topic_of = {group_id: duty.topic.id for group_id, duty in duties.items()}
+        lease = LeaseKeeper(
+            database, settings, self._spec.process_id, self._spec.name, local_ip(app.url), self._on_death
+        )
+        scout = Scout(database, settings, topic_of, self._on_death)
+        completer = Completer(
+            database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
+        )
+        shared = Shared(database, settings, app.decoder, app.middleware, duties, lease, scout, completer)
+        threads = self._spec.threads or settings.threads
+        self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
+        self._lease, self._scout, self._completer = lease, scout, completer
+        self._sides = [lease, scout, completer]
+        app.on_publish = scout.ring
+        if app.redis_url is not None:
+            self._listener = Listener(app.redis_url, app.stream_id, topic_of.values(), scout.ring)
+            self._listener.start()
+        for thread in [*self._sides, *self._consumers]:
+            thread.start()
+        for consumer in self._consumers:
+            consumer.registered.wait(settings.connect_timeout_s)
+
+    def _duties(self, app: Ems) -> list[Duty]:
+        routes = [route for route in app.routes.values() if self._wanted(route.topic, route.group)]
+        missing = set(self._spec.topics) - {route.topic for route in app.routes.values()}
+        if missing:
+            known = ", ".join(sorted({route.topic for route in app.routes.values()})) or "none"
+            raise UnknownTopic(
+                f"-Q names {', '.join(sorted(missing))}, for which {self._spec.app} has no handler; "
+                f"it has some for: {known}"
+            )
+        if not routes:
+            raise UnknownTopic(
+                f"{self._spec.app} has no task and no subscription for these topics and groups, "
+                "so there is nothing to run"
+            )
+        duties = []
+        for route in routes:
+            topic = app.catalog.topic(route.topic)
+            duties.append(Duty(topic, app.catalog.group(topic, route.group), route))
+        return duties
+
+    def _wanted(self, topic: str, group: str) -> bool:
+        return (not self._spec.topics or topic in self._spec.topics) and (
+            not self._spec.groups or group in self._spec.groups
+        )
+
+    # -- signals and the end -------------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        os.set_blocking(self._signal_in, False)
+        for number in (signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(number, self._note_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the supervisor, which tells us
+
+    def _note_signal(self, number: int, _frame: Any) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._signal_in, bytes([number]))
+
+    def _wait(self) -> None:
+        """Until every consumer has ended, or the time to end has run out."""
+        parent = [self._spec.parent]
+        while any(
+            consumer.is_alive() and consumer.ident not in self._completer.hanging for consumer in self._consumers
+        ):
+            ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
+            if self._signals in ready:
+                self._on_signal(os.read(self._signals, 16))
+            if parent and parent[0] in ready:
+                log.warning("the supervisor is gone; stopping")
+                parent = []
+                self._stop_gently()
+            if self._stop_by is not None and ticks() > self._stop_by:
+                self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
+        if self._completer.hanging:
+            self._lease.abandon()
+        for side in reversed(self._sides):
+            side.stop()
+            side.join(_SIDES_S)
+
+    def _on_signal(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number == signal.SIGQUIT:
+                self._stop_at_once("told to stop at once")
+            self._stop_gently()
+
+    def _stop_gently(self) -> None:
+        if self._stop_by is None:
+            self._stop_by = ticks() + self._stop_timeout_s
+        for consumer in self._consumers:
+            consumer.stop()
+        self._scout.stop()
+        if self._listener is not None:
+            self._listener.stop()
+
+    def _stop_at_once(self, why: str) -> None:
+        log.warning("%s: giving back what runs", why)
+        self._completer.give_everything_back()
+        self._lease.abandon()
+        logging.shutdown()
+        os._exit(self._exit_code)
+
+    def _on_hang(self, why: str) -> None:
+        log.error("%s; this process will be replaced", why)
+        self._exit_code = RECYCLE
+        if self._stop_by is None:
+            self._note_signal(signal.SIGTERM, None)
+
+    def _on_death(self, name: str, error: BaseException) -> None:
+        self._exit_code = FAILED
+        self._note_signal(signal.SIGQUIT, None)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The child's entry: errors of the user's making are one line, without a traceback."""
+    spec = ChildSpec.from_json(arguments[0])
+    level = getattr(logging, spec.log_level.upper(), logging.INFO)
+    logging.basicConfig(
+        level=level,
+        format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if spec.url is not None:
+        os.environ["EMS_URL"] = spec.url
+    try:
+        return Child(spec).run()
+    except StoreUnavailable as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return FAILED
+    except (EmsError, ConfigError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return USAGE
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as python does for -m: user code lives where the command is run
+    code = main(sys.argv[1:])
+    logging.shutdown()
+    os._exit(code)  # a thread that hangs in a handler must not keep the process

@@ -1,0 +1,131 @@
+"""One completer for each process: it writes progress down while handlers run, and watches their time.
+
+- finished work is recorded every ``watermark_s``, also while the next message runs long;
+- a message that runs long gives the claim's rest back, so that slow tasks do not hoard;
+- soft limits raise in the handler; hard limits and timeouts move the message to retry and have the process replaced,
+  because a thread that hangs cannot be ended otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from emsworker.core.clock import ticks
+from emsworker.core.config import Settings
+from emsworker.core.errors import FenceLost, TimeLimitExceeded
+from emsworker.core.ladder import Dead, Ladder, RetryIn
+from emsworker.core.model import Failure, Message, Outcome
+from emsworker.runtime.limits import send_soft_limit
+from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.work import Work
+from emsworker.store.database import Database
+from emsworker.store.errors import Conflict, ConnectionLost
+
+log = logging.getLogger(__name__)
+
+_HOARD_S = 1.0
+
+
+class Completer(Runnable):
+    """Looks at every running claim many times a second.
+
+    Args:
+        database: where progress is written, over a session of its own.
+        settings: watermark_s, jitter.
+        ladder_of: group id -> its ladder.
+        on_hang: called with a reason when a handler's thread is beyond hope.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        ladder_of: Callable[[int], Ladder],
+        on_hang: Callable[[str], None],
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-completer", on_death)
+        self._session = database.session()
+        self._settings = settings
+        self._ladder_of = ladder_of
+        self._on_hang = on_hang
+        self._mutex = threading.Lock()
+        self._works: dict[int, Work] = {}
+        self.hanging: set[int] = set()  # threads that will not come back
+
+    def watch(self, thread_id: int, work: Work | None) -> None:
+        """A consumer begins a claim, or ends it."""
+        with self._mutex:
+            if work is None:
+                self._works.pop(thread_id, None)
+            else:
+                self._works[thread_id] = work
+
+    def step(self) -> None:
+        """Look at every claim once."""
+        self.sleep(self._settings.watermark_s / 2)
+        with self._mutex:
+            works = list(self._works.values())
+        for work in works:
+            try:
+                self._look_after(work, ticks())
+            except FenceLost:
+                log.warning("claim %d..%d is run elsewhere by now", work.claim.lo, work.claim.hi)
+            except (ConnectionLost, Conflict) as error:
+                log.warning("cannot write progress down: %s", error)
+
+    def _look_after(self, work: Work, now: float) -> None:
+        if work.dirty and now - work.written_at >= self._settings.watermark_s:
+            work.write_down(self._session)
+        if work.running is None or work.lost:
+            return
+        ran_s = now - work.running_since
+        send_soft_limit(work, now)
+        if ran_s > work.time_limit_s:
+            self._end(work, ran_s)
+        elif ran_s > _HOARD_S:
+            work.give_back(self._session)
+
+    def _end(self, work: Work, ran_s: float) -> None:
+        """The running message is beyond its limit: to retry with it; the rest of the claim goes back."""
+        messages = [
+            m
+            for m in work.claim.messages
+            if work.running is not None and work.running <= m.offset <= work.running_through
+        ]
+        if len(messages) == 1:
+            work.give_up_running(self._session, self._timeout(work, messages[0], ran_s))
+        else:  # which one of the batch hangs is not known: each is run alone, and written down before
+            work.give_back(self._session, running_too=True, careful=True)
+        self.hanging.add(work.thread_id)
+        self._on_hang(f"a handler ran for {ran_s:.1f} s, over its limit of {work.time_limit_s:g} s")
+
+    def _timeout(self, work: Work, message: Message, ran_s: float) -> Failure:
+        error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {work.time_limit_s:g} s")
+        decision = work.options.ladder_over(self._ladder_of(work.claim.group_id)).next(message.attempt, error)
+        return Failure(
+            message.offset,
+            message.attempt,
+            Outcome.TIMEOUT,
+            str(error),
+            retry_in_s=decision.delay_s if isinstance(decision, RetryIn) else None,
+            dead=decision.reason if isinstance(decision, Dead) else None,
+            ran_s=ran_s,
+        )
+
+    def give_everything_back(self) -> None:
+        """The process is about to die with its handlers running: return all claims, running messages included."""
+        with self._mutex:
+            works = list(self._works.values())
+        for work in works:
+            try:
+                work.give_back(self._session, running_too=True)
+            except (FenceLost, ConnectionLost, Conflict) as error:
+                log.warning("could not give claim %d..%d back: %s", work.claim.lo, work.claim.hi, error)
+
+    def shut_down(self) -> None:
+        """Close the session."""
+        self._session.close()

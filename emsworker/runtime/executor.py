@@ -1,0 +1,292 @@
+"""Runs the messages of a claim: find the handler, call it, decide what its error means."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from emsworker.core.clock import ticks
+from emsworker.core.errors import (
+    BatchFailed,
+    FenceLost,
+    Ignore,
+    Reject,
+    SoftTimeLimitExceeded,
+    TimeLimitExceeded,
+    TransactionEnded,
+)
+from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
+from emsworker.core.model import EXPIRES_HEADER, Failure, Message, Outcome
+from emsworker.core.url import redact
+from emsworker.middleware import Middleware, hooks
+from emsworker.runtime.limits import clear_pending
+from emsworker.runtime.transaction import Transaction
+from emsworker.runtime.work import Work
+from emsworker.store import claims
+from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.session import Session
+from emsworker.task import Handler, HandlerOptions, Route
+
+log = logging.getLogger(__name__)
+
+_PLAIN = HandlerOptions()
+
+
+class _Expired(Ignore):
+    """Nobody wants it any more."""
+
+
+class Executor:
+    """Runs claims of one group; used by one thread.
+
+    Args:
+        route: the group's handlers.
+        ladder: the group's ladder, for handlers without one of their own.
+        middleware: of the app.
+        session: the thread's own; transactional handlers work in it.
+        may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        ladder: Ladder,
+        middleware: tuple[Middleware, ...],
+        session: Session,
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        self._route = route
+        self._ladder = ladder
+        self._session = session
+        self._may_go_on = may_go_on
+        self._before = hooks(middleware, "before_run")
+        self._after = hooks(middleware, "after_run")
+
+    def run(self, work: Work) -> bool:
+        """Work through a claim; true if it came to its end.
+
+        Raises:
+            FenceLost: the claim is somebody else's.
+            ConnectionLost: this thread's connection died.
+        """
+        for handler, messages in self._calls(work.claim.messages):
+            if not self._may_go_on() or not self._run(work, messages, handler):
+                return False
+        return True
+
+    def _calls(self, messages: list[Message]) -> Iterator[tuple[Handler | BaseException, list[Message]]]:
+        """The messages in order, each with its handler; neighbours that share a batch handler go together."""
+        batch: list[Message] = []
+        shared: Handler | None = None
+        for message in messages:
+            handler = self._handler(message)
+            size = handler.options.batch if isinstance(handler, Handler) else 0
+            if batch and (handler is not shared or len(batch) >= size):
+                assert shared is not None
+                yield shared, batch
+                batch = []
+            if size:
+                assert isinstance(handler, Handler)
+                shared = handler
+                batch.append(message)
+            else:
+                yield handler, [message]
+        if batch and shared is not None:
+            yield shared, batch
+
+    def _handler(self, message: Message) -> Handler | BaseException:
+        try:
+            return self._route.resolve(message)
+        except Exception as error:
+            return error
+
+    def _run(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
+        if work.claim.careful and len(messages) > 1:
+            return self._run_singly(work, messages, handler)
+        options = handler.options if isinstance(handler, Handler) else _PLAIN
+        began = ticks()
+        if not work.start(messages, options, began):
+            return False
+        if work.claim.careful:
+            work.write_down(self._session)
+        try:
+            self._call(work, messages, handler, options)
+        except (_LostHere, FenceLost) as error:
+            raise error.__cause__ or error from None
+        except BaseException as error:
+            if options.soft_time_limit_s is not None:
+                clear_pending(work)
+            if len(messages) > 1:
+                log.warning(
+                    "a batch of %d of %s failed (%r); its messages are run one by one",
+                    len(messages),
+                    self._route.group,
+                    error,
+                )
+                work.rewind()
+                return self._run_singly(work, messages, handler)
+            self._fail(work, messages[0], error, options, ticks() - began)
+        return True
+
+    def _run_singly(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
+        return all(self._may_go_on() and self._run(work, [message], handler) for message in messages)
+
+    def _call(
+        self, work: Work, messages: list[Message], handler: Handler | BaseException, options: HandlerOptions
+    ) -> None:
+        if isinstance(handler, BaseException):
+            raise handler
+        began = ticks()
+        for hook in self._before:
+            for message in messages:
+                hook(message, self._route.group)
+        for message in messages:
+            _refuse_expired(message)
+        if options.transactional:
+            failures = self._call_transactional(work, messages, handler)
+        else:
+            failures = self._failures_of(messages, self._call_plainly(messages, handler), options, ticks() - began)
+        if options.soft_time_limit_s is not None:
+            clear_pending(work)
+        self._note_done(work, messages, failures, recorded=options.transactional)
+        for hook in self._after:
+            for message in messages:
+                hook(message, self._route.group, Outcome.DONE, None, ticks() - began)
+
+    def _call_plainly(
+        self, messages: list[Message], handler: Handler, transaction: Transaction | None = None
+    ) -> BatchFailed | None:
+        if not handler.options.batch:
+            handler.call(messages[0], transaction)
+            return None
+        try:
+            handler.call_batch(messages, transaction)
+        except BatchFailed as failed:
+            return failed
+        return None
+
+    def _note_done(self, work: Work, messages: list[Message], failures: list[Failure], *, recorded: bool) -> None:
+        failed = {failure.offset: failure for failure in failures}
+        for message in messages:
+            if message.offset not in failed:
+                work.done(message, recorded=recorded)
+            elif recorded:
+                work.done(message, recorded=True)
+            else:
+                work.failed(failed[message.offset])
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:
+        """Handler and watermark in one transaction; from the start again when the server gives it up in a conflict."""
+
+        def attempt() -> list[Failure]:
+            began = ticks()
+            self._own(self._session.begin)
+            failed = self._in_transaction(messages, handler)
+            failures = self._failures_of(messages, failed, handler.options, ticks() - began)
+            flush = work.transactional_flush(messages, failures)
+            self._own(lambda: claims.commit_with(self._session, flush))
+            work.written(flush)
+            return failures
+
+        return self._session.again_on_conflict(attempt)
+
+    def _in_transaction(self, messages: list[Message], handler: Handler) -> BatchFailed | None:
+        try:
+            with self._session.lent_to_handler() as connection:
+                failed = self._call_plainly(messages, handler, Transaction(connection))
+        except BaseException as error:
+            meaning = translate(error)
+            if isinstance(meaning, ConnectionLost):
+                raise _LostHere from meaning
+            if isinstance(meaning, Conflict):
+                self._session.rollback()
+                raise meaning from error
+            raise
+        if not self._session.in_transaction:
+            raise TransactionEnded(
+                "the handler ended its transaction (COMMIT, ROLLBACK or DDL): exactly-once is void for this message"
+            )
+        return failed
+
+    def _own(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except ConnectionLost as error:
+            raise _LostHere from error
+
+    # -- what an error means -------------------------------------------------------------------------------------------
+
+    def _failures_of(
+        self, messages: list[Message], failed: BatchFailed | None, options: HandlerOptions, ran_s: float
+    ) -> list[Failure]:
+        if failed is None:
+            return []
+        by_id = {message.id: message for message in messages}
+        unknown = set(failed.errors) - set(by_id)
+        if unknown:
+            raise ValueError(f"BatchFailed names messages that are not in the batch: {', '.join(sorted(unknown))}")
+        failures = []
+        for uid, reason in failed.errors.items():
+            error = reason if isinstance(reason, BaseException) else RuntimeError(reason)
+            failures.append(self._failure(by_id[uid], error, options, ran_s))
+        return failures
+
+    def _fail(self, work: Work, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> None:
+        failure = self._failure(message, error, options, ran_s)
+        work.failed(failure)
+        for hook in self._after:
+            hook(message, self._route.group, failure.outcome, error, ran_s)
+
+    def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
+        decision = self._decide(message, error, options)
+        failure = Failure(
+            message.offset,
+            message.attempt,
+            _outcome(error, decision),
+            describe(error),
+            retry_in_s=decision.delay_s if isinstance(decision, RetryIn) else None,
+            dead=decision.reason if isinstance(decision, Dead) else None,
+            ran_s=ran_s,
+        )
+        level = logging.INFO if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED) else logging.WARNING
+        log.log(level, "%r in group %s: %s -> %s", message, self._route.group, redact(repr(error)), decision)
+        return failure
+
+    def _decide(self, message: Message, error: BaseException, options: HandlerOptions) -> Decision:
+        if options.on_error == "dead" and not isinstance(error, Ignore):
+            return Dead(f"{type(error).__name__}: {error}")
+        if options.on_error == "ignore":
+            error = Ignore()
+        return options.ladder_over(self._ladder).next(message.attempt, error)
+
+
+class _LostHere(BaseException):
+    """The thread's own connection died under a transactional handler; nobody's fault, so no attempt is charged."""
+
+
+def _refuse_expired(message: Message) -> None:
+    until = message.headers.get(EXPIRES_HEADER)
+    if until is not None and datetime.now(UTC) > datetime.fromisoformat(until):
+        raise _Expired
+
+
+def _outcome(error: BaseException, decision: Decision) -> Outcome:
+    if isinstance(error, _Expired):
+        return Outcome.EXPIRED
+    if isinstance(error, Reject):
+        return Outcome.REJECTED
+    if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
+        return Outcome.TIMEOUT
+    return Outcome.FAILED if isinstance(decision, (RetryIn, Dead)) else Outcome.IGNORED
+
+
+def describe(error: BaseException) -> str:
+    """An error with its traceback, without our own frames and without passwords in URLs."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
+        trace = trace.tb_next
+    return redact("".join(traceback.format_exception(type(error), error, trace))).strip()

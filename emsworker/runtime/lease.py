@@ -1,0 +1,126 @@
+"""The leases of a process: one client id for each consumer thread, renewed together.
+
+A lease is trusted from *before* the renewal call until a margin before its end, on a clock that goes on while the
+process is stopped. A process that cannot renew stops working first and asks afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from emsworker.core.clock import ticks
+from emsworker.core.config import Settings
+from emsworker.core.ids import new_client_id
+from emsworker.runtime.runnable import Runnable
+from emsworker.store import clients
+from emsworker.store.database import Database
+from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+
+
+class LeaseKeeper(Runnable):
+    """Registers client ids and keeps them alive.
+
+    Args:
+        database: where the clients are written.
+        settings: lease_s, renew_s, lease_margin_s.
+        process_id: groups the clients of this process.
+        name: the worker's name, for people.
+        ip: the first part of the client ids.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        process_id: str,
+        name: str,
+        ip: str,
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-lease", on_death)
+        self._session = database.session()
+        self._settings = settings
+        self._process_id = process_id
+        self._worker_name = name
+        self._ip = ip
+        self._mutex = threading.Lock()
+        self._clients: set[str] = set()
+        self._valid_until = 0.0
+        self.generation = 0
+
+    @property
+    def good(self) -> bool:
+        """Whether the clients of this process may work."""
+        return ticks() < self._valid_until
+
+    @property
+    def valid_until(self) -> float:
+        """Until when, in :func:`ticks`."""
+        return self._valid_until
+
+    def join_in(self, session: Session) -> str:
+        """Register the calling thread under a new client id, over its own session, and return the id."""
+        client_id = new_client_id(self._ip)
+        with self._mutex:
+            began = ticks()
+            clients.register(session, [client_id], self._process_id, self._worker_name, self._settings.lease_s)
+            self._clients.add(client_id)
+            if len(self._clients) == 1:
+                self._trust_from(began)
+        return client_id
+
+    def leave(self, client_id: str) -> None:
+        """Stop renewing a client id; its row is expired or deleted by the caller."""
+        with self._mutex:
+            self._clients.discard(client_id)
+
+    def abandon(self) -> None:
+        """The process dies now: end all its leases, so that nobody waits for them to run out."""
+        try:
+            clients.delete_process(self._session, self._process_id)
+        except (ConnectionLost, Conflict) as error:
+            log.warning("could not end the leases: %s", error)
+
+    def step(self) -> None:
+        """Renew, or find out that it is too late."""
+        self.sleep(self._pause())
+        if not self.stopping.is_set():
+            self.renew()
+
+    def _pause(self) -> float:
+        due = self._valid_until - self._settings.lease_s + self._settings.lease_margin_s + self._settings.renew_s
+        return min(max(due - ticks(), _RETRY_S), self._settings.renew_s)
+
+    def renew(self) -> None:
+        """One renewal of all clients; a lost lease begins a new generation, in which every thread registers anew."""
+        with self._mutex:
+            if not self._clients:
+                return
+            began = ticks()
+            try:
+                renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
+            except (ConnectionLost, Conflict) as error:
+                log.warning("cannot renew the leases: %s", error)
+                return
+            if renewed:
+                self._trust_from(began)
+                return
+            log.error("the leases of this process ran out; its work is run elsewhere, its threads register anew")
+            self._clients.clear()
+            self._valid_until = 0.0
+            self.generation += 1
+
+    def _trust_from(self, began: float) -> None:
+        self._valid_until = began + self._settings.lease_s - self._settings.lease_margin_s
+
+    def shut_down(self) -> None:
+        """Close the session; the consumers have deregistered themselves."""
+        self._session.close()

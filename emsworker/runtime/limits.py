@@ -1,0 +1,38 @@
+"""Time limits of handlers: an exception raised in another thread."""
+
+from __future__ import annotations
+
+import ctypes
+
+from emsworker.core.errors import SoftTimeLimitExceeded
+from emsworker.runtime.work import Work
+
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
+def send_soft_limit(work: Work, now: float) -> bool:
+    """Raise SoftTimeLimitExceeded in the handler that runs now, once, if its time is up.
+
+    It arrives at the thread's next bytecode: a handler that waits in C code gets it when it returns from there.
+    """
+    with work.lock:
+        limit = work.options.soft_time_limit_s
+        if work.running is None or limit is None or work.soft_limit_sent or now - work.running_since < limit:
+            return False
+        work.soft_limit_sent = True
+        _raise_in(ctypes.c_ulong(work.thread_id), ctypes.py_object(SoftTimeLimitExceeded))
+        return True
+
+
+def clear_pending(work: Work) -> None:
+    """The handler has ended: an exception that was sent and has not arrived must not hit the next one."""
+    for _ in range(2):  # it may arrive right here, once
+        try:
+            with work.lock:
+                work.running = None
+                if work.soft_limit_sent:
+                    _raise_in(ctypes.c_ulong(work.thread_id), None)
+                    work.soft_limit_sent = False
+            return
+        except SoftTimeLimitExceeded:
+            continue

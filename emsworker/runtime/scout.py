@@ -1,0 +1,180 @@
+"""One poller for each process: it looks, without locks, for what the idle consumer threads could take.
+
+Idle it backs off from ``poll_min_s`` to ``poll_max_s``; a wake-up over Redis or a publish of this very process makes it
+look at once. It also closes holes that have grown old.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from emsworker.core.clock import ticks
+from emsworker.core.config import Settings
+from emsworker.runtime.runnable import Runnable
+from emsworker.store.claims import Work, find_work
+from emsworker.store.database import Database
+from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.messages import close_hole
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Lead:
+    """A hint where work may be: a waiting claim, due retries, or messages in a partition."""
+
+    group_id: int
+    kind: str
+    partition: int = 0
+
+
+class Scout(Runnable):
+    """Finds work and hands out leads.
+
+    Args:
+        database: where to look.
+        settings: poll_min_s, poll_max_s, gap_timeout_s.
+        topic_of: group id -> topic id, for all groups of this process.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        topic_of: Mapping[int, int],
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-scout", on_death)
+        self._session = database.session()
+        self._settings = settings
+        self._topic_of = dict(topic_of)
+        self._lock = threading.Lock()
+        self._found = threading.Condition(self._lock)  # the consumers wait for it
+        self._wake = threading.Condition(self._lock)  # the scout itself does
+        self._rung = False
+        self._idle = 0
+        self._leads: list[Lead] = []
+        self._retries_turn = True
+        self._pause_s = settings.poll_min_s
+        self.looked_at = ticks()
+
+    # -- the consumers' side -------------------------------------------------------------------------------------------
+
+    def next_lead(self) -> Lead | None:
+        """Where to try next, or ``None``. Given-back claims come first; retries take turns with new messages."""
+        with self._lock:
+            if not self._leads:
+                return None
+            best = min(self._leads, key=self._rank)
+            self._leads.remove(best)
+            self._leads.append(best)  # the next thread tries the next partition
+            if best.kind != "waiting":
+                self._retries_turn = best.kind == "stream"
+            return best
+
+    def _rank(self, lead: Lead) -> int:
+        if lead.kind == "waiting":
+            return 0
+        return 1 if (lead.kind == "retries") == self._retries_turn else 2
+
+    def alone(self, lead: Lead) -> bool:
+        """Whether this is the only lead, so that waiting for its lock beats looking elsewhere."""
+        return len(self._leads) <= 1
+
+    def forget(self, lead: Lead) -> None:
+        """Nothing was there; until the next look nobody else needs to try."""
+        with self._lock:
+            if lead in self._leads:
+                self._leads.remove(lead)
+
+    def more(self) -> None:
+        """A claim came back full: there is more, so one more idle thread may come."""
+        with self._lock:
+            self._found.notify()
+
+    def wait_for_lead(self, seconds: float) -> None:
+        """Sleep until there is a lead, at most so long."""
+        with self._lock:
+            self._idle += 1
+            if self._idle == 1:
+                self._pause_s = self._settings.poll_min_s
+                self._wake.notify()
+            try:
+                if not self._leads and not self.stopping.is_set():
+                    self._found.wait(seconds)
+            finally:
+                self._idle -= 1
+
+    def ring(self) -> None:
+        """Something was published: look at once."""
+        with self._lock:
+            self._rung = True
+            self._wake.notify()
+
+    # -- the scout's own side ------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Wait for the next look, and look."""
+        self._wait()
+        if self.stopping.is_set():
+            return
+        try:
+            self._look()
+        except (ConnectionLost, Conflict) as error:
+            log.warning("cannot look for work: %s", error)
+            self.sleep(_AWAY_S)
+
+    def _wait(self) -> None:
+        with self._lock:
+            began = ticks()
+            while not self._rung and not self.stopping.is_set() and ticks() < began + self._pause:
+                self._wake.wait(began + self._pause - ticks())
+            self._rung = False
+
+    @property
+    def _pause(self) -> float:
+        return self._pause_s if self._idle else self._settings.poll_max_s
+
+    def _look(self) -> None:
+        found = find_work(self._session, list(self._topic_of))
+        leads = [lead for group_id, work in found.items() for lead in _leads(group_id, work)]
+        closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
+        with self._lock:
+            self.looked_at = ticks()
+            self._leads = leads
+            if leads:
+                self._pause_s = self._settings.poll_min_s
+                self._found.notify(len(leads))
+            else:
+                self._pause_s = min(self._pause_s * 1.5, self._settings.poll_max_s)
+            self._rung |= any(closed)
+
+    def _close(self, group_id: int, partition: int) -> bool:
+        closed = close_hole(self._session, self._topic_of[group_id], group_id, partition, self._settings.gap_timeout_s)
+        if closed:
+            log.info("closed a hole in partition %d of topic %d", partition, self._topic_of[group_id])
+        return closed
+
+    def stop(self) -> None:
+        """Ask the loop, and every waiting consumer, to end."""
+        super().stop()
+        with self._lock:
+            self._wake.notify()
+            self._found.notify_all()
+
+    def shut_down(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+def _leads(group_id: int, work: Work) -> list[Lead]:
+    leads = [Lead(group_id, "waiting")] if work.waiting else []
+    if work.retries:
+        leads.append(Lead(group_id, "retries"))
+    return leads + [Lead(group_id, "stream", partition) for partition in work.partitions]

@@ -1,0 +1,253 @@
+"""A worker's first process: it starts children, replaces those that die, passes signals on, and keeps the beat.
+
+It imports no task code, so nothing that a task does can take it down. Its children learn of its death by a pipe that
+closes. A child that it saw die has its leases ended at once, so that its work need not wait for them to run out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import IO
+
+from emsworker.core.clock import ticks
+from emsworker.core.config import Settings
+from emsworker.runtime.beat import Beat
+from emsworker.runtime.child import RECYCLE, USAGE, ChildSpec
+from emsworker.store import clients
+from emsworker.store.database import Database
+from emsworker.store.errors import Conflict, ConnectionLost
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
+_STABLE_S = 10.0
+_BACKOFF_S = 0.5
+_BACKOFF_MAX_S = 30.0
+_GRACE_S = 10.0
+_LAST_S = 5.0
+
+
+@dataclass
+class _Slot:
+    """A place for one child, and the history that decides how soon its next child starts."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    process_id: str = ""
+    output: IO[bytes] | None = None
+    ready: bool = False
+    started_at: float = 0.0
+    start_at: float = 0.0
+    crashes: int = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+class Supervisor:
+    """Runs ``processes`` children until told to stop.
+
+    Args:
+        spec: what every child is told.
+        processes: how many.
+        database: the stream, for the beat and for ending dead children's leases; it is connected to on first use.
+        settings: of the command, without the app's own.
+        with_beat: whether to keep the beat here.
+        on_ready: called once all children are ready.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        processes: int,
+        database: Database,
+        settings: Settings,
+        *,
+        with_beat: bool = True,
+        on_ready: Callable[[list[int]], None] = lambda pids: None,
+    ) -> None:
+        self._spec = spec
+        self._slots = [_Slot(number) for number in range(processes)]
+        self._session = database.session()
+        self._settings = settings
+        self._beat = Beat(database, settings, self._on_death) if with_beat else None
+        self._on_ready = on_ready
+        self._told_ready = False
+        self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes with us
+        self._signals, self._signal_in = os.pipe()
+        self._stopping = False
+        self._kill_at: float | None = None
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Until told to stop and all children have ended; returns the exit code."""
+        self._catch_signals()
+        if self._beat is not None:
+            self._beat.start()
+        while not (self._stopping and not any(slot.alive for slot in self._slots)):
+            self._reap()
+            self._start_missing()
+            self._wait()
+            if self._kill_at is not None and ticks() > self._kill_at:
+                self._kill_rest()
+        self._end()
+        return self._exit_code
+
+    def restart(self) -> None:
+        """Replace the children one after the other's end, gracefully: the code has changed."""
+        log.info("restarting the children")
+        for slot in self._slots:
+            if slot.alive and slot.process is not None:
+                slot.process.send_signal(signal.SIGTERM)
+
+    # -- children ------------------------------------------------------------------------------------------------------
+
+    def _start_missing(self) -> None:
+        for slot in self._slots:
+            if slot.process is None and not self._stopping and ticks() >= slot.start_at:
+                self._start(slot)
+
+    def _start(self, slot: _Slot) -> None:
+        slot.process_id = uuid.uuid4().hex
+        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader)
+        command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
+        slot.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=[self._alive_reader]
+        )
+        slot.output = slot.process.stdout
+        slot.ready = False
+        slot.started_at = ticks()
+        log.info("started child %d as process %d", slot.number, slot.process.pid)
+
+    def _reap(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None and slot.process.poll() is not None:
+                self._on_child_end(slot, slot.process.returncode)
+
+    def _on_child_end(self, slot: _Slot, code: int) -> None:
+        assert slot.process is not None
+        pid, slot.process = slot.process.pid, None
+        if slot.output is not None:
+            slot.output.close()
+            slot.output = None
+        if code != 0:
+            self._end_leases(slot.process_id)
+        if self._stopping or code == 0:
+            slot.start_at = 0.0
+            return
+        if code == USAGE and not slot.ready:
+            self._exit_code = USAGE  # the child has said what is wrong; another would fail alike
+            self._stop(signal.SIGTERM)
+            return
+        slot.start_at = ticks() + self._backoff(slot, code)
+        log.warning(
+            "child %d (process %d) ended with %s; the next starts in %.1f s",
+            slot.number,
+            pid,
+            _meaning(code),
+            slot.start_at - ticks(),
+        )
+
+    def _backoff(self, slot: _Slot, code: int) -> float:
+        if code == RECYCLE:
+            return 0.0
+        slot.crashes = 1 if ticks() - slot.started_at > _STABLE_S else slot.crashes + 1
+        return float(min(_BACKOFF_S * 2 ** (slot.crashes - 1), _BACKOFF_MAX_S)) if slot.crashes > 1 else 0.0
+
+    def _end_leases(self, process_id: str) -> None:
+        try:
+            clients.delete_process(self._session, process_id)
+        except (ConnectionLost, Conflict) as error:
+            log.warning("could not end the leases of a dead child (%s); they run out by themselves", error)
+
+    # -- waiting, signals, the end -------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        outputs = {slot.output.fileno(): slot for slot in self._slots if slot.output is not None}
+        ready, _, _ = select.select([self._signals, *outputs], [], [], _LOOK_S)
+        for source in ready:
+            if source in outputs:
+                self._on_output(outputs[source])
+            else:
+                for number in os.read(self._signals, 16):
+                    self._on_signal(number)
+
+    def _on_output(self, slot: _Slot) -> None:
+        assert slot.output is not None
+        text = os.read(slot.output.fileno(), 65536)
+        if not text:
+            slot.output.close()
+            slot.output = None
+            return
+        if not slot.ready and text.startswith(b"ready\n"):
+            slot.ready = True
+            text = text.removeprefix(b"ready\n")
+            if not self._told_ready and all(other.ready for other in self._slots):
+                self._told_ready = True
+                self._on_ready([other.process.pid for other in self._slots if other.process is not None])
+        if text:
+            sys.stdout.buffer.write(text)  # what tasks print
+            sys.stdout.flush()
+
+    def _catch_signals(self) -> None:
+        os.set_blocking(self._signal_in, False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            signal.signal(number, self._note_signal)
+
+    def _note_signal(self, number: int, _frame: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._signal_in, bytes([number]))
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self.restart()
+        elif self._stopping or number == signal.SIGQUIT:
+            self._stop(signal.SIGQUIT)
+        else:
+            self._stop(signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stopping = True
+        grace = self._settings.stop_timeout_s if number == signal.SIGTERM else 0.0
+        self._kill_at = ticks() + grace + _GRACE_S
+        log.info("stopping%s", " at once" if number == signal.SIGQUIT else "; running messages finish first")
+        for slot in self._slots:
+            if slot.alive and slot.process is not None:
+                slot.process.send_signal(number)
+
+    def _kill_rest(self) -> None:
+        for slot in self._slots:
+            if slot.alive and slot.process is not None:
+                log.error("child %d does not end; killing it", slot.number)
+                slot.process.kill()
+
+    def _on_death(self, name: str, error: BaseException) -> None:
+        self._exit_code = 1
+        self._note_signal(signal.SIGTERM, None)
+
+    def _end(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                self._on_child_end(slot, slot.process.wait())
+        if self._beat is not None:
+            self._beat.stop()
+            self._beat.join(_LAST_S)
+        self._session.close()
+        os.close(self._alive)
+        os.close(self._alive_reader)
+
+
+def _meaning(code: int) -> str:
+    if code == RECYCLE:
+        return "a handler that hung"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

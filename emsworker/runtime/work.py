@@ -1,0 +1,220 @@
+"""A claim while it is being worked on: what is done, what runs, what failed and is not yet written down.
+
+The consumer thread works through it; the completer writes its progress down meanwhile and watches the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from emsworker.core.clock import ticks
+from emsworker.core.errors import FenceLost
+from emsworker.core.model import Claim, ClaimSource, Failure, Message
+from emsworker.store import claims
+from emsworker.store.claims import Flush
+from emsworker.store.session import Session
+from emsworker.task import HandlerOptions
+
+_NO_LIMITS = HandlerOptions()
+
+
+class Work:
+    """Progress of one claim, shared by its consumer and the completer.
+
+    Args:
+        claim: what is being worked on.
+        topic_id: of its topic.
+        timeout_s: the group's timeout.
+        thread_id: of the consumer, for the soft time limit.
+    """
+
+    def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
+        self.claim = claim
+        self.topic_id = topic_id
+        self.thread_id = thread_id
+        self.group_timeout_s = timeout_s
+        self.lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self.done_to = claim.done_to
+        self.last = claim.hi  # the claim may be cut shorter while it runs
+        self.lost = False  # it is somebody else's, or finished: nothing more is to be written
+        self.running: int | None = None
+        self.running_through = claim.done_to  # a batch handler runs several messages at once
+        self.running_since = 0.0
+        self.options = _NO_LIMITS
+        self.soft_limit_sent = False
+        self._failures: list[Failure] = []
+        self._done_retries: list[tuple[int, int]] = []
+        self._written_to = claim.done_to
+        self._told_timeout_s = timeout_s
+        self.written_at = ticks()
+
+    # -- the consumer's side -------------------------------------------------------------------------------------------
+
+    def start(self, messages: list[Message], options: HandlerOptions, now: float) -> bool:
+        """Begin to run messages; false if the claim was lost or given back before them."""
+        with self.lock:
+            if self.lost or messages[-1].offset > self.last:
+                return False
+            self.running = messages[0].offset
+            self.running_through = messages[-1].offset
+            self.running_since = now
+            self.options = options
+            self.soft_limit_sent = False
+            return True
+
+    def done(self, message: Message, *, recorded: bool = False) -> None:
+        """A message ended well; ``recorded``: its own transaction has written that down already."""
+        self.running = None
+        if self.claim.source is ClaimSource.RETRY and not recorded:
+            with self.lock:
+                self._done_retries.append((message.offset, message.attempt))
+        self.done_to = message.offset
+
+    def failed(self, failure: Failure) -> None:
+        """A message did not end well; what is to become of it is written with the next flush."""
+        with self.lock:
+            self.running = None
+            self._failures.append(failure)
+            self.done_to = failure.offset
+
+    def rewind(self) -> None:
+        """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
+        with self.lock:
+            self.running = None
+
+    def finish(self) -> Flush | None:
+        """All is done: what the next claim is to write along; ``None`` if the claim was lost."""
+        with self._flushing, self.lock:
+            if self.lost:
+                return None
+            self.running = None
+            self.done_to = self.last
+            self.lost = True
+            return self._flush(finished=True)
+
+    def unfinished(self) -> Flush | None:
+        """The claim ends early, over a new connection: what is known to be done, for a last flush."""
+        with self._flushing, self.lock:
+            if self.lost:
+                return None
+            self.running = None
+            self.lost = True
+            return self._flush()
+
+    # -- writing down --------------------------------------------------------------------------------------------------
+
+    def _flush(self, *, finished: bool = False, done_to: int | None = None) -> Flush:
+        return Flush(
+            self.claim,
+            self.topic_id,
+            self.done_to if done_to is None else done_to,
+            self._timeout_s,
+            running=self.running if self.claim.careful else None,
+            finished=finished,
+            done_offsets=tuple(self._done_retries),
+            failures=tuple(self._failures),
+        )
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.options.timeout_s or self.group_timeout_s
+
+    @property
+    def time_limit_s(self) -> float:
+        """How long the running message may run before it is taken from its thread."""
+        return min(self._timeout_s, self.options.hard_time_limit_s or self._timeout_s)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to write down."""
+        return not self.lost and (
+            self.done_to != self._written_to
+            or bool(self._failures)
+            or (self.running is not None and self._timeout_s != self._told_timeout_s)
+        )
+
+    def write_down(self, session: Session) -> None:
+        """Flush the progress so far.
+
+        Raises:
+            FenceLost: the claim is somebody else's; ``lost`` is set.
+            ConnectionLost: it is not known whether it was written; it will be written again.
+        """
+        with self._flushing:
+            with self.lock:
+                if self.lost:
+                    return
+                flush = self._flush()
+            self._send(session, flush)
+
+    def _send(self, session: Session, flush: Flush) -> None:
+        try:
+            claims.flush(session, flush)
+        except FenceLost:
+            self.lost = True
+            raise
+        self.written(flush)
+
+    def written(self, flush: Flush) -> None:
+        """What ``flush`` holds has been committed."""
+        with self.lock:
+            del self._failures[: len(flush.failures)]
+            del self._done_retries[: len(flush.done_offsets)]
+            self._written_to = flush.done_to
+            self._told_timeout_s = flush.timeout_s
+            self.written_at = ticks()
+
+    def transactional_flush(self, messages: list[Message], failures: list[Failure]) -> Flush:
+        """What a transactional handler's commit is to contain: everything so far, and its own messages."""
+        failed = {failure.offset for failure in failures}
+        own = (
+            [(m.offset, m.attempt) for m in messages if m.offset not in failed]
+            if self.claim.source is ClaimSource.RETRY
+            else []
+        )
+        with self.lock:
+            flush = self._flush(done_to=messages[-1].offset)
+        return replace(flush, done_offsets=(*flush.done_offsets, *own), failures=(*flush.failures, *failures))
+
+    # -- giving back ---------------------------------------------------------------------------------------------------
+
+    def give_back(self, session: Session, *, running_too: bool = False, careful: bool = False) -> bool:
+        """Return what has not been started, so that others can take it; false if there is nothing.
+
+        Args:
+            running_too: also what is running, because the process is about to die.
+            careful: have its next owner write every message down before it is started.
+
+        Raises:
+            FenceLost: the claim is somebody else's; ``lost`` is set.
+        """
+        with self._flushing:
+            with self.lock:
+                busy = self.running is not None and not running_too
+                last = self.running_through if busy else self.done_to
+                if self.lost or (last >= self.last and busy):
+                    return False
+                self.last = last
+                flush = self._flush(finished=not busy)
+            try:
+                claims.give_back(session, flush, last, careful=careful)
+            except FenceLost:
+                self.lost = True
+                raise
+            self.written(flush)
+            self.claim.hi = last
+            self.lost = not busy
+            return True
+
+    def give_up_running(self, session: Session, failure: Failure) -> None:
+        """The running message hangs: write ``failure`` down for it and give back the rest.
+
+        Raises:
+            FenceLost: somebody else did so already.
+        """
+        with self.lock:
+            self._failures.append(failure)
+            self.done_to = failure.offset
+        self.give_back(session, running_too=True)

@@ -1,0 +1,380 @@
+"""Claims: taking work, recording how it went, giving it back.
+
+Taking and recording travel in one packet and one transaction, so a batch costs one round trip and one fsync. The cursor
+row is locked on the server only, never while a client thinks: a worker that is stopped at any point holds no lock.
+
+A crash before the packet's COMMIT leaves everything as it was; after it, a claim that its owner's lease protects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from emsworker.core.codec import Decoder
+from emsworker.core.errors import FenceLost
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Claim, ClaimSource, ClaimState, Failure, Group, Message, Topic
+from emsworker.store.errors import AssertionBroken
+from emsworker.store.session import Packet, Result, Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("claims")
+_ERROR_CHARACTERS = 8000
+
+
+@dataclass(frozen=True)
+class Flush:
+    """How far a claim has come, to be written down by its owner.
+
+    Args:
+        done_to: the last finished offset.
+        running: the message that is being started, told only while the claim is careful.
+        timeout_s: how long the running message may take from now on.
+        finished: all of the claim is done.
+        done_offsets: of a claim of retries: those that ended well since the last flush.
+        failures: what did not end well since the last flush.
+    """
+
+    claim: Claim
+    topic_id: int
+    done_to: int
+    timeout_s: float
+    running: int | None = None
+    finished: bool = False
+    done_offsets: Sequence[tuple[int, int]] = ()
+    failures: Sequence[Failure] = ()
+
+
+@dataclass(frozen=True)
+class Taker:
+    """Who takes work, for which group, and how much at most."""
+
+    topic: Topic
+    group: Group
+    client_id: str
+    batch: int
+    batch_bytes: int
+    decoder: Decoder
+    claim_id: int = field(default_factory=new_claim_id)
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The parameters of every taking statement."""
+        return {
+            "topic_id": self.topic.id,
+            "group_id": self.group.id,
+            "client_id": self.client_id,
+            "batch": self.batch,
+            "batch_bytes": self.batch_bytes,
+            "claim_id": self.claim_id,
+            "timeout_s": self.group.timeout_s,
+        }
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a group could take: waiting claims, due retries, partitions with messages, and holes at its cursors."""
+
+    waiting: bool = False
+    retries: bool = False
+    partitions: tuple[int, ...] = ()
+    holes: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.waiting or self.retries or bool(self.partitions)
+
+
+def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
+    """Look, without any lock, at what these groups could take."""
+    found: dict[int, dict[str, Any]] = {}
+    for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
+        work = found.setdefault(int(group_id), {"partitions": [], "holes": []})
+        if kind == 2:
+            work["partitions" if head == cursor else "holes"].append(int(partition))
+        else:
+            work["retries" if kind else "waiting"] = True
+    return {
+        group_id: Work(w.get("waiting", False), w.get("retries", False), tuple(w["partitions"]), tuple(w["holes"]))
+        for group_id, w in found.items()
+    }
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+
+def flush(session: Session, progress: Flush) -> None:
+    """Record progress by itself.
+
+    Raises:
+        FenceLost: the claim is somebody else's by now; nothing was kept.
+    """
+
+    def attempt() -> None:
+        packet = session.packet()
+        packet.begin()
+        add_flush(packet, progress)
+        packet.commit()
+        _send_fenced(packet)
+
+    session.again_on_conflict(attempt)
+
+
+def commit_with(session: Session, progress: Flush) -> None:
+    """Record progress at the end of a transaction that a handler has filled, and commit both.
+
+    Raises:
+        FenceLost: the claim is somebody else's by now; the handler's statements are rolled back too.
+    """
+    packet = session.packet()
+    add_flush(packet, progress)
+    packet.commit()
+    _send_fenced(packet)
+
+
+def _send_fenced(packet: Packet) -> list[Result]:
+    try:
+        return packet.send()
+    except AssertionBroken:
+        raise FenceLost("the claim is somebody else's by now; nothing was kept") from None
+
+
+def add_flush(packet: Packet, progress: Flush) -> None:
+    """Append the statements of a flush to an open transaction: first the fence, then what went wrong."""
+    claim = progress.claim
+    args = _fence(claim) | {"done_to": progress.done_to, "timeout_s": progress.timeout_s, "running": progress.running}
+    if progress.finished and claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.end_retry_claim, args)
+    else:
+        packet.add(_SQL.move_watermark, args | {"state": ClaimState.DONE if progress.finished else ClaimState.START})
+    packet.assert_one_matched()
+    _add_done_retries(packet, progress)
+    add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
+
+
+def _fence(claim: Claim) -> dict[str, Any]:
+    return {
+        "group_id": claim.group_id,
+        "partition": claim.partition,
+        "lo": claim.lo,
+        "claim_id": claim.claim_id,
+        "client_id": claim.client_id,
+    }
+
+
+def _add_done_retries(packet: Packet, progress: Flush) -> None:
+    if not progress.done_offsets:
+        return
+    claim = progress.claim
+    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, _ in progress.done_offsets]})
+    rows = [
+        _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", None, None))
+        for offset, attempt in progress.done_offsets
+    ]
+    packet.add_escaped(f"{_SQL.insert_attempts} {','.join(rows)}")
+
+
+def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tuple[Any, ...]) -> str:
+    offset, attempt, outcome, ran_ms, error = what
+    names = "(%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)"
+    values = {"group_id": claim.group_id, "partition": claim.partition, "offset": offset, "attempt": attempt}
+    return packet.session.mogrify(
+        names, values | {"outcome": outcome, "ran_ms": ran_ms, "client_id": client_id, "error": error}
+    )
+
+
+def add_failures(
+    packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
+) -> None:
+    """Append what becomes of failed messages: their attempts, their next try or their dead letter."""
+    if not failures:
+        return
+    attempts = [
+        _attempt_row(
+            packet,
+            claim,
+            client_id,
+            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), f.error[:_ERROR_CHARACTERS]),
+        )
+        for f in failures
+    ]
+    packet.add_escaped(f"{_SQL.insert_attempts} {','.join(attempts)}")
+    _add_retries(packet, claim, [f for f in failures if f.retry_in_s is not None])
+    for failure in failures:
+        if failure.dead is not None:
+            where = {
+                "group_id": claim.group_id,
+                "topic_id": topic_id,
+                "partition": claim.partition,
+                "offset": failure.offset,
+            }
+            why = {"attempt": failure.attempt, "reason": failure.dead, "error": failure.error[:_ERROR_CHARACTERS]}
+            packet.add(_SQL.bury, where | why)
+    ended = [f.offset for f in failures if f.retry_in_s is None]
+    if ended and claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
+
+
+def _add_retries(packet: Packet, claim: Claim, failures: Sequence[Failure]) -> None:
+    if not failures:
+        return
+    shape = "(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s)"
+    where = {"group_id": claim.group_id, "partition": claim.partition}
+    rows = [
+        packet.session.mogrify(
+            shape,
+            where
+            | {
+                "offset": f.offset,
+                "attempt": f.attempt,
+                "delay_s": f.retry_in_s,
+                "error": f.error[-_ERROR_CHARACTERS:],
+            },
+        )
+        for f in sorted(failures, key=lambda f: f.offset)
+    ]
+    packet.add_escaped(f"{_SQL.upsert_retries} {','.join(rows)} {_SQL.upsert_retries_end}")
+
+
+# -- giving back -------------------------------------------------------------------------------------------------------
+
+
+def give_back(session: Session, progress: Flush, last: int, *, careful: bool = False) -> None:
+    """Keep a claim only up to ``last`` and return the rest, which was not started, with no attempt charged.
+
+    Args:
+        progress: recorded in the same transaction; it may finish the claim.
+        careful: have the rest's next owner write every message down before it is started.
+
+    Raises:
+        FenceLost: the claim is somebody else's by now; nothing was kept.
+    """
+    claim = progress.claim
+
+    def attempt() -> None:
+        packet = session.packet()
+        packet.begin()
+        if last < claim.lo and claim.source is ClaimSource.STREAM:
+            packet.add(_SQL.release_claim, _fence(claim) | {"careful": int(claim.careful or careful)})
+            packet.assert_one_matched()
+            packet.commit()
+            _send_fenced(packet)
+            return
+        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last})
+        packet.assert_one_matched()
+        if claim.source is ClaimSource.RETRY:
+            packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
+        elif last < claim.hi:
+            rest = {
+                "lo": last + 1,
+                "hi": claim.hi,
+                "claim_id": new_claim_id(),
+                "careful": int(claim.careful or careful),
+            }
+            packet.add(_SQL.add_waiting, _fence(claim) | rest)
+        add_flush(packet, progress)
+        packet.commit()
+        _send_fenced(packet)
+
+    session.again_on_conflict(attempt)
+
+
+# -- taking ------------------------------------------------------------------------------------------------------------
+
+
+def take_range(
+    session: Session, taker: Taker, partition: int, before: Flush | None = None, *, wait: bool = False
+) -> Claim | None:
+    """Claim the next messages of a partition, and record the end of the claim before in the same transaction.
+
+    Args:
+        wait: wait for the cursor if another client holds it, instead of returning ``None``.
+
+    Raises:
+        FenceLost: the claim before is somebody else's by now; nothing was kept.
+    """
+    args = taker.args | {"partition": partition}
+
+    def add(packet: Packet) -> None:
+        packet.add(_SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip, args)
+        packet.add(_SQL.find_range, args)
+        packet.add(_SQL.insert_claim, args)
+        packet.add(_SQL.keep_if_claimed)
+        packet.add(_SQL.move_cursor, args)
+
+    return _take(session, taker, before, add)
+
+
+def take_waiting(session: Session, taker: Taker, before: Flush | None = None) -> Claim | None:
+    """Adopt a claim that its owner gave back or lost.
+
+    Raises:
+        FenceLost: the claim before is somebody else's by now; nothing was kept.
+    """
+
+    def add(packet: Packet) -> None:
+        packet.add(_SQL.find_waiting, taker.args)
+        packet.add(_SQL.adopt_waiting, taker.args)
+        packet.add(_SQL.keep_if_claimed)
+
+    return _take(session, taker, before, add)
+
+
+def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Claim | None:
+    def attempt() -> Claim | None:
+        packet = _open(session, before)
+        add(packet)
+        packet.commit()
+        packet.add(_SQL.get_claimed)
+        packet.add(_SQL.read_bodies, taker.args)
+        results = _send_fenced(packet)
+        partition, lo, hi, careful = results[-2].rows[0]
+        if hi is None or lo is None:
+            return None
+        claim = _claim(taker, (int(partition), int(lo), int(hi), careful), ClaimSource.STREAM)
+        claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in results[-1].rows]
+        return claim
+
+    return session.again_on_conflict(attempt)
+
+
+def _open(session: Session, before: Flush | None) -> Packet:
+    packet = session.packet()
+    packet.begin()
+    if before is not None:
+        add_flush(packet, before)
+    packet.add(_SQL.forget)
+    return packet
+
+
+def _claim(taker: Taker, row: tuple[int, int, int, Any], source: ClaimSource) -> Claim:
+    partition, lo, hi, careful = row
+    return Claim(taker.group.id, partition, lo, hi, lo - 1, taker.claim_id, source, bool(careful), taker.client_id)
+
+
+def take_retries(session: Session, taker: Taker, before: Flush | None = None) -> Claim | None:
+    """Claim due retries of one partition.
+
+    Raises:
+        FenceLost: the claim before is somebody else's by now; nothing was kept.
+    """
+
+    def attempt() -> Claim | None:
+        packet = _open(session, before)
+        packet.add(_SQL.find_due_retry, taker.args)
+        packet.add(_SQL.take_due_retries, taker.args)
+        packet.add(_SQL.insert_retry_claim, taker.args)
+        packet.commit()
+        packet.add(_SQL.get_retry_claim, taker.args)
+        packet.add(_SQL.read_retry_bodies, taker.args)
+        results = _send_fenced(packet)
+        if not results[-2].rows:
+            return None
+        claim = _claim(taker, results[-2].rows[0], ClaimSource.RETRY)
+        claim.messages = [
+            Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1) for row in results[-1].rows
+        ]
+        return claim
+
+    return session.again_on_conflict(attempt)

@@ -1,0 +1,144 @@
+-- name: move_watermark
+-- Finish as the owner: a zombie's update matches no row, and its transaction rolls back.
+UPDATE ems_claim SET done_to = %(done_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
+  deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: end_retry_claim
+-- A claim of retries leaves no log row: ems_attempt tells what became of each message.
+DELETE FROM ems_claim
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: cut_claim
+-- The owner gives back what it has not started.
+UPDATE ems_claim SET hi = %(hi)s, progress_at = NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: release_claim
+-- Nothing of it was started: it waits for another owner as it is.
+UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, careful = %(careful)s, progress_at = NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: add_waiting
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(careful)s, NULL, NOW(6), NOW(6), NOW(6))
+
+-- name: release_retries
+-- Retries that were claimed and not started go back as they were.
+UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` > %(after)s
+
+-- name: finish_retries
+DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+
+-- name: upsert_retries
+-- Its rows and end are appended: a first failure writes the row, a later one moves it up the ladder.
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error) VALUES
+
+-- name: upsert_retries_end
+ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL
+
+-- name: insert_attempts
+INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES
+
+-- name: bury
+-- The dead letter carries its own copy of the body, made inside the server.
+INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, uid, `key`, tag, headers, body, born_at, producer_id, dead_at, attempts, reason, error)
+SELECT %(group_id)s, m.`partition`, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at, m.producer_id, NOW(6), %(attempt)s, %(reason)s, %(error)s
+FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
+
+-- name: forget
+SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_careful = 0, @ems_old = NULL
+
+-- name: lock_cursor
+-- The only row that claims of a group contend for; locked until the commit at the end of this packet.
+SELECT `partition`, next_offset INTO @ems_p, @ems_lo FROM ems_cursor
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
+
+-- name: lock_cursor_or_skip
+SELECT `partition`, next_offset INTO @ems_p, @ems_lo FROM ems_cursor
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LOCKED
+
+-- name: find_range
+-- A plain read after the lock: the longest run from the cursor on, without a hole, of at most so many rows and bytes.
+SELECT MAX(r.`offset`) INTO @ems_hi FROM (
+  SELECT m.`offset`, ROW_NUMBER() OVER (ORDER BY m.`offset`) AS place,
+    SUM(m.size) OVER (ORDER BY m.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
+  FROM (SELECT `offset`, size FROM ems_message
+    WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= @ems_lo ORDER BY `offset` LIMIT %(batch)s) m
+) r WHERE r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
+
+-- name: insert_claim
+-- Only for a client whose lease is good, so that no claim is born orphaned.
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, %(partition)s, @ems_lo, %(claim_id)s, @ems_hi, @ems_lo - 1, 'start', 'stream', 0, %(client_id)s, NOW(6), NOW(6),
+  NOW(6) + INTERVAL %(timeout_s)s SECOND
+FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6) AND @ems_hi IS NOT NULL
+
+-- name: keep_if_claimed
+-- The rest of the packet acts on a claim only if the statement before made one.
+SET @ems_hi = IF(ROW_COUNT() = 1, @ems_hi, NULL)
+
+-- name: move_cursor
+UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL
+
+-- name: find_waiting
+SELECT `partition`, lo, hi, careful, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_careful, @ems_old FROM ems_claim
+WHERE state = 'waiting' AND group_id = %(group_id)s LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: adopt_waiting
+-- A new token for a new tenure, and again only for a client whose lease is good.
+UPDATE ems_claim SET claim_id = %(claim_id)s, state = 'start', client_id = %(client_id)s, claimed_at = NOW(6), progress_at = NOW(6),
+  deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
+WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND state = 'waiting'
+AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
+
+-- name: find_due_retry
+SELECT `partition`, `offset`, careful INTO @ems_p, @ems_old, @ems_careful FROM ems_retry
+WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) ORDER BY due_at LIMIT 1
+
+-- name: take_due_retries
+-- Of one partition; a careful one is taken alone, so that a crash names it exactly.
+UPDATE ems_retry SET claim_id = %(claim_id)s
+WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
+AND careful = @ems_careful AND (careful = 0 OR `offset` = @ems_old)
+ORDER BY due_at LIMIT %(batch)s
+
+-- name: insert_retry_claim
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_careful, %(client_id)s,
+  NOW(6), NOW(6), NOW(6) + INTERVAL %(timeout_s)s SECOND
+FROM ems_retry r WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s GROUP BY r.`partition`
+
+-- name: get_claimed
+SELECT @ems_p, @ems_lo, @ems_hi, @ems_careful
+
+-- name: read_bodies
+-- After the commit, outside the lock; tombstones have nothing to run.
+SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message' ORDER BY `offset`
+
+-- name: read_retry_bodies
+SELECT r.attempt, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
+FROM ems_retry r JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
+WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
+
+-- name: get_retry_claim
+SELECT `partition`, lo, hi, careful FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
+
+-- name: find_work
+-- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.
+(SELECT 0, group_id, 0, 0, 0 FROM ems_claim WHERE state = 'waiting' AND group_id IN %(group_ids)s LIMIT 1)
+UNION ALL
+(SELECT DISTINCT 1, group_id, 0, 0, 0 FROM ems_retry WHERE group_id IN %(group_ids)s AND claim_id IS NULL AND due_at <= NOW(6))
+UNION ALL
+(SELECT 2, w.group_id, w.`partition`, w.next_offset, w.head FROM (
+  SELECT c.group_id, c.`partition`, c.next_offset,
+    (SELECT m.`offset` FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` >= c.next_offset
+     ORDER BY m.`offset` LIMIT 1) AS head
+  FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
+  WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+) w WHERE w.head IS NOT NULL)

@@ -1,0 +1,35 @@
+-- name: insert_clients
+-- Its rows are appended: one for each thread of a process.
+INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at) VALUES
+
+-- name: renew_clients
+UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
+WHERE client_id IN %(client_ids)s AND expires_at > NOW(6)
+
+-- name: delete_process
+-- Its parent saw it die: nobody needs to wait for its leases to run out. A claim without a client is an orphan.
+DELETE FROM ems_client WHERE process_id = %(process_id)s
+
+-- name: delete_clients
+DELETE FROM ems_client WHERE client_id IN %(client_ids)s
+
+-- name: delete_expired_clients
+-- Only those that left nothing behind: recovery comes first.
+DELETE FROM ems_client WHERE expires_at < NOW(6)
+AND NOT EXISTS (SELECT 1 FROM ems_claim c WHERE c.state = 'start' AND c.client_id = ems_client.client_id)
+
+-- name: list_clients
+SELECT client_id, process_id, name, started_at, renewed_at, expires_at, expires_at > NOW(6) FROM ems_client ORDER BY name, client_id
+
+-- name: try_to_lead
+UPDATE ems_leader SET holder = %(holder)s, expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
+WHERE duty = %(duty)s AND (holder = %(holder)s OR expires_at < NOW(6))
+
+-- name: add_leader
+INSERT IGNORE INTO ems_leader (duty, holder, expires_at) VALUES (%(duty)s, %(holder)s, NOW(6) + INTERVAL %(lease_s)s SECOND)
+
+-- name: resign
+DELETE FROM ems_leader WHERE duty = %(duty)s AND holder = %(holder)s
+
+-- name: list_leaders
+SELECT duty, holder, expires_at, expires_at > NOW(6) FROM ems_leader ORDER BY duty

@@ -1,0 +1,106 @@
+"""What the server's error numbers mean to us."""
+
+from __future__ import annotations
+
+import pymysql.err
+
+from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, SchemaMissing
+from emsworker.core.url import redact
+
+# Lock wait timeout, deadlock, snapshot conflict (MariaDB >= 11.6): the transaction is run again from its start.
+_CONFLICTS = frozenset({1205, 1213, 1020})
+# Our own assertion inside a packet: a scalar subquery that yields two rows (see common.sql).
+_ASSERTION = 1242
+_DUPLICATE = 1062
+# The connection is gone, or the server is going down, full, or read-only for now.
+_LOST = frozenset(
+    {
+        0,
+        1040,
+        1053,
+        1077,
+        1152,
+        1158,
+        1159,
+        1160,
+        1161,
+        1184,
+        1203,
+        1226,
+        1290,
+        1317,
+        1792,
+        1836,
+        1927,
+        2002,
+        2003,
+        2006,
+        2013,
+        2014,
+        2055,
+        3169,
+        4031,
+    }
+)
+_DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
+_NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
+
+
+class ConnectionLost(Exception):
+    """The connection died; whether its last packet took effect is not known."""
+
+
+class Conflict(Exception):
+    """The server gave up this transaction in favour of another; nothing of it was kept."""
+
+
+class Duplicate(Exception):
+    """A unique key is taken; ``key`` is its name."""
+
+    def __init__(self, text: str) -> None:
+        self.key = text.rsplit("'", 2)[-2].rsplit(".", 1)[-1] if text.count("'") >= 2 else ""
+        super().__init__(text)
+
+
+class AssertionBroken(Exception):
+    """A condition that a packet states about its own statements did not hold."""
+
+
+def code_of(error: BaseException) -> int:
+    """The server's number of an error, 0 if it has none."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the transaction is to be run again from its start."""
+    return isinstance(error, Conflict) or (isinstance(error, pymysql.err.MySQLError) and code_of(error) in _CONFLICTS)
+
+
+def translate(error: BaseException) -> BaseException:
+    """Our own exception for one of PyMySQL's or of the socket's; others come back as they are."""
+    if isinstance(error, OSError):
+        return ConnectionLost(str(error))
+    if not isinstance(error, pymysql.err.MySQLError):
+        return error
+    code, text = code_of(error), redact(str(error.args[-1] if error.args else error))
+    if code in _CONFLICTS:
+        return Conflict(text)
+    if code == _ASSERTION:
+        return AssertionBroken(text)
+    if code == _DUPLICATE:
+        return Duplicate(text)
+    if code in _LOST and not (code == 0 and isinstance(error, pymysql.err.ProgrammingError)):
+        return ConnectionLost(f"({code}) {text}")
+    return _fault_of_surroundings(code, text) or error
+
+
+def _fault_of_surroundings(code: int, text: str) -> EmsError | None:
+    if code in _DENIED:
+        return AccessDenied(
+            f"MySQL refused: ({code}) {text}; check the user, password and grants of EMS_URL (`ems check` lists them)"
+        )
+    if code == _NO_DATABASE:
+        return ConfigError([Problem("url", text, "create the database first: CREATE DATABASE <name>")])
+    if code in (_NO_TABLE, _NO_COLUMN):
+        return SchemaMissing(f"the tables of EMS are missing or of another version ({text}); run `ems migrate`")
+    return None

@@ -1,0 +1,144 @@
+"""Messages and offsets: publishing, duplicates, holes and tombstones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from emsworker.core.model import NewMessage
+from emsworker.store.errors import Duplicate
+from emsworker.store.session import Packet, Session, bytes_literal
+from emsworker.store.sql import Statements
+
+_SQL = Statements("messages")
+_TOMBSTONES_A_STATEMENT = 1000
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run of messages goes.
+
+    Args:
+        base: its first offset, or ``None`` to have MySQL's own counter raised in the same transaction.
+        past_rows: with MySQL's counter: raise it past all rows first, because another allocator wrote some.
+    """
+
+    base: int | None = None
+    past_rows: bool = False
+
+
+@dataclass(frozen=True)
+class PartitionBatch:
+    """Messages that go to one partition in one statement, in this order; the rows are :func:`escape_message`'s."""
+
+    topic_id: int
+    partition: int
+    rows: Sequence[str]
+    placement: Placement
+
+
+def escape_message(message: NewMessage) -> str:
+    """The part of a row that does not depend on its place, as SQL; made once, however often it is sent."""
+    values = (message.uid, message.key, message.tag, message.headers, message.body)
+    return ",".join([bytes_literal(value) for value in values]) + f",{len(message.body)})"
+
+
+def publish(session: Session, batches: Iterable[PartitionBatch], producer_id: str) -> list[int]:
+    """Write messages of one or more partitions in one transaction and one packet.
+
+    Args:
+        batches: at most one for each partition; they are locked in sorted order, so that publishers do not deadlock.
+
+    Returns:
+        the first offset of each batch, in sorted order of (topic, partition).
+
+    Raises:
+        AssertionBroken: a partition is gone, or an offset lies below the floor.
+        Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; nothing was kept.
+    """
+    ordered = sorted(batches, key=lambda batch: (batch.topic_id, batch.partition))
+
+    def attempt() -> list[int]:
+        packet = session.packet()
+        packet.begin()
+        placed = [_place(packet, batch, producer_id) for batch in ordered]
+        packet.commit()
+        results = packet.send()
+        return [results[index].insert_id if base is None else base for index, base in placed]
+
+    return session.again_on_conflict(attempt)
+
+
+def _place(packet: Packet, batch: PartitionBatch, producer_id: str) -> tuple[int, int | None]:
+    where = {"topic_id": batch.topic_id, "partition": batch.partition}
+    base = batch.placement.base
+    if base is None:
+        raise_counter = _SQL.raise_counter_past_rows if batch.placement.past_rows else _SQL.raise_counter
+        index = packet.add(raise_counter, where | {"count": len(batch.rows)})
+        packet.assert_one_matched()
+        first = "LAST_INSERT_ID()+"
+        start = 0
+    else:
+        packet.add(_SQL.forget_floor)
+        index = packet.add(_SQL.hold_floor, where)
+        packet.add(_SQL.assert_above_floor, {"base": base})
+        first = ""
+        start = base
+    head = f"({batch.topic_id},{batch.partition},{first}"
+    tail = f",{bytes_literal(producer_id.encode())},NOW(6),"
+    rows = ",".join([f"{head}{number}{tail}{row}" for number, row in enumerate(batch.rows, start)])
+    packet.add_escaped(f"{_SQL.insert_messages} {rows}")
+    return index, base
+
+
+def find_uids(session: Session, topic_id: int, uids: Sequence[bytes]) -> dict[bytes, tuple[int, int]]:
+    """Where the messages with these uids are: uid -> (partition, offset)."""
+    if not uids:
+        return {}
+    rows = session.rows(_SQL.find_uids, {"topic_id": topic_id, "uids": list(uids)})
+    return {uid: (partition, offset) for uid, partition, offset in rows}
+
+
+def next_free_offset(session: Session, topic_id: int, partition: int) -> int | None:
+    """One past everything that MySQL knows to be allocated, or ``None`` if there is no such partition."""
+    rows = session.rows(_SQL.get_frontier, {"topic_id": topic_id, "partition": partition})
+    return int(rows[0][0]) if rows else None
+
+
+def close_hole(session: Session, topic_id: int, group_id: int, partition: int, gap_timeout_s: float) -> bool:
+    """Fill the hole at a group's cursor with tombstones if its next neighbour is old enough.
+
+    A producer that still means to write there meets a duplicate key and allocates anew; one that has written but not
+    committed makes our insert wait for its commit, and then wins.
+
+    Returns:
+        whether the way is free now.
+    """
+    cursor = session.rows(_SQL.get_cursor, {"group_id": group_id, "partition": partition})
+    if not cursor:
+        return False
+    where = {"topic_id": topic_id, "partition": partition, "from_offset": cursor[0][0]}
+    rows = session.rows(_SQL.find_hole, where)
+    if not rows or rows[0][0] == cursor[0][0]:
+        return bool(rows)
+    neighbour, age_s = rows[0]
+    if age_s < gap_timeout_s:
+        return False
+    last = min(neighbour, cursor[0][0] + _TOMBSTONES_A_STATEMENT)
+    values = ",".join(
+        f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(cursor[0][0], last)
+    )
+    session.transaction(lambda s: s.send(f"{_SQL.insert_tombstones} {values}"))
+    return True
+
+
+__all__ = [
+    "Duplicate",
+    "PartitionBatch",
+    "Placement",
+    "close_hole",
+    "escape_message",
+    "find_uids",
+    "next_free_offset",
+    "publish",
+]

@@ -1,0 +1,153 @@
+-- The stream: topics, partitions and messages.
+
+CREATE TABLE IF NOT EXISTS ems_topic (
+  id INT UNSIGNED NOT NULL AUTO_INCREMENT,
+  name VARCHAR(190) NOT NULL,
+  kind ENUM('cluster', 'broadcast') NOT NULL DEFAULT 'cluster',
+  partitions SMALLINT UNSIGNED NOT NULL DEFAULT 1,
+  rule ENUM('rw', 'r', 'w', 'none') NOT NULL DEFAULT 'rw',
+  max_message_bytes INT UNSIGNED NOT NULL,
+  retention_s BIGINT UNSIGNED NULL,
+  created_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (id),
+  UNIQUE KEY name (name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_partition (
+  topic_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  next_offset BIGINT UNSIGNED NOT NULL DEFAULT 1,
+  floor BIGINT UNSIGNED NOT NULL DEFAULT 1,
+  PRIMARY KEY (topic_id, `partition`)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_message (
+  topic_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  uid BINARY(16) NULL,
+  kind ENUM('message', 'tombstone') NOT NULL DEFAULT 'message',
+  `key` VARBINARY(255) NULL,
+  tag VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  size INT UNSIGNED NOT NULL DEFAULT 0,
+  born_at DATETIME(6) NOT NULL,
+  producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  PRIMARY KEY (topic_id, `partition`, `offset`),
+  UNIQUE KEY uid (topic_id, uid)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The groups and the log of who consumes what.
+
+CREATE TABLE IF NOT EXISTS ems_group (
+  id INT UNSIGNED NOT NULL AUTO_INCREMENT,
+  topic_id INT UNSIGNED NOT NULL,
+  name VARCHAR(190) NOT NULL,
+  timeout_ms BIGINT UNSIGNED NOT NULL,
+  ladder VARCHAR(1000) NOT NULL,
+  max_attempts SMALLINT UNSIGNED NOT NULL,
+  paused TINYINT NOT NULL DEFAULT 0,
+  created_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (id),
+  UNIQUE KEY name (topic_id, name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_cursor (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  next_offset BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (group_id, `partition`)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_claim (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  lo BIGINT UNSIGNED NOT NULL,
+  claim_id BIGINT UNSIGNED NOT NULL,
+  hi BIGINT UNSIGNED NOT NULL,
+  done_to BIGINT UNSIGNED NOT NULL,
+  running BIGINT UNSIGNED NULL,
+  state ENUM('start', 'waiting', 'done') NOT NULL,
+  source ENUM('stream', 'retry') NOT NULL,
+  careful TINYINT NOT NULL DEFAULT 0,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NULL,
+  claimed_at DATETIME(6) NOT NULL,
+  progress_at DATETIME(6) NOT NULL,
+  deadline_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id, `partition`, lo, claim_id),
+  KEY live (state, group_id)
+) ENGINE=InnoDB;
+
+-- What goes wrong is written per message.
+
+CREATE TABLE IF NOT EXISTS ems_retry (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  attempt SMALLINT UNSIGNED NOT NULL,
+  due_at DATETIME(6) NOT NULL,
+  claim_id BIGINT UNSIGNED NULL,
+  careful TINYINT NOT NULL DEFAULT 0,
+  last_error TEXT CHARACTER SET utf8mb4 NULL,
+  PRIMARY KEY (group_id, `partition`, `offset`),
+  KEY due (group_id, claim_id, due_at)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_attempt (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  ended_at DATETIME(6) NOT NULL,
+  attempt SMALLINT UNSIGNED NOT NULL,
+  outcome ENUM('done', 'failed', 'rejected', 'timeout', 'orphaned', 'ignored', 'expired') NOT NULL,
+  ran_ms BIGINT UNSIGNED NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NULL,
+  error TEXT CHARACTER SET utf8mb4 NULL,
+  PRIMARY KEY (group_id, `partition`, `offset`, ended_at, attempt)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_dead (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  `key` VARBINARY(255) NULL,
+  tag VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  born_at DATETIME(6) NOT NULL,
+  producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  dead_at DATETIME(6) NOT NULL,
+  attempts SMALLINT UNSIGNED NOT NULL,
+  reason TEXT CHARACTER SET utf8mb4 NOT NULL,
+  error TEXT CHARACTER SET utf8mb4 NOT NULL,
+  PRIMARY KEY (group_id, `partition`, `offset`)
+) ENGINE=InnoDB;
+
+-- Who is alive, who leads, and which stream this is.
+
+CREATE TABLE IF NOT EXISTS ems_client (
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  process_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  started_at DATETIME(6) NOT NULL,
+  renewed_at DATETIME(6) NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (client_id),
+  KEY process (process_id)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_leader (
+  duty VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (duty)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_schema_version (
+  version INT UNSIGNED NOT NULL,
+  stream_id BINARY(16) NOT NULL,
+  applied_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (version)
+) ENGINE=InnoDB;

@@ -1,0 +1,126 @@
+"""Recovery of claims whose owner is gone (orphaned) or hangs (stuck); a duty of the beat.
+
+Who is to blame? A claim's watermark is flushed every 100 ms, so after a crash the first unfinished message need not be
+the one that ran. Therefore nobody is charged for the first crash: what is left waits, marked *careful*, and whoever
+adopts it writes down each message before starting it. A second crash then names the poison exactly, and only that one
+message is charged an attempt. A stuck claim names its message at once, because its living process has flushed
+everything before it. (DESIGN.md charged the first unfinished message of the first crash; that punished neighbours.)
+
+Each claim is recovered in one transaction that begins by locking its row, the same row that its owner's fence needs: a
+crash at any line leaves the claim as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.core.errors import TimeLimitExceeded
+from emsworker.core.ids import new_claim_id
+from emsworker.core.ladder import Dead, Ladder, RetryIn
+from emsworker.core.model import Claim, ClaimSource, Failure, Outcome
+from emsworker.store.claims import add_failures
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("recovery")
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """One recovered claim: why, from whom, and which message was charged (``None``: nobody)."""
+
+    group_id: int
+    partition: int
+    client_id: str | None
+    outcome: Outcome
+    charged: int | None
+
+
+def recover(session: Session, jitter: float) -> list[Recovered]:
+    """Recover every lost claim.
+
+    Args:
+        jitter: by up to which share the delay of a charged message is lengthened.
+    """
+    found = session.rows(_SQL.find_lost)
+    recovered = [session.transaction(_recover_one(row[:5], jitter)) for row in found]
+    return [one for one in recovered if one is not None]
+
+
+def _recover_one(key: tuple[Any, ...], jitter: float) -> Callable[[Session], Recovered | None]:
+    group_id, topic_id, partition, lo, claim_id = key
+    where = {"group_id": group_id, "topic_id": topic_id, "partition": partition, "lo": lo, "claim_id": claim_id}
+
+    def work(session: Session) -> Recovered | None:
+        rows = session.rows(_SQL.lock_lost, where)
+        if not rows or not (rows[0][-2] or rows[0][-1]):
+            return None  # the owner finished it, or came back with a good lease
+        hi, done_to, running, source, careful, client_id, orphaned, _ = rows[0]
+        claim = Claim(group_id, partition, lo, hi, done_to, claim_id, ClaimSource(source), bool(careful), client_id)
+        if topic_id is None:  # the group has been deleted
+            session.execute(_SQL.delete_claim, where)
+            return None
+        blamed = not orphaned or (running is not None and running > done_to)
+        recover_source = _recover_retries if claim.source is ClaimSource.RETRY else _recover_range
+        outcome = Outcome.ORPHANED if orphaned else Outcome.TIMEOUT
+        charged = recover_source(session, claim, where, outcome if blamed else None, jitter)
+        return Recovered(group_id, partition, client_id, outcome, charged)
+
+    return work
+
+
+def _recover_range(
+    session: Session, claim: Claim, where: dict[str, Any], blame: Outcome | None, jitter: float
+) -> int | None:
+    if claim.done_to < claim.lo:
+        session.execute(_SQL.delete_claim, where)  # the log keeps no empty ranges
+    else:
+        session.execute(_SQL.truncate_claim, where | {"done_to": claim.done_to})
+    rest, charged = claim.done_to + 1, None
+    if blame is not None:
+        suspects = session.rows(_SQL.find_suspect, where | {"from_offset": rest, "hi": claim.hi})
+        if suspects:
+            charged = int(suspects[0][0])
+            _charge(session, claim, where, (charged, 1, blame), jitter)
+            rest = charged + 1
+    if rest <= claim.hi:
+        session.execute(_SQL.add_waiting, where | {"lo": rest, "hi": claim.hi, "claim_id": new_claim_id()})
+    return charged
+
+
+def _recover_retries(
+    session: Session, claim: Claim, where: dict[str, Any], blame: Outcome | None, jitter: float
+) -> int | None:
+    rows = session.rows(_SQL.list_claimed_retries, where)
+    charged = None
+    if rows and blame is not None:
+        charged, attempt = rows[0]
+        _charge(session, claim, where, (charged, attempt + 1, blame), jitter)
+    session.execute(_SQL.release_claimed_retries, where)
+    session.execute(_SQL.delete_claim, where)
+    return charged
+
+
+def _charge(
+    session: Session, claim: Claim, where: dict[str, Any], what: tuple[int, int, Outcome], jitter: float
+) -> None:
+    offset, attempt, outcome = what
+    text, max_attempts = session.rows(_SQL.get_ladder, where)[0]
+    error = TimeLimitExceeded(
+        "ran past the group's timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
+    )
+    decision = Ladder.parse(text, max_attempts, jitter).next(attempt, error)
+    failure = Failure(
+        offset,
+        attempt,
+        outcome,
+        str(error),
+        retry_in_s=decision.delay_s if isinstance(decision, RetryIn) else None,
+        dead=decision.reason if isinstance(decision, Dead) else None,
+        ran_s=0.0,
+    )
+    packet = session.packet()
+    add_failures(packet, claim, where["topic_id"], [failure], claim.client_id)
+    packet.send()

@@ -1,0 +1,40 @@
+-- name: find_lost
+-- Claims whose owner is gone (1) or whose running message is past its deadline (0). Few rows: one for each busy thread.
+SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, l.client_id IS NULL
+FROM ems_claim c LEFT JOIN ems_client l ON l.client_id = c.client_id AND l.expires_at > NOW(6)
+LEFT JOIN ems_group g ON g.id = c.group_id
+WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < NOW(6))
+
+-- name: lock_lost
+-- Looked at again under the lock: the owner may have come back in between.
+SELECT c.hi, c.done_to, c.running, c.source, c.careful, c.client_id,
+  NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)), c.deadline_at < NOW(6)
+FROM ems_claim c
+WHERE c.group_id = %(group_id)s AND c.`partition` = %(partition)s AND c.lo = %(lo)s AND c.claim_id = %(claim_id)s AND c.state = 'start'
+FOR UPDATE
+
+-- name: truncate_claim
+UPDATE ems_claim SET state = 'done', hi = %(done_to)s, progress_at = NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+
+-- name: delete_claim
+DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+
+-- name: find_suspect
+-- The first message that was not finished.
+SELECT `offset` FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(from_offset)s AND %(hi)s AND kind = 'message'
+ORDER BY `offset` LIMIT 1
+
+-- name: list_claimed_retries
+SELECT `offset`, attempt FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s ORDER BY `offset`
+
+-- name: release_claimed_retries
+UPDATE ems_retry SET claim_id = NULL, careful = 1 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+
+-- name: get_ladder
+SELECT ladder, max_attempts FROM ems_group WHERE id = %(group_id)s
+
+-- name: add_waiting
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', 1, NULL, NOW(6), NOW(6), NOW(6))

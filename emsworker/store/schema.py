@@ -1,0 +1,148 @@
+"""Schema versions and what the server says of itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from emsworker.core.errors import SchemaMissing
+from emsworker.core.ids import new_uid
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements, split_script
+
+_SQL = Statements("schema")
+
+
+def _migrations() -> dict[int, str]:
+    folder = files("emsworker.store") / "migrations"
+    names = [item for item in folder.iterdir() if item.name.endswith(".sql")]
+    return {int(item.name[:4]): item.read_text(encoding="utf-8") for item in names}
+
+
+def latest_version() -> int:
+    """The schema version that this code works with."""
+    return max(_migrations())
+
+
+def current_version(session: Session) -> int:
+    """The schema version of the database, 0 if it has none."""
+    if not session.rows(_SQL.find_version_table)[0][0]:
+        return 0
+    return int(session.rows(_SQL.get_version)[0][0] or 0)
+
+
+def migrate(session: Session) -> list[int]:
+    """Bring the schema up to date; harmless when repeated, and when two do it at once.
+
+    Returns:
+        the versions that were applied.
+
+    Raises:
+        SchemaMissing: another migration holds the lock, or the database is newer than this code.
+    """
+    if session.rows(_SQL.lock_migration)[0][0] != 1:
+        raise SchemaMissing(
+            "another `ems migrate` has been running for 60 seconds; wait for it, or look at SHOW PROCESSLIST"
+        )
+    try:
+        current = current_version(session)
+        if current > latest_version():
+            raise _mismatch(current)
+        todo = {version: script for version, script in sorted(_migrations().items()) if version > current}
+        for version, script in todo.items():
+            _apply(session, version, script)
+        return list(todo)
+    finally:
+        session.rows(_SQL.unlock_migration)
+
+
+def _apply(session: Session, version: int, script: str) -> None:
+    # DDL commits by itself, so every statement is one that can be repeated after a crash in between.
+    for statement in split_script(script):
+        session.send(statement)
+    session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+
+
+def check_version(session: Session) -> None:
+    """Refuse to work on a schema that this code does not know.
+
+    Raises:
+        SchemaMissing: naming both versions.
+    """
+    current = current_version(session)
+    if current != latest_version():
+        raise _mismatch(current)
+
+
+def _mismatch(current: int) -> SchemaMissing:
+    if current == 0:
+        return SchemaMissing("the database has no tables of EMS; run `ems migrate`")
+    mend = "run `ems migrate`" if current < latest_version() else "install a newer emsworker"
+    return SchemaMissing(f"the tables of EMS are of version {current}, this code needs {latest_version()}; {mend}")
+
+
+def stream_id(session: Session) -> str:
+    """The identity of this stream, made by its first migration."""
+    return str(session.rows(_SQL.get_stream_id)[0][0].hex())
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What the server says of itself."""
+
+    version: str
+    database: str
+    user: str
+    max_allowed_packet: int
+    flush_log_at_commit: int
+    log_bin: bool
+    sync_binlog: int
+    binlog_format: str
+    read_only: bool
+    now: str
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether it is MariaDB rather than MySQL."""
+        return "mariadb" in self.version.lower()
+
+    @property
+    def supported(self) -> bool:
+        """MariaDB >= 10.6 or MySQL >= 8.0: SKIP LOCKED and window functions."""
+        numbers = re.match(r"(\d+)\.(\d+)", self.version)
+        return numbers is not None and (int(numbers[1]), int(numbers[2])) >= ((10, 6) if self.is_mariadb else (8, 0))
+
+
+def server_facts(session: Session) -> ServerFacts:
+    """Ask the server for the settings that matter to a stream."""
+    try:
+        row = session.rows(_SQL.describe_server)[0]
+    except Exception:  # newer MySQL servers have dropped binlog_format: there it is always ROW
+        row = session.rows(_SQL.describe_server_without_binlog_format)[0]
+    return ServerFacts(*_typed(row))
+
+
+def _typed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    version, database, user, packet, flush, log_bin, sync, binlog_format, read_only, now = row
+    return (
+        version,
+        database,
+        user,
+        int(packet),
+        int(flush),
+        bool(log_bin),
+        int(sync),
+        binlog_format,
+        bool(read_only),
+        now,
+    )
+
+
+def grants(session: Session) -> list[str]:
+    """The grants of the present user, without password hashes."""
+    return [
+        re.sub(r"IDENTIFIED BY .*? '[^']*'|IDENTIFIED BY PASSWORD '[^']*'", "", row[0])
+        for row in session.rows(_SQL.show_grants)
+    ]

@@ -1,0 +1,28 @@
+-- name: lock_migration
+-- Two migrations at once run one after the other (a lock of the server, held by the connection).
+SELECT GET_LOCK(CONCAT('ems_migrate:', DATABASE()), 60)
+
+-- name: unlock_migration
+SELECT RELEASE_LOCK(CONCAT('ems_migrate:', DATABASE()))
+
+-- name: find_version_table
+SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'ems_schema_version'
+
+-- name: get_version
+SELECT MAX(version) FROM ems_schema_version
+
+-- name: add_version
+INSERT INTO ems_schema_version (version, stream_id, applied_at) VALUES (%(version)s, %(stream_id)s, NOW(6))
+
+-- name: get_stream_id
+-- The stream's own identity: it keeps the counters of two databases apart in one Redis.
+SELECT stream_id FROM ems_schema_version WHERE version = 1
+
+-- name: describe_server
+SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only, NOW(6)
+
+-- name: describe_server_without_binlog_format
+SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, 'ROW', @@read_only, NOW(6)
+
+-- name: show_grants
+SHOW GRANTS

@@ -1,0 +1,292 @@
+"""A connection of our own: its settings, packets of statements, transactions that are run again on conflict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import pymysql
+from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
+from pymysql.converters import conversions
+
+from emsworker.core.url import DatabaseUrl
+from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.sql import Statements
+
+T = TypeVar("T")
+Args = Mapping[str, Any]
+
+_SQL = Statements("session")
+_CONFLICT_TRIES = 12
+_READ_TIMEOUT_S = 60.0
+# Dates stay text until somebody asks for them: parsing one costs as much as the rest of a row.
+_LAZY_DATES = {
+    kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
+}
+
+_FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinstance(kind, int)}
+
+
+def bytes_literal(value: bytes | None) -> str:
+    """Bytes as a hexadecimal literal: safe under every character set and sql_mode, and the quickest to make."""
+    return "NULL" if value is None else f"X'{value.hex()}'"
+
+
+class Result(NamedTuple):
+    """What one statement of a packet returned.
+
+    Attributes:
+        rows: the rows, empty for statements that return none.
+        affected: how many rows matched (not: changed; the sessions ask for CLIENT.FOUND_ROWS on purpose).
+        insert_id: the value of LAST_INSERT_ID(expr).
+    """
+
+    rows: tuple[tuple[Any, ...], ...]
+    affected: int
+    insert_id: int
+
+
+@dataclass
+class Packet:
+    """Statements that travel to the server together, because round trips decide (docs/design).
+
+    Only the store's own fixed statements are joined; every value is escaped by the driver.
+    """
+
+    session: Session
+
+    def __post_init__(self) -> None:
+        self._parts: list[str] = []
+
+    def add(self, statement: str, args: Args | None = None) -> int:
+        """Append one statement; returns the index of its result."""
+        self._parts.append(self.session.mogrify(statement, args))
+        return len(self._parts) - 1
+
+    def add_escaped(self, statement: str) -> int:
+        """Append a statement whose values the driver has escaped already."""
+        self._parts.append(statement)
+        return len(self._parts) - 1
+
+    def assert_one_matched(self) -> None:
+        """End the packet with AssertionBroken unless the statement before matched exactly one row."""
+        self.add(_SQL.assert_one_matched)
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self.add(_SQL.begin)
+
+    def commit(self) -> None:
+        """Close the transaction; statements after it run by themselves."""
+        self.add(_SQL.commit)
+
+    def send(self) -> list[Result]:
+        """Run the statements in order; the first error ends the packet, and its transaction is rolled back.
+
+        Raises:
+            Conflict, AssertionBroken, Duplicate: nothing was kept.
+            ConnectionLost: it is not known what was kept.
+        """
+        return self.session.send(";\n".join(self._parts))
+
+
+class Session:
+    """One connection, used by one thread at a time; connects at its first use and after a loss.
+
+    Args:
+        url: the server.
+        connect_timeout_s: how long one attempt to connect may take.
+    """
+
+    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0) -> None:
+        self._url = url
+        self._connect_timeout_s = connect_timeout_s
+        self._connection: pymysql.connections.Connection[Any] | None = None
+        self._pid = 0
+
+    def packet(self) -> Packet:
+        """A new, empty packet."""
+        return Packet(self)
+
+    def execute(self, statement: str, args: Args | None = None) -> Result:
+        """Run one statement."""
+        return self.send(self.mogrify(statement, args))[0]
+
+    def rows(self, statement: str, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
+        """The rows of one statement."""
+        return self.execute(statement, args).rows
+
+    def mogrify(self, statement: str, args: Args | None) -> str:
+        """Put escaped values into a statement; a sequence becomes a list in parentheses."""
+        if not args:
+            return statement
+        with self._mapped_errors():
+            return statement % {name: self._literal(value) for name, value in args.items()}
+
+    def _literal(self, value: Any) -> str:
+        if isinstance(value, bytes):
+            return bytes_literal(value)
+        return self._open().escape(list(value) if isinstance(value, tuple) else value)
+
+    def send(self, sql: str) -> list[Result]:
+        """Run one or more statements that are escaped already, in one packet; any error rolls back."""
+        with self._mapped_errors():
+            cursor = self._open().cursor()
+            cursor.execute(sql)
+            results = [_result(cursor)]
+            while cursor.nextset():
+                results.append(_result(cursor))
+            return results
+
+    @contextlib.contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            meaning = translate(error)
+            if isinstance(meaning, ConnectionLost):
+                self.drop()
+            else:
+                self._rollback_quietly()
+            if meaning is error:
+                raise
+            raise meaning from error
+        except BaseException:
+            self.drop()  # an exception from outside (a signal, a soft time limit) may have cut a packet in two
+            raise
+
+    def transaction(self, work: Callable[[Session], T]) -> T:
+        """Run ``work`` between BEGIN and COMMIT; on a conflict everything is rolled back and run again.
+
+        Raises:
+            Conflict: it kept colliding.
+            ConnectionLost: it is not known whether the last COMMIT took effect.
+        """
+
+        def attempt() -> T:
+            self.begin()
+            result = work(self)
+            self.commit()
+            return result
+
+        return self.again_on_conflict(attempt)
+
+    def again_on_conflict(self, attempt: Callable[[], T]) -> T:
+        """Call ``attempt`` until it meets no conflict, with growing random pauses; the one place that does so."""
+        for tries in range(1, _CONFLICT_TRIES + 1):
+            try:
+                return attempt()
+            except Conflict:
+                if tries == _CONFLICT_TRIES:
+                    raise
+                time.sleep(random.random() * 0.002 * 2**tries)
+            except BaseException:
+                self._rollback_quietly()
+                raise
+        raise AssertionError("unreachable")
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self.send(_SQL.begin)
+
+    def commit(self) -> None:
+        """Commit."""
+        self.send(_SQL.commit)
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.send(_SQL.rollback)
+
+    def _rollback_quietly(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.rollback()
+        except Exception:  # the connection is beyond use; the server rolls back by itself
+            self.drop()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection (it may have died without our knowledge)."""
+        return self._connection is not None and self._pid == os.getpid()
+
+    @property
+    def in_transaction(self) -> bool:
+        """What the server said last about an open transaction."""
+        status: int = getattr(self._connection, "server_status", 0)
+        return self.connected and bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+
+    @contextlib.contextmanager
+    def lent_to_handler(self) -> Iterator[pymysql.connections.Connection[Any]]:
+        """PyMySQL's connection as users know it: with dates as dates."""
+        connection = self._open()
+        lazy, connection.decoders = connection.decoders, _FULL_DECODERS
+        try:
+            yield connection
+        finally:
+            connection.decoders = lazy
+
+    def _open(self) -> pymysql.connections.Connection[Any]:
+        if self._connection is not None and self._pid != os.getpid():
+            self.drop()  # inherited over a fork: its socket belongs to the parent
+        if self._connection is None:
+            self._connection = self._connect()
+            self._pid = os.getpid()
+        return self._connection
+
+    def _connect(self) -> pymysql.connections.Connection[Any]:
+        options = self._url.options
+        connection = pymysql.connect(
+            host=self._url.host,
+            port=self._url.port,
+            user=self._url.user,
+            password=self._url.password,
+            database=self._url.database,
+            unix_socket=options.get("unix_socket"),
+            charset="utf8mb4",
+            autocommit=True,
+            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
+            connect_timeout=max(1, round(float(options.get("connect_timeout_s", self._connect_timeout_s)))),
+            read_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
+            write_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
+            ssl_ca=options.get("ssl_ca"),
+            ssl_cert=options.get("ssl_cert"),
+            ssl_key=options.get("ssl_key"),
+            ssl_verify_identity=bool(options.get("ssl_ca")),
+            conv=_LAZY_DATES,
+        )
+        cursor = connection.cursor()
+        cursor.execute(_SQL.set_isolation + ";" + _SQL.set_session)
+        while cursor.nextset():
+            pass
+        return connection
+
+    def close(self) -> None:
+        """Say goodbye to the server; a connection inherited over a fork is only forgotten."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pid == os.getpid():
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    def drop(self) -> None:
+        """Forget the connection without a word on its socket."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection._force_close()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _result(cursor: pymysql.cursors.Cursor) -> Result:
+    rows = cursor.fetchall() if cursor.description else ()
+    return Result(tuple(rows), cursor.rowcount, cursor.lastrowid or 0)

@@ -1,0 +1,21 @@
+-- name: set_isolation
+-- Under REPEATABLE READ an empty poll blocks inserts (gap locks), and reads after a lock would be stale.
+SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
+
+-- name: set_session
+-- One clock in UTC, strict writes, and no wait for a lock that outlives a lease.
+SET time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 5, autocommit = 1
+
+-- name: begin
+START TRANSACTION
+
+-- name: commit
+COMMIT
+
+-- name: rollback
+ROLLBACK
+
+-- name: assert_one_matched
+-- Ends the packet with error 1242 (two rows in a scalar subquery) unless the statement before matched one row:
+-- the fence of every ending statement, without a round trip and without holding locks while the client thinks.
+SELECT (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE ROW_COUNT() <> 1)

@@ -1,0 +1,37 @@
+"""Named statements, kept in a ``.sql`` file beside the module that uses them (the idea is Procrastinate's).
+
+A file is a series of ``-- name: verb_noun`` lines, each followed by ``--`` lines that say what the statement is for and
+by one statement with ``%(name)s`` parameters. A literal ``%`` is written ``%%``.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+class Statements:
+    """The statements of one file, as attributes."""
+
+    def __init__(self, subject: str) -> None:
+        text = (files("emsworker.store") / f"{subject}.sql").read_text(encoding="utf-8")
+        pieces = _NAME.split(text)
+        self._statements = {name: _strip(body) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self._statements[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _strip(body: str) -> str:
+    lines = [line for line in body.splitlines() if line.strip() and not line.startswith("--")]
+    return "\n".join(lines).rstrip(";")
+
+
+def split_script(text: str) -> list[str]:
+    """The statements of a migration, which are separated by a ``;`` at the end of a line."""
+    return [part for part in (_strip(part) for part in re.split(r";\s*\n", text)) if part]

@@ -1,0 +1,178 @@
+"""Topics, partitions and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from emsworker.core.model import Group, Topic, TopicKind, TopicRule
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("topics")
+
+
+def _topic(row: tuple[Any, ...]) -> Topic:
+    topic_id, name, kind, partitions, rule, max_bytes, retention_s = row
+    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, retention_s)
+
+
+def _group(row: tuple[Any, ...]) -> Group:
+    group_id, topic_id, name, timeout_s, ladder, max_attempts, paused = row
+    return Group(group_id, topic_id, name, float(timeout_s), ladder, max_attempts, bool(paused))
+
+
+def get_topic(session: Session, name: str) -> Topic | None:
+    """The topic of that name."""
+    rows = session.rows(_SQL.get_topic, {"name": name})
+    return _topic(rows[0]) if rows else None
+
+
+def list_topics(session: Session) -> list[Topic]:
+    """All topics by name."""
+    return [_topic(row) for row in session.rows(_SQL.list_topics)]
+
+
+def create_topic(
+    session: Session,
+    name: str,
+    *,
+    kind: TopicKind = TopicKind.CLUSTER,
+    partitions: int = 1,
+    rule: TopicRule = TopicRule.READ_WRITE,
+    max_message_bytes: int = 4 << 20,
+    retention_s: float | None = None,
+) -> Topic:
+    """Create a topic with its partitions, or return the one that is there."""
+
+    def work(session: Session) -> None:
+        values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
+        limits = {"max_message_bytes": max_message_bytes, "retention_s": retention_s}
+        topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
+        topic = _topic(session.rows(_SQL.lock_topic, {"id": topic_id})[0])
+        _add_partitions(session, topic)
+
+    session.transaction(work)
+    topic = get_topic(session, name)
+    assert topic is not None, "created in the transaction above"
+    return topic
+
+
+def _add_partitions(session: Session, topic: Topic) -> None:
+    for partition in range(topic.partitions):
+        session.execute(_SQL.add_partition, {"topic_id": topic.id, "partition": partition})
+
+
+def change_topic(session: Session, topic: Topic) -> None:
+    """Write a topic's changed settings; new partitions come with a cursor for every group."""
+
+    def work(session: Session) -> None:
+        session.rows(_SQL.lock_topic, {"id": topic.id})
+        values = {"id": topic.id, "partitions": topic.partitions, "rule": topic.rule}
+        session.execute(
+            _SQL.change_topic, values | {"max_message_bytes": topic.max_message_bytes, "retention_s": topic.retention_s}
+        )
+        _add_partitions(session, topic)
+        for group in list_groups(session):
+            if group.topic_id == topic.id:
+                _add_cursors(session, topic, group.id, from_start=True)
+
+    session.transaction(work)
+
+
+def delete_topic(session: Session, topic: Topic, progress: Callable[[int], None] = lambda rows: None) -> None:
+    """Delete a topic, its groups and its messages: first its name, so that nobody finds it, then the rows in chunks."""
+    groups = [group for group in list_groups(session) if group.topic_id == topic.id]
+    session.transaction(lambda s: s.execute(_SQL.delete_topic, {"topic_id": topic.id}))
+    for group in groups:
+        delete_group(session, group, progress)
+    session.transaction(lambda s: s.execute(_SQL.delete_partitions, {"topic_id": topic.id}))
+    _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
+
+
+def get_group(session: Session, topic: Topic, name: str) -> Group | None:
+    """The group of that name on a topic."""
+    rows = session.rows(_SQL.get_group, {"topic_id": topic.id, "name": name})
+    return _group(rows[0]) if rows else None
+
+
+def list_groups(session: Session) -> list[Group]:
+    """All groups of all topics."""
+    return [_group(row) for row in session.rows(_SQL.list_groups)]
+
+
+def create_group(
+    session: Session,
+    topic: Topic,
+    name: str,
+    *,
+    timeout_s: float,
+    ladder: str,
+    max_attempts: int,
+    from_start: bool = True,
+) -> Group:
+    """Create a group with a cursor in every partition, or return the one that is there.
+
+    Args:
+        timeout_s: how long one of its messages may run.
+        from_start: begin with the oldest message rather than with the next one.
+    """
+
+    def work(session: Session) -> None:
+        # The lock keeps a partition from being added between our reading their number and adding cursors.
+        locked = _topic(session.rows(_SQL.lock_topic, {"id": topic.id})[0])
+        values = {"topic_id": topic.id, "name": name, "timeout_ms": round(timeout_s * 1000)}
+        group_id = session.execute(_SQL.add_group, values | {"ladder": ladder, "max_attempts": max_attempts}).insert_id
+        _add_cursors(session, locked, group_id, from_start)
+
+    session.transaction(work)
+    group = get_group(session, topic, name)
+    assert group is not None, "created in the transaction above"
+    return group
+
+
+def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool) -> None:
+    for partition in range(topic.partitions):
+        floor, end = session.rows(_SQL.get_frontier, {"topic_id": topic.id, "partition": partition})[0]
+        session.execute(
+            _SQL.add_cursor, {"group_id": group_id, "partition": partition, "next_offset": floor if from_start else end}
+        )
+
+
+def change_group(session: Session, group: Group) -> None:
+    """Write a group's changed settings."""
+    values = {"id": group.id, "timeout_ms": round(group.timeout_s * 1000), "ladder": group.ladder}
+    session.transaction(
+        lambda s: s.execute(
+            _SQL.change_group, values | {"max_attempts": group.max_attempts, "paused": int(group.paused)}
+        )
+    )
+
+
+def count_unfinished(session: Session, group: Group) -> tuple[int, int]:
+    """How many live claims and retries a group has."""
+    args = {"group_id": group.id}
+    return int(session.rows(_SQL.count_live_claims, args)[0][0]), int(session.rows(_SQL.count_retries, args)[0][0])
+
+
+def delete_group(session: Session, group: Group, progress: Callable[[int], None] = lambda rows: None) -> None:
+    """Delete a group: first its name and cursors, so that nobody claims any more, then its log in chunks."""
+    args = {"group_id": group.id}
+
+    def work(session: Session) -> None:
+        session.execute(_SQL.delete_group, args)
+        session.execute(_SQL.delete_cursors, args)
+
+    session.transaction(work)
+    for statement in (
+        _SQL.delete_some_claims,
+        _SQL.delete_some_retries,
+        _SQL.delete_some_attempts,
+        _SQL.delete_some_dead,
+    ):
+        _delete_in_chunks(session, statement, args, progress)
+
+
+def _delete_in_chunks(session: Session, statement: str, args: dict[str, int], progress: Callable[[int], None]) -> None:
+    while deleted := session.transaction(lambda s: s.execute(statement, args).affected):
+        progress(deleted)

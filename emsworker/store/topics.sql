@@ -1,0 +1,78 @@
+-- name: get_topic
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s FROM ems_topic WHERE name = %(name)s
+
+-- name: list_topics
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s FROM ems_topic ORDER BY name
+
+-- name: lock_topic
+-- Whoever adds partitions, groups or deletes the topic holds this row first.
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s FROM ems_topic WHERE id = %(id)s FOR UPDATE
+
+-- name: add_topic
+-- Two creators at once: the unique name lets one win, the other finds it.
+INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, created_at)
+VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, NOW(6))
+ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
+
+-- name: add_partition
+INSERT INTO ems_partition (topic_id, `partition`) VALUES (%(topic_id)s, %(partition)s)
+ON DUPLICATE KEY UPDATE topic_id = topic_id
+
+-- name: change_topic
+UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_bytes = %(max_message_bytes)s, retention_s = %(retention_s)s WHERE id = %(id)s
+
+-- name: get_group
+SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
+
+-- name: list_groups
+SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused FROM ems_group ORDER BY topic_id, name
+
+-- name: add_group
+INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, created_at)
+VALUES (%(topic_id)s, %(name)s, %(timeout_ms)s, %(ladder)s, %(max_attempts)s, NOW(6))
+ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
+
+-- name: change_group
+UPDATE ems_group SET timeout_ms = %(timeout_ms)s, ladder = %(ladder)s, max_attempts = %(max_attempts)s, paused = %(paused)s WHERE id = %(id)s
+
+-- name: add_cursor
+INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s, %(partition)s, %(next_offset)s)
+ON DUPLICATE KEY UPDATE group_id = group_id
+
+-- name: get_frontier
+-- The first offset of a partition and the one after its last row.
+SELECT p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
+
+-- name: count_live_claims
+SELECT COUNT(*) FROM ems_claim WHERE group_id = %(group_id)s AND state IN ('start', 'waiting')
+
+-- name: count_retries
+SELECT COUNT(*) FROM ems_retry WHERE group_id = %(group_id)s
+
+-- name: delete_group
+DELETE FROM ems_group WHERE id = %(group_id)s
+
+-- name: delete_cursors
+DELETE FROM ems_cursor WHERE group_id = %(group_id)s
+
+-- name: delete_some_claims
+DELETE FROM ems_claim WHERE group_id = %(group_id)s LIMIT 5000
+
+-- name: delete_some_retries
+DELETE FROM ems_retry WHERE group_id = %(group_id)s LIMIT 5000
+
+-- name: delete_some_attempts
+DELETE FROM ems_attempt WHERE group_id = %(group_id)s LIMIT 5000
+
+-- name: delete_some_dead
+DELETE FROM ems_dead WHERE group_id = %(group_id)s LIMIT 1000
+
+-- name: delete_topic
+DELETE FROM ems_topic WHERE id = %(topic_id)s
+
+-- name: delete_partitions
+DELETE FROM ems_partition WHERE topic_id = %(topic_id)s
+
+-- name: delete_some_messages
+DELETE FROM ems_message WHERE topic_id = %(topic_id)s LIMIT 2000

@@ -1,0 +1,280 @@
+"""What users declare: tasks and subscriptions, and how a message finds its handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+ON_ERROR = ("retry", "dead", "ignore")
+
+
+@dataclass(frozen=True)
+class HandlerOptions:
+    """How a handler is run.
+
+    Args:
+        transactional: it gets an open transaction as its first argument; what it does there and the message's being
+            done are committed together.
+        batch: up to how many messages one call gets, as a list; 0 for one by one.
+        on_error: what an exception means: ``retry`` (the ladder, then a dead letter), ``dead`` (a dead letter at once)
+            or ``ignore`` (done).
+        ladder: delays between attempts, instead of the group's.
+        max_attempts: runs in all, instead of the group's.
+        timeout_s: seconds that a message may run before it is moved to retry, instead of the group's.
+        soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
+        hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
+    """
+
+    transactional: bool = False
+    batch: int = 0
+    on_error: str = "retry"
+    ladder: str | None = None
+    max_attempts: int | None = None
+    timeout_s: float | None = None
+    soft_time_limit_s: float | None = None
+    hard_time_limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.on_error not in ON_ERROR:
+            problems.append(Problem("on_error", repr(self.on_error), f"must be one of {', '.join(ON_ERROR)}"))
+        if not isinstance(self.batch, int) or self.batch < 0:
+            problems.append(Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one"))
+        if self.max_attempts is not None and self.max_attempts < 1:
+            problems.append(Problem("max_attempts", repr(self.max_attempts), "must be at least 1"))
+        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                problems.append(Problem(name, repr(value), "must be a number of seconds above 0"))
+        try:
+            if self.ladder is not None:
+                Ladder.parse(self.ladder)
+        except ValueError as error:
+            problems.append(Problem("ladder", repr(self.ladder), str(error)))
+        if problems:
+            raise ConfigError(problems)
+
+    def ladder_over(self, group: Ladder) -> Ladder:
+        """The group's ladder with this handler's own settings put over it."""
+        if self.ladder is None and self.max_attempts is None:
+            return group
+        return Ladder.parse(self.ladder or group.delays_s, self.max_attempts or group.max_attempts, group.jitter)
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message before it is encoded; middleware may still change it.
+
+    Args:
+        key: messages with the same key share a partition.
+        partition: instead of a key.
+        tag: one short word that groups can filter by.
+        headers: text by text.
+        uid: a UUID of the caller's own; a second message with it is not written.
+        serializer, compression: instead of the app's.
+    """
+
+    topic: str
+    body: Any
+    key: str | bytes | None = None
+    partition: int | None = None
+    tag: str | bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    uid: str | None = None
+    serializer: str | None = None
+    compression: str | None = None
+
+
+class Handler:
+    """A function that messages are given to."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """Run it for one message; ``transaction`` is given to transactional handlers only."""
+        raise NotImplementedError
+
+    def call_batch(self, messages: Sequence[Message], transaction: Any = None) -> Any:
+        """Run it for several messages at once."""
+        first = () if transaction is None else (transaction,)
+        return self.function(*first, messages)
+
+
+class Subscription(Handler):
+    """A handler for every message of a topic, in a group of its own: ``function(message)``."""
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """See :class:`Handler`."""
+        if transaction is None:
+            return self.function(message)
+        return self.function(transaction, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a bound task knows of its message.
+
+    Args:
+        attempt: 1 for the first run.
+        offset, partition, topic: the message's place.
+    """
+
+    id: str
+    task: str
+    attempt: int
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    key: bytes | None
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTask:
+    """``self`` of a task declared with ``bind=True``."""
+
+    task: Task
+    request: Request
+
+    @property
+    def app(self) -> Ems:
+        """The task's app."""
+        return self.task.app
+
+    def retry(self, reason: str = "", *, countdown: float | None = None) -> NoReturn:
+        """Give up this attempt and run again later.
+
+        Args:
+            countdown: seconds until then; without it the ladder decides.
+        """
+        raise Retry(reason, countdown=countdown)
+
+
+class Task(Handler):
+    """A function that can be called now (``task(2, 3)``) or sent to be run by a worker (``task.delay(2, 3)``)."""
+
+    def __init__(
+        self,
+        app: Ems,
+        function: Callable[..., Any],
+        name: str,
+        options: HandlerOptions,
+        *,
+        topic: str,
+        group: str,
+        bind: bool,
+    ) -> None:
+        super().__init__(function, name, options)
+        self.app = app
+        self.topic = topic
+        self.group = group
+        self.bind = bind
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, without the stream."""
+        return self.function(*args, **kwargs)
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """See :class:`Handler`."""
+        try:
+            args, kwargs = message.body
+        except (TypeError, ValueError):
+            raise DecodeError(f"the body of {message.id} is no call of a task: it must be [args, kwargs]") from None
+        if transaction is not None:
+            args = (transaction, *args)
+        if self.bind:
+            args = (BoundTask(self, self._request(message)), *args)
+        return self.function(*args, **kwargs)
+
+    def _request(self, message: Message) -> Request:
+        return Request(
+            message.id,
+            self.name,
+            message.attempt,
+            message.topic,
+            message.partition,
+            message.offset,
+            self.group,
+            message.key,
+            message.headers,
+        )
+
+    def delay(self, *args: Any, **kwargs: Any) -> Receipt:
+        """Send a call to the stream; returns after its commit."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> Receipt:
+        """Send a call to the stream.
+
+        Args:
+            args, kwargs: of the function.
+            countdown: seconds to wait before it may run.
+            eta: the time before which it must not run; without a zone it is UTC.
+            expires: seconds from now, or a time, after which it is not run any more.
+            task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
+            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression`` as in
+                :meth:`Ems.send`.
+
+        Raises:
+            EncodeError: an argument cannot be serialized; nothing was sent.
+        """
+        headers = {**options.pop("headers", {}), TASK_HEADER: self.name}
+        if expires is not None:
+            headers[EXPIRES_HEADER] = self.app.server_time(expires).isoformat()
+        topic = options.pop("topic", None) or self.topic
+        body = [list(args), dict(kwargs or {})]
+        return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} of {self.app.name}>"
+
+
+@dataclass
+class Route:
+    """The handlers of one group on one topic: its tasks by name, or one subscription for everything."""
+
+    topic: str
+    group: str
+    tasks: dict[str, Task] = field(default_factory=dict)
+    subscription: Subscription | None = None
+
+    def resolve(self, message: Message) -> Handler:
+        """The handler of a message.
+
+        Raises:
+            UnknownTask: no task of that name is known here.
+            DecodeError: its headers are damaged.
+        """
+        if self.subscription is not None:
+            return self.subscription
+        name = message.headers.get(TASK_HEADER)
+        task = self.tasks.get(name) if name is not None else None
+        if task is None:
+            what = f"task {name!r} is not known to this worker" if name else "the message names no task"
+            raise UnknownTask(f"{what}; known in {self.topic}/{self.group}: {', '.join(sorted(self.tasks)) or 'none'}")
+        return task

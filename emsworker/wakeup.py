@@ -1,0 +1,96 @@
+"""Wake-ups: a publisher tells idle workers over Redis that there is something to read.
+
+Only a hint: whoever misses one finds the message by polling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from emsworker.core.clock import ticks
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 1.0
+
+
+def _channel(stream_id: str, topic_id: int) -> str:
+    return f"ems:{stream_id}:wake:{topic_id}"
+
+
+class Bell:
+    """The publisher's side.
+
+    Args:
+        redis_url: the Redis server, or ``None`` for no wake-ups.
+        stream_id: the identity of the stream.
+        here: called at every publish, for the consumers of this very process.
+    """
+
+    def __init__(self, redis_url: str | None, stream_id: str, here: Callable[[], None]) -> None:
+        self._redis: Any = None
+        self._here = here
+        self._stream_id = stream_id
+        self._away_until = 0.0
+        if redis_url is not None:
+            from emsworker.offsets.redis import connect
+
+            self._redis = connect(redis_url)
+
+    def ring(self, topic_ids: Iterable[int]) -> None:
+        """Wake the idle workers of these topics; never raises, never waits long."""
+        self._here()
+        if self._redis is None or ticks() < self._away_until:
+            return
+        import redis
+
+        try:
+            for topic_id in topic_ids:
+                self._redis.publish(_channel(self._stream_id, topic_id), "")
+        except redis.RedisError as error:
+            log.warning("redis is away (%s); workers find new messages by polling", error)
+            self._away_until = ticks() + _AWAY_S
+
+
+class Listener(threading.Thread):
+    """The worker's side: calls ``wake`` whenever one of the topics is rung for, and reconnects for ever.
+
+    Args:
+        redis_url: the Redis server.
+        stream_id: the identity of the stream.
+        topic_ids: what to listen for.
+        wake: called from this thread.
+    """
+
+    def __init__(self, redis_url: str, stream_id: str, topic_ids: Iterable[int], wake: Callable[[], None]) -> None:
+        super().__init__(name="ems-wakeups", daemon=True)
+        self._redis_url = redis_url
+        self._channels = [_channel(stream_id, topic_id) for topic_id in topic_ids]
+        self._wake = wake
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Listen until stopped."""
+        import redis
+
+        while not self._stopping.is_set():
+            try:
+                self._listen(redis.Redis.from_url(self._redis_url, socket_connect_timeout=1.0, health_check_interval=5))
+            except redis.RedisError as error:
+                log.debug("redis is away (%s); polling meanwhile", error)
+                self._stopping.wait(_AWAY_S)
+
+    def _listen(self, client: Any) -> None:
+        with contextlib.closing(client), client.pubsub(ignore_subscribe_messages=True) as channel:
+            channel.subscribe(*self._channels)
+            while not self._stopping.is_set():
+                if channel.get_message(timeout=1.0) is not None:
+                    self._wake()
+
+    def stop(self) -> None:
+        """Ask the thread to end; it does within a second."""
+        self._stopping.set()

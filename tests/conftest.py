@@ -1,0 +1,76 @@
+"""Fixtures for all tests: private database servers and Redis.
+
+The environment variable EMS_TEST_SERVERS names the servers to test on ("mariadb,mysql,redis", which is also the
+default). A server that cannot be started fails the run when it was named, or when CI is set; otherwise its tests
+are skipped, and the summary says so.
+"""
+
+import signal
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+
+from emsworker.local import Database, Redis
+from tests.support.servers import TestServers, chosen_flavors, fresh_database
+
+_SERVERS = pytest.StashKey[TestServers]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    chosen_flavors()
+    # By default SIGTERM ends Python at once, with the servers left behind.
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if servers := config.stash.get(_SERVERS, None):
+        servers.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    servers = config.stash.get(_SERVERS, None)
+    for name, reason in servers.left_out.items() if servers else ():
+        terminalreporter.write_line(f"WARNING: the {name} leg did not run: {reason}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Iterator[TestServers]:
+    """The private servers of this session."""
+    servers = request.config.stash[_SERVERS] = TestServers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="session", params=chosen_flavors())
+def server(servers: TestServers, request: pytest.FixtureRequest) -> Database:
+    """A running database server; a test that uses it runs once per flavor."""
+    return servers.database(request.param)
+
+
+@pytest.fixture
+def database(server: Database) -> Iterator[str]:
+    """The URL of a new, empty database, dropped afterwards."""
+    with fresh_database(server) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers: TestServers) -> Redis:
+    """A running Redis."""
+    return servers.redis()
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    """The URL of an empty Redis."""
+    import redis
+
+    redis_server.start()  # a test may have stopped it
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url

@@ -1,0 +1,151 @@
+"""Private servers for the tests: started when first needed, stopped at the end, never one that was there before."""
+
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+import pytest
+
+from emsworker.local import Database, Redis, ServerFailed, ServerMissing
+from emsworker.local.engines import Flavor
+from emsworker.local.server import Server
+
+VARIABLE = "EMS_TEST_SERVERS"
+FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+_START_TIMEOUT_S = 120
+
+
+def chosen() -> set[str]:
+    """Return the servers named by EMS_TEST_SERVERS; all of them when it is not set."""
+    return named() or {*FLAVORS, "redis"}
+
+
+def named() -> set[str]:
+    """Return the servers that EMS_TEST_SERVERS names itself.
+
+    Raises:
+        pytest.UsageError: it names something else.
+    """
+    names = {name.strip() for name in os.environ.get(VARIABLE, "").split(",")} - {""}
+    if unknown := names - {*FLAVORS, "redis"}:
+        raise pytest.UsageError(f"{VARIABLE} names unknown servers: {', '.join(sorted(unknown))}")
+    return names
+
+
+def chosen_flavors() -> list[Flavor]:
+    """Return the database flavors to test on."""
+    return [flavor for flavor in FLAVORS if flavor in chosen()]
+
+
+def must_run(name: str) -> bool:
+    """Tell whether a server that does not start fails the run instead of leaving out a leg."""
+    return bool(os.environ.get("CI")) or name in named()
+
+
+class TestServers:
+    """The private servers of one test session."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ems-tests-"))
+        self.left_out: dict[str, str] = {}
+        self._running: dict[str, Server] = {}
+
+    def database(self, flavor: Flavor) -> Database:
+        """Return the database server of a flavor; skips the test, or ends the run, when it does not start."""
+        server = self._running.get(flavor) or Database(self.folder / flavor, flavor)
+        assert isinstance(server, Database)
+        self._start(flavor, server)
+        return server
+
+    def redis(self) -> Redis:
+        """Return the Redis server; skips the test, or ends the run, when it does not start."""
+        server = self._running.get("redis") or Redis(self.folder / "redis")
+        assert isinstance(server, Redis)
+        self._start("redis", server)
+        return server
+
+    def _start(self, name: str, server: Server) -> None:
+        if name in self.left_out:
+            pytest.skip(f"no {name} server")
+        # Before the start, so that a server that hangs in it is stopped as well.
+        self._running[name] = server
+        try:
+            server.start(_START_TIMEOUT_S)
+        except (ServerMissing, ServerFailed) as error:
+            self._leave_out(name, str(error))
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        if must_run(name):
+            pytest.exit(f"{name} cannot be started: {reason}", returncode=pytest.ExitCode.USAGE_ERROR)
+        self.left_out[name] = reason
+        pytest.skip(f"no {name} server")
+
+    def close(self) -> None:
+        """Stop every server, the hard way: nobody needs the data, and a test may have left one in any state."""
+        for server in self._running.values():
+            server.kill()
+        self._running.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def connect(url: str, **options: object) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+    """Return a new PyMySQL connection.
+
+    Args:
+        url: as `Database.url` and the `database` fixture give it.
+        options: further arguments of `pymysql.connect`.
+    """
+    parts = urlsplit(url)
+    arguments: dict[str, object] = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": unquote(parts.password or ""),
+        "database": parts.path.lstrip("/"),
+        **options,
+    }
+    return pymysql.connect(**arguments)  # type: ignore[call-overload, no-any-return]
+
+
+@contextmanager
+def fresh_database(server: Database) -> Iterator[str]:
+    """Create an empty database, yield its URL, and drop it.
+
+    Args:
+        server: a running server.
+    """
+    name = f"ems_{secrets.token_hex(6)}"
+    _execute(server.admin_url, f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+    try:
+        yield re.sub(r"/ems$", f"/{name}", server.url)
+    finally:
+        # The test may have killed the server on purpose.
+        server.start(_START_TIMEOUT_S)
+        _end_connections(server.admin_url, name)
+        _execute(server.admin_url, f"DROP DATABASE IF EXISTS `{name}`")
+
+
+def _execute(url: str, statement: str) -> None:
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _end_connections(url: str, database: str) -> None:
+    """End what a test left open: an open transaction would make DROP DATABASE wait for it."""
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (database,))
+        for (number,) in cursor.fetchall():
+            try:
+                cursor.execute("KILL %s", (number,))
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
+                    raise
