@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
-from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
+from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
 from emsworker.middleware import Middleware, hooks
 from emsworker.store.schema import check_version, server_facts, stream_id
@@ -154,7 +154,7 @@ class Ems:
             body: anything the serializer knows; ``bytes`` and ``str`` are kept as they are.
             options: ``key`` (messages with the same key share a partition), ``partition`` (instead of a key), ``tag``,
                 ``headers`` (a dict of strings), ``uid`` (a UUID of your own: sent once however often you try),
-                ``serializer``, ``compression``.
+                ``serializer``, ``compression``, ``countdown`` (seconds before it may be read) or ``eta`` (a time).
 
         Raises:
             UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
@@ -186,13 +186,28 @@ class Ems:
         self, topic: str, body: Any, *, countdown: float | None = None, eta: datetime | None = None, **options: Any
     ) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
-        if countdown is not None or eta is not None:
-            raise NotImplementedError
         place = self.catalog.topic(topic)
         outgoing = Outgoing(topic, body, **options)
-        receipt = self.producer.send(place, [self._prepare(place, outgoing)])[0]
+        message = self._prepare(place, outgoing)
+        if countdown is None and eta is None:
+            receipt = self.producer.send(place, [message])[0]
+        else:
+            receipt = self._send_later(place, message, countdown, eta)
         self._tell(outgoing, receipt)
         return receipt
+
+    def _send_later(self, topic: Topic, message: NewMessage, countdown: float | None, eta: datetime | None) -> Receipt:
+        if countdown is not None and eta is not None:
+            raise ConfigError([Problem("eta", str(eta), "give either countdown or eta")])
+        from emsworker.store import pending
+
+        due_at = None if eta is None else self.server_time(eta).astimezone(UTC)
+        self.database.call(
+            lambda session: pending.insert(
+                session, topic.id, message, self._producer_id, delay_s=countdown or 0.0, due_at=due_at
+            )
+        )
+        return Receipt(uid_text(message.uid), topic.name, None, None)
 
     def _tell(self, outgoing: Outgoing, receipt: Receipt) -> None:
         for hook in self._after_publish:
@@ -304,16 +319,19 @@ class Ems:
                 self._pid = os.getpid()
             return self._producer
 
+    @property
+    def _producer_id(self) -> str:
+        return f"{socket.gethostname()}-{os.getpid()}"[-128:]
+
     @cached_property
     def _producer(self) -> Producer:
         from emsworker.producer import Producer
         from emsworker.wakeup import Bell
 
-        producer_id = f"{socket.gethostname()}-{os.getpid()}"[:128]
         packet = self.database.call(server_facts).max_allowed_packet
         bell = Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
         return Producer(
-            self.database.session(), self._allocator(), bell, producer_id, self.settings.publish_timeout_s, packet
+            self.database.session(), self._allocator(), bell, self._producer_id, self.settings.publish_timeout_s, packet
         )
 
     def _allocator(self) -> Allocator:

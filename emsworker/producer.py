@@ -114,7 +114,7 @@ class Producer:
             PublishTimeout: no confirmation within the timeout; the messages may or may not have landed.
             UnknownTopic: the topic was deleted meanwhile.
         """
-        entries = [_Entry(topic, message, escape_message(message)) for message in messages]
+        entries = [_Entry(topic, message, escape_message(message, self._producer_id)) for message in messages]
         self._check_packets(entries)
         for start in range(0, len(entries), _MAX_ROWS):
             self._submit(_Ticket(entries[start : start + _MAX_ROWS]))
@@ -202,7 +202,7 @@ class Producer:
                 raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: offsets kept being taken")
             batches = self._batches(todo)
             try:
-                bases = publish(self._session, [batch for batch, _ in batches], self._producer_id)
+                bases = publish(self._session, [batch for batch, _ in batches])
             except ConnectionLost:
                 self._find_landed(todo, deadline, in_doubt=True)
             except Duplicate:

@@ -13,38 +13,17 @@ import socket
 import uuid
 from collections.abc import Callable
 
+from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.duties import DUTIES
 from emsworker.runtime.runnable import Runnable
-from emsworker.store import clients, recovery
+from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
-from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
-DUTY = "beat"
-
-
-def _recover(session: Session, settings: Settings) -> None:
-    for one in recovery.recover(session, settings.jitter):
-        charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
-        log.warning(
-            "recovered a claim of %s (group %d, partition %d): %s, %s",
-            one.client_id,
-            one.group_id,
-            one.partition,
-            one.outcome,
-            charged,
-        )
-
-
-def _sweep(session: Session, settings: Settings) -> None:
-    swept = clients.delete_expired(session)
-    if swept:
-        log.info("removed %d clients whose leases had run out", swept)
-
-
-DUTIES: tuple[Callable[[Session, Settings], None], ...] = (_recover, _sweep)
+LEAD = "beat"
 
 
 class Beat(Runnable):
@@ -62,28 +41,39 @@ class Beat(Runnable):
         self._settings = settings
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
+        self._next_lead = 0.0
+        self._next = dict.fromkeys(DUTIES, 0.0)
 
     def step(self) -> None:
-        """One beat: lead if possible, and do the duties."""
+        """Lead if possible, do the duties whose time has come, and sleep until the next."""
         try:
-            led, self.leading = (
-                self.leading,
-                clients.try_to_lead(self._session, DUTY, self._holder, self._settings.beat_lease_s),
-            )
-            if self.leading != led:
-                log.info("this beat %s", "leads" if self.leading else "leads no longer")
+            if ticks() >= self._next_lead:
+                self._lead()
             if self.leading:
-                for duty in DUTIES:
-                    duty(self._session, self._settings)
+                self._do_duties()
         except (ConnectionLost, Conflict) as error:
             log.warning("the beat missed a turn: %s", error)
-        self.sleep(self._settings.beat_s)
+            self._next_lead = 0.0
+            self.sleep(self._settings.beat_s)
+        self.sleep(min([self._next_lead, *(self._next.values() if self.leading else ())]) - ticks())
+
+    def _lead(self) -> None:
+        self._next_lead = ticks() + self._settings.beat_s
+        leads = clients.try_to_lead(self._session, LEAD, self._holder, self._settings.beat_lease_s)
+        if leads != self.leading:
+            log.info("this beat %s", "leads" if leads else "leads no longer")
+        self.leading = leads
+
+    def _do_duties(self) -> None:
+        for duty, due in self._next.items():
+            if ticks() >= due:
+                self._next[duty] = ticks() + duty(self._session, self._settings)
 
     def shut_down(self) -> None:
         """Let another lead at once."""
         try:
             if self.leading:
-                clients.resign(self._session, DUTY, self._holder)
+                clients.resign(self._session, LEAD, self._holder)
         except (ConnectionLost, Conflict):
             log.info("could not resign; the lease runs out by itself")
         self._session.close()

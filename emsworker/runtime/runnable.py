@@ -45,7 +45,8 @@ class Runnable(threading.Thread):
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not past a stop."""
-        self.stopping.wait(seconds)
+        if seconds > 0:
+            self.stopping.wait(seconds)
 
     def stop(self) -> None:
         """Ask the loop to end."""

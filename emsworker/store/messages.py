@@ -37,13 +37,13 @@ class PartitionBatch:
     placement: Placement
 
 
-def escape_message(message: NewMessage) -> str:
+def escape_message(message: NewMessage, producer_id: str) -> str:
     """The part of a row that does not depend on its place, as SQL; made once, however often it is sent."""
-    values = (message.uid, message.key, message.tag, message.headers, message.body)
+    values = (message.uid, message.key, message.tag, message.headers, message.body, producer_id.encode())
     return ",".join([bytes_literal(value) for value in values]) + f",{len(message.body)})"
 
 
-def publish(session: Session, batches: Iterable[PartitionBatch], producer_id: str) -> list[int]:
+def publish(session: Session, batches: Iterable[PartitionBatch]) -> list[int]:
     """Write messages of one or more partitions in one transaction and one packet.
 
     Args:
@@ -61,7 +61,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], producer_id: st
     def attempt() -> list[int]:
         packet = session.packet()
         packet.begin()
-        placed = [_place(packet, batch, producer_id) for batch in ordered]
+        placed = [add_batch(packet, batch) for batch in ordered]
         packet.commit()
         results = packet.send()
         return [results[index].insert_id if base is None else base for index, base in placed]
@@ -69,7 +69,12 @@ def publish(session: Session, batches: Iterable[PartitionBatch], producer_id: st
     return session.again_on_conflict(attempt)
 
 
-def _place(packet: Packet, batch: PartitionBatch, producer_id: str) -> tuple[int, int | None]:
+def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
+    """Append the statements that allocate and insert a batch to an open transaction.
+
+    Returns:
+        the index of the result that holds the first offset as ``insert_id``, and that offset if it is known already.
+    """
     where = {"topic_id": batch.topic_id, "partition": batch.partition}
     base = batch.placement.base
     if base is None:
@@ -85,8 +90,7 @@ def _place(packet: Packet, batch: PartitionBatch, producer_id: str) -> tuple[int
         first = ""
         start = base
     head = f"({batch.topic_id},{batch.partition},{first}"
-    tail = f",{bytes_literal(producer_id.encode())},NOW(6),"
-    rows = ",".join([f"{head}{number}{tail}{row}" for number, row in enumerate(batch.rows, start)])
+    rows = ",".join([f"{head}{number},NOW(6),{row}" for number, row in enumerate(batch.rows, start)])
     packet.add_escaped(f"{_SQL.insert_messages} {rows}")
     return index, base
 

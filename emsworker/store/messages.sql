@@ -21,7 +21,7 @@ SELECT (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE @ems_floor IS NULL OR @ems_f
 
 -- name: insert_messages
 -- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals.
-INSERT INTO ems_message (topic_id, `partition`, `offset`, producer_id, born_at, uid, `key`, tag, headers, body, size) VALUES
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
 
 -- name: find_uids
 SELECT uid, `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid IN %(uids)s

@@ -87,6 +87,7 @@ def delete_topic(session: Session, topic: Topic, progress: Callable[[int], None]
     for group in groups:
         delete_group(session, group, progress)
     session.transaction(lambda s: s.execute(_SQL.delete_partitions, {"topic_id": topic.id}))
+    _delete_in_chunks(session, _SQL.delete_some_pending, {"topic_id": topic.id}, progress)
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
 
 

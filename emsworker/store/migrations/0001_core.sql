@@ -38,6 +38,23 @@ CREATE TABLE IF NOT EXISTS ems_message (
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
+-- Messages that may not be read yet: delayed ones.
+
+CREATE TABLE IF NOT EXISTS ems_pending (
+  topic_id INT UNSIGNED NOT NULL,
+  due_at DATETIME(6) NOT NULL,
+  uid BINARY(16) NOT NULL,
+  `partition` SMALLINT UNSIGNED NULL,
+  `key` VARBINARY(255) NULL,
+  tag VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  created_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, due_at, uid),
+  UNIQUE KEY uid (topic_id, uid)
+) ENGINE=InnoDB;
+
 -- The groups and the log of who consumes what.
 
 CREATE TABLE IF NOT EXISTS ems_group (

@@ -1,0 +1,19 @@
+-- name: insert_pending
+-- Repeated after a lost answer it changes nothing: the uid is unique.
+INSERT INTO ems_pending (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at)
+VALUES (%(topic_id)s, COALESCE(%(due_at)s, NOW(6) + INTERVAL %(delay_s)s SECOND), %(uid)s, %(partition)s, %(key)s, %(tag)s, %(headers)s, %(body)s, %(producer_id)s, NOW(6))
+ON DUPLICATE KEY UPDATE uid = VALUES(uid)
+
+-- name: find_due
+-- For every topic with pending messages: how many seconds until the first is due; one dive into an index for each topic.
+SELECT d.id, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 1000000 FROM (
+  SELECT t.id, t.partitions, (SELECT MIN(p.due_at) FROM ems_pending p WHERE p.topic_id = t.id) AS due_at FROM ems_topic t
+) d WHERE d.due_at IS NOT NULL
+
+-- name: lock_due
+-- Two relays at once share the work; each row is moved by the one that holds it.
+SELECT uid, `partition`, `key`, tag, headers, body, producer_id FROM ems_pending
+WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- name: delete_moved
+DELETE FROM ems_pending WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
