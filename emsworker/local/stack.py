@@ -59,13 +59,9 @@ class LocalStack:
             self.database.stop(timeout_s)
 
     @property
-    def url(self) -> str:
-        """The address of the database, with the password.
-
-        Raises:
-            ServerFailed: it has never been started.
-        """
-        return self.database.url
+    def url(self) -> str | None:
+        """The address of the running database, with the password; None when it does not run."""
+        return self.database.url if self.database.alive else None
 
     @property
     def redis_url(self) -> str | None:
