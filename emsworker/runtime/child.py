@@ -240,7 +240,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as python does for -m: user code lives where the command is run
     code = main(sys.argv[1:])
     logging.shutdown()
     os._exit(code)  # a thread that hangs in a handler must not keep the process

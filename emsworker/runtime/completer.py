@@ -80,13 +80,13 @@ class Completer(Runnable):
     def _look_after(self, work: Work, now: float) -> None:
         if work.dirty and now - work.written_at >= self._settings.watermark_s:
             work.write_down(self._session)
-        if work.running is None or work.lost:
+        if work.running is None or work.thread_id in self.hanging:
             return
         ran_s = now - work.running_since
         send_soft_limit(work, now)
         if ran_s > work.time_limit_s:
             self._end(work, ran_s)
-        elif ran_s > _HOARD_S:
+        elif ran_s > _HOARD_S and not work.lost:
             work.give_back(self._session)
 
     def _end(self, work: Work, ran_s: float) -> None:
@@ -96,10 +96,13 @@ class Completer(Runnable):
             for m in work.claim.messages
             if work.running is not None and work.running <= m.offset <= work.running_through
         ]
-        if len(messages) == 1:
-            work.give_up_running(self._session, self._timeout(work, messages[0], ran_s))
-        else:  # which one of the batch hangs is not known: each is run alone, and written down before
-            work.give_back(self._session, running_too=True, careful=True)
+        try:
+            if len(messages) == 1:
+                work.give_up_running(self._session, self._timeout(work, messages[0], ran_s))
+            else:  # which one of the batch hangs is not known: each is run alone, and written down before
+                work.give_back(self._session, running_too=True, careful=True)
+        except FenceLost:
+            log.warning("the beat was faster: the message that hangs has been moved to retry already")
         self.hanging.add(work.thread_id)
         self._on_hang(f"a handler ran for {ran_s:.1f} s, over its limit of {work.time_limit_s:g} s")
 

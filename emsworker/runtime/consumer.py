@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emsworker.core.batching import BatchSizer
 from emsworker.core.clock import ticks
@@ -22,7 +22,7 @@ from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
 from emsworker.runtime.work import Work
 from emsworker.store import claims, clients
-from emsworker.store.claims import Flush, Taker
+from emsworker.store.claims import Flush, Miss, Taker
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.task import Route
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _IDLE_S = 5.0
 _LEASE_WAIT_S = 0.1
+_CAREFUL_WAIT_S = 0.5
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 
@@ -60,6 +61,8 @@ class Shared:
     lease: LeaseKeeper
     scout: Scout
     completer: Completer
+    # Two messages under suspicion must not run at once: a crash has to name one of them.
+    careful: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Consumer(Runnable):
@@ -78,6 +81,7 @@ class Consumer(Runnable):
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
+        self._was_busy = False  # the last cursor was locked: wait for the next one
         settings = shared.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.duties}
         self._executors = {
@@ -97,6 +101,9 @@ class Consumer(Runnable):
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
+        except FenceLost:
+            log.warning("%s lost a claim; what it had not recorded is run elsewhere", self.name)
+            self._before = None
         except (ConnectionLost, Conflict) as error:
             log.warning("%s lost its connection: %s", self.name, error)
             self._start_anew()
@@ -119,19 +126,15 @@ class Consumer(Runnable):
             self._write_before()
             scout.wait_for_lead(_IDLE_S)
             return
-        try:
-            claim = self._take(lead)
-        except FenceLost:
-            log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
-            self._before = None
-            return
+        claim = self._take(lead)
         self._before = None
-        if claim is None:
+        self._was_busy = claim is Miss.BUSY and lead.kind == "stream"
+        if isinstance(claim, Claim):
+            self._run_carefully(claim) if claim.careful else self._run(claim)
+        elif not self._was_busy:
             scout.forget(lead)
-        else:
-            self._run(claim)
 
-    def _take(self, lead: Lead) -> Claim | None:
+    def _take(self, lead: Lead) -> Claim | Miss:
         duty = self._shared.duties[lead.group_id]
         size = self._sizers[lead.group_id].size
         assert self._client_id is not None
@@ -143,26 +146,38 @@ class Consumer(Runnable):
         elif lead.kind == "retries":
             claim = claims.take_retries(self._session, taker, self._before)
         else:
-            wait = self._shared.scout.alone(lead)
+            wait = self._was_busy or self._shared.scout.alone
             claim = claims.take_range(self._session, taker, lead.partition, self._before, wait=wait)
-        if claim is not None and claim.hi - claim.lo + 1 >= size:
+        if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
             self._shared.scout.more()
         return claim
 
-    def _run(self, claim: Claim) -> None:
+    def _run_carefully(self, claim: Claim) -> None:
+        careful = self._shared.careful
+        if not careful.acquire(timeout=_CAREFUL_WAIT_S):
+            self._work_of(claim).give_back(self._session)
+            return
+        try:
+            self._run(claim)
+            self._write_before()  # or a neighbour's crash would blame the message that is marked as running
+        finally:
+            careful.release()
+
+    def _work_of(self, claim: Claim) -> Work:
         duty = self._shared.duties[claim.group_id]
-        work = Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
+        return Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
+
+    def _run(self, claim: Claim) -> None:
+        work = self._work_of(claim)
         self._shared.completer.watch(self.ident or 0, work)
         began = ticks()
         try:
             finished = self._executors[claim.group_id].run(work)
+            self._sizers[claim.group_id].record(work.completed, ticks() - began)
             if finished:
-                self._sizers[claim.group_id].record(len(claim.messages), ticks() - began)
                 self._before = work.finish()
             else:
                 work.give_back(self._session)
-        except FenceLost:
-            log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
         except ConnectionLost:
             self._before = work.unfinished()
             raise
@@ -175,7 +190,7 @@ class Consumer(Runnable):
         try:
             claims.flush(self._session, self._before)
         except FenceLost:
-            log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+            log.warning("%s lost a claim; what it had not recorded is run elsewhere", self.name)
         self._before = None
 
     # -- trouble and the end -------------------------------------------------------------------------------------------

@@ -83,8 +83,9 @@ class Scout(Runnable):
             return 0
         return 1 if (lead.kind == "retries") == self._retries_turn else 2
 
-    def alone(self, lead: Lead) -> bool:
-        """Whether this is the only lead, so that waiting for its lock beats looking elsewhere."""
+    @property
+    def alone(self) -> bool:
+        """Whether there is but one lead, so that waiting for its lock beats looking elsewhere."""
         return len(self._leads) <= 1
 
     def forget(self, lead: Lead) -> None:

@@ -120,7 +120,7 @@ class Supervisor:
     def _start(self, slot: _Slot) -> None:
         slot.process_id = uuid.uuid4().hex
         spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader)
-        command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
+        command = [sys.executable, "-u", "-m", "emsworker.runtime.child", spec.to_json()]
         slot.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=[self._alive_reader]
         )

@@ -84,6 +84,11 @@ class Work:
         with self.lock:
             self.running = None
 
+    @property
+    def completed(self) -> int:
+        """How many of its messages have ended, well or not."""
+        return sum(message.offset <= self.done_to for message in self.claim.messages)
+
     def finish(self) -> Flush | None:
         """All is done: what the next claim is to write along; ``None`` if the claim was lost."""
         with self._flushing, self.lock:
@@ -215,6 +220,7 @@ class Work:
             FenceLost: somebody else did so already.
         """
         with self.lock:
-            self._failures.append(failure)
-            self.done_to = failure.offset
+            if self.done_to < failure.offset:  # a second try after a lost connection finds it noted
+                self._failures.append(failure)
+                self.done_to = failure.offset
         self.give_back(session, running_too=True)

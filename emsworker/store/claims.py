@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from emsworker.core.codec import Decoder
@@ -71,6 +72,13 @@ class Taker:
             "claim_id": self.claim_id,
             "timeout_s": self.group.timeout_s,
         }
+
+
+class Miss(Enum):
+    """Why nothing was claimed: there was nothing, or another client held the cursor just then."""
+
+    EMPTY = 0
+    BUSY = 1
 
 
 @dataclass(frozen=True)
@@ -285,11 +293,11 @@ def give_back(session: Session, progress: Flush, last: int, *, careful: bool = F
 
 def take_range(
     session: Session, taker: Taker, partition: int, before: Flush | None = None, *, wait: bool = False
-) -> Claim | None:
+) -> Claim | Miss:
     """Claim the next messages of a partition, and record the end of the claim before in the same transaction.
 
     Args:
-        wait: wait for the cursor if another client holds it, instead of returning ``None``.
+        wait: wait for the cursor if another client holds it, instead of returning ``Miss.BUSY``.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
@@ -306,7 +314,7 @@ def take_range(
     return _take(session, taker, before, add)
 
 
-def take_waiting(session: Session, taker: Taker, before: Flush | None = None) -> Claim | None:
+def take_waiting(session: Session, taker: Taker, before: Flush | None = None) -> Claim | Miss:
     """Adopt a claim that its owner gave back or lost.
 
     Raises:
@@ -321,8 +329,8 @@ def take_waiting(session: Session, taker: Taker, before: Flush | None = None) ->
     return _take(session, taker, before, add)
 
 
-def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Claim | None:
-    def attempt() -> Claim | None:
+def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Claim | Miss:
+    def attempt() -> Claim | Miss:
         packet = _open(session, before)
         add(packet)
         packet.commit()
@@ -331,7 +339,7 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
         results = _send_fenced(packet)
         partition, lo, hi, careful = results[-2].rows[0]
         if hi is None or lo is None:
-            return None
+            return Miss.BUSY if lo is None else Miss.EMPTY
         claim = _claim(taker, (int(partition), int(lo), int(hi), careful), ClaimSource.STREAM)
         claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in results[-1].rows]
         return claim
@@ -353,14 +361,14 @@ def _claim(taker: Taker, row: tuple[int, int, int, Any], source: ClaimSource) ->
     return Claim(taker.group.id, partition, lo, hi, lo - 1, taker.claim_id, source, bool(careful), taker.client_id)
 
 
-def take_retries(session: Session, taker: Taker, before: Flush | None = None) -> Claim | None:
+def take_retries(session: Session, taker: Taker, before: Flush | None = None) -> Claim | Miss:
     """Claim due retries of one partition.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
 
-    def attempt() -> Claim | None:
+    def attempt() -> Claim | Miss:
         packet = _open(session, before)
         packet.add(_SQL.find_due_retry, taker.args)
         packet.add(_SQL.take_due_retries, taker.args)
@@ -370,7 +378,7 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
         packet.add(_SQL.read_retry_bodies, taker.args)
         results = _send_fenced(packet)
         if not results[-2].rows:
-            return None
+            return Miss.EMPTY
         claim = _claim(taker, results[-2].rows[0], ClaimSource.RETRY)
         claim.messages = [
             Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1) for row in results[-1].rows
