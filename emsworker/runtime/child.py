@@ -33,6 +33,7 @@ from emsworker.wakeup import Listener
 log = logging.getLogger(__name__)
 
 USAGE, FAILED, RECYCLE = 2, 1, 75
+READY = b"ready\n"
 _LOOK_S = 0.2
 _SIDES_S = 5.0
 
@@ -94,7 +95,7 @@ class Child:
         self._start(app)
         for hook in hooks(app.middleware, "on_process_start"):
             hook()
-        print("ready", flush=True)
+        os.write(sys.stdout.fileno(), READY)  # in one piece: the supervisor looks for it at the beginning
         self._wait()
         for hook in hooks(app.middleware, "on_process_stop"):
             hook()

@@ -21,7 +21,7 @@ from typing import IO
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.beat import Beat
-from emsworker.runtime.child import RECYCLE, USAGE, ChildSpec
+from emsworker.runtime.child import READY, RECYCLE, USAGE, ChildSpec
 from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -189,9 +189,9 @@ class Supervisor:
             slot.output.close()
             slot.output = None
             return
-        if not slot.ready and text.startswith(b"ready\n"):
+        if not slot.ready and text.startswith(READY):
             slot.ready = True
-            text = text.removeprefix(b"ready\n")
+            text = text.removeprefix(READY)
             if not self._told_ready and all(other.ready for other in self._slots):
                 self._told_ready = True
                 self._on_ready([other.process.pid for other in self._slots if other.process is not None])
