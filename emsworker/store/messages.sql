@@ -17,7 +17,7 @@ SET @ems_floor = NULL
 SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: assert_above_floor
-SELECT (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE @ems_floor IS NULL OR @ems_floor > %(base)s)
+SET @ems_one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE @ems_floor IS NULL OR @ems_floor > %(base)s)
 
 -- name: insert_messages
 -- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals.
