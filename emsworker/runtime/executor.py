@@ -21,7 +21,7 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
-from emsworker.runtime.limits import clear_pending
+from emsworker.runtime.limits import disarm
 from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.work import Work
 from emsworker.store import claims
@@ -116,8 +116,7 @@ class Executor:
         except (_LostHere, FenceLost) as error:
             raise error.__cause__ or error from None
         except BaseException as error:
-            if options.soft_time_limit_s is not None:
-                clear_pending(work)
+            disarm(work)
             if len(messages) > 1:
                 log.warning(
                     "a batch of %d of %s failed (%r); its messages are run one by one",
@@ -149,7 +148,7 @@ class Executor:
         else:
             failures = self._failures_of(messages, self._call_plainly(messages, handler), options, ticks() - began)
         if options.soft_time_limit_s is not None:
-            clear_pending(work)
+            disarm(work)
         self._note_done(work, messages, failures, recorded=options.transactional)
         for hook in self._after:
             for message in messages:
@@ -185,7 +184,7 @@ class Executor:
         def attempt() -> list[Failure]:
             began = ticks()
             self._own(self._session.begin)
-            failed = self._in_transaction(messages, handler)
+            failed = self._in_transaction(work, messages, handler)
             failures = self._failures_of(messages, failed, handler.options, ticks() - began)
             flush = work.transactional_flush(messages, failures)
             self._own(lambda: claims.commit_with(self._session, flush))
@@ -194,16 +193,23 @@ class Executor:
 
         return self._session.again_on_conflict(attempt)
 
-    def _in_transaction(self, messages: list[Message], handler: Handler) -> BatchFailed | None:
+    def _in_transaction(self, work: Work, messages: list[Message], handler: Handler) -> BatchFailed | None:
         try:
             with self._session.lent_to_handler() as connection:
                 failed = self._call_plainly(messages, handler, Transaction(connection))
+            if disarm(work):
+                raise SoftTimeLimitExceeded("the soft time limit passed; a transactional handler is rolled back then")
         except BaseException as error:
+            if disarm(work):
+                # It may have cut a statement in two, so that answers no longer belong to their questions.
+                self._session.drop()
+                raise
             meaning = translate(error)
             if isinstance(meaning, ConnectionLost):
                 raise _LostHere from meaning
             if isinstance(meaning, Conflict):
                 self._session.rollback()
+                work.arm()
                 raise meaning from error
             raise
         if not self._session.in_transaction:

@@ -17,22 +17,25 @@ def send_soft_limit(work: Work, now: float) -> bool:
     """
     with work.lock:
         limit = work.options.soft_time_limit_s
-        if work.running is None or limit is None or work.soft_limit_sent or now - work.running_since < limit:
+        if not work.armed or limit is None or work.soft_limit_sent or now - work.running_since < limit:
             return False
         work.soft_limit_sent = True
         _raise_in(ctypes.c_ulong(work.thread_id), ctypes.py_object(SoftTimeLimitExceeded))
         return True
 
 
-def clear_pending(work: Work) -> None:
-    """The handler has ended: an exception that was sent and has not arrived must not hit the next one."""
-    for _ in range(2):  # it may arrive right here, once
+def disarm(work: Work) -> bool:
+    """The handler has ended: an exception that was sent and has not arrived must not hit what comes after it.
+
+    Returns:
+        whether the limit was sent, arrived or not.
+    """
+    while True:
         try:
             with work.lock:
-                work.running = None
-                if work.soft_limit_sent:
+                sent, work.armed = work.soft_limit_sent, False
+                if sent:
                     _raise_in(ctypes.c_ulong(work.thread_id), None)
-                    work.soft_limit_sent = False
-            return
-        except SoftTimeLimitExceeded:
+            return sent
+        except SoftTimeLimitExceeded:  # it arrived right here; none comes after it
             continue

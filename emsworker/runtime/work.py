@@ -43,6 +43,7 @@ class Work:
         self.running_through = claim.done_to  # a batch handler runs several messages at once
         self.running_since = 0.0
         self.options = _NO_LIMITS
+        self.armed = False  # whether the soft limit may be raised in the thread
         self.soft_limit_sent = False
         self._failures: list[Failure] = []
         self._done_retries: list[tuple[int, int]] = []
@@ -62,7 +63,13 @@ class Work:
             self.running_since = now
             self.options = options
             self.soft_limit_sent = False
+            self.armed = options.soft_time_limit_s is not None
             return True
+
+    def arm(self) -> None:
+        """The handler starts again, after a conflict: its soft limit counts again."""
+        with self.lock:
+            self.armed = self.options.soft_time_limit_s is not None
 
     def done(self, message: Message, *, recorded: bool = False) -> None:
         """A message ended well; ``recorded``: its own transaction has written that down already."""

@@ -14,6 +14,7 @@ import pymysql
 from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 
+from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
@@ -147,6 +148,9 @@ class Session:
     def _mapped_errors(self) -> Iterator[None]:
         try:
             yield
+        except SoftTimeLimitExceeded:
+            self.drop()  # raised from another thread, it may have cut a packet in two
+            raise
         except Exception as error:
             meaning = translate(error)
             if isinstance(meaning, ConnectionLost):
@@ -157,7 +161,7 @@ class Session:
                 raise
             raise meaning from error
         except BaseException:
-            self.drop()  # an exception from outside (a signal, a soft time limit) may have cut a packet in two
+            self.drop()  # as above: an interrupt
             raise
 
     def transaction(self, work: Callable[[Session], T]) -> T:
