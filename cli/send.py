@@ -43,7 +43,9 @@ def send(
     lines: bool,
     as_json: bool,
 ) -> None:
-    """Send BODY to TOPIC; returns when it is committed.
+    """Send a message, a task call, or many messages.
+
+    Returns when BODY is committed to TOPIC.
 
     BODY is JSON, or @FILE to read it from a file, or - for standard input.
 
