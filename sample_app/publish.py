@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
-from emsworker import Ems
+from emsworker import Ems, Receipt
 from emsworker.store.topics import create_topic
 from emsworker.task import Outgoing
 from sample_app.data import read_flights
@@ -29,8 +30,17 @@ def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:
         app: whose stream it is.
         limit: at most so many flights.
     """
-    flights = read_flights(limit)
-    while chunk := list(islice(flights, _CHUNK)):
-        messages = [Outgoing(FLIGHTS, body, key=body["tailnum"], uid=uid) for uid, body in chunk]
-        receipts = app.send_many(FLIGHTS, messages)
-        yield len(receipts), sum(receipt.created for receipt in receipts)
+    with ThreadPoolExecutor(1) as sender:  # the next chunk is read while one is sent; one thread keeps their order
+        sent: Future[list[Receipt]] | None = None
+        flights = read_flights(limit)
+        while chunk := list(islice(flights, _CHUNK)):
+            messages = [Outgoing(FLIGHTS, body, key=body["tailnum"], uid=uid) for uid, body in chunk]
+            if sent is not None:
+                yield _count(sent.result())
+            sent = sender.submit(app.send_many, FLIGHTS, messages)
+        if sent is not None:
+            yield _count(sent.result())
+
+
+def _count(receipts: list[Receipt]) -> tuple[int, int]:
+    return len(receipts), sum(receipt.created for receipt in receipts)
