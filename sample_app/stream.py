@@ -10,8 +10,8 @@ from sample_app.tables import Connection, query
 
 # One statement is one snapshot: a message on its way from one group to the next topic is seen on one side.
 _READ_GROUPS = """SELECT t.name, g.name, SUM(c.next_offset - 1),
-  SUM(COALESCE((SELECT MAX(m.`offset`) FROM ems_message m
-    WHERE m.topic_id = t.id AND m.`partition` = c.`partition`), 0)),
+  SUM(COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = t.id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)),
   (SELECT COUNT(*) FROM ems_claim k WHERE k.group_id = g.id AND k.state IN ('start', 'waiting')),
   (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id)
 FROM ems_topic t JOIN ems_group g ON g.topic_id = t.id JOIN ems_cursor c ON c.group_id = g.id
