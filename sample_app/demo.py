@@ -142,7 +142,7 @@ def _demonstrate(
     """Publish, drain, compare; returns everything that is wrong."""
     expected = expect(options.limit, options.seed, _MAX_ATTEMPTS)
     wrong = _publish(app, options.limit, len(expected.flights))
-    drain = Drain(connection, environment, folder, click.echo, options.processes, options.threads)
+    drain = Drain(connection, environment, folder, report.say, options.processes, options.threads)
     try:
         deliveries = 3 * len(expected.flights) + len(expected.events) + len(expected.notifications)
         with report.progress("drained", deliveries) as progress:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 _HOME = Path(__file__).resolve().parent.parent  # where `sample_app` can be imported
@@ -29,7 +28,7 @@ class Process:
         self.log_file = folder / f"{name}.log"
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_ems(), *arguments],
+                [sys.executable, "-m", "emsworker", *arguments],
                 cwd=_HOME,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -63,10 +62,6 @@ class Process:
     def last_words(self, lines: int = 15) -> str:
         """The end of its log."""
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
-
-
-def _ems() -> list[str]:
-    return [sys.executable, "-m", "emsworker" if find_spec("emsworker.__main__") else "sample_app._ems"]
 
 
 def start_worker(

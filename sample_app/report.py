@@ -38,6 +38,11 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
     yield step
 
 
+def say(text: str) -> None:
+    """Print a line in between, below the progress bar where there is one."""
+    click.echo(f"\n{text}" if sys.stdout.isatty() else text)
+
+
 def print_tables(connection: Connection, routes: int = 10) -> None:
     """Print the sums per carrier, and those of the busiest routes.
 
