@@ -97,10 +97,10 @@ class Work:
 def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
-    for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
+    for kind, group_id, partition, _, filled in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         work = found.setdefault(int(group_id), {"partitions": [], "holes": []})
         if kind == 2:
-            work["partitions" if head == cursor else "holes"].append(int(partition))
+            work["partitions" if filled else "holes"].append(int(partition))
         else:
             work["retries" if kind else "waiting"] = True
     return {

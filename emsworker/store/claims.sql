@@ -130,15 +130,19 @@ WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset
 SELECT `partition`, lo, hi, careful FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
--- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.
+-- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (1) or a hole (0) at a cursor.
+-- A partition's end and a cursor's own place are one look at the primary key each, wherever they are. "The first offset
+-- from the cursor on" is not: the optimizers use no range that depends on another table's row, and read from the start.
+-- The end is found backwards only if the order names the whole key (MySQL sorts the partition otherwise).
 (SELECT 0, group_id, 0, 0, 0 FROM ems_claim WHERE state = 'waiting' AND group_id IN %(group_ids)s LIMIT 1)
 UNION ALL
 (SELECT DISTINCT 1, group_id, 0, 0, 0 FROM ems_retry WHERE group_id IN %(group_ids)s AND claim_id IS NULL AND due_at <= NOW(6))
 UNION ALL
-(SELECT 2, w.group_id, w.`partition`, w.next_offset, w.head FROM (
-  SELECT c.group_id, c.`partition`, c.next_offset,
-    (SELECT m.`offset` FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` >= c.next_offset
-     ORDER BY m.`offset` LIMIT 1) AS head
+(SELECT 2, w.group_id, w.`partition`, w.next_offset, EXISTS (SELECT 1 FROM ems_message h
+    WHERE h.topic_id = w.topic_id AND h.`partition` = w.`partition` AND h.`offset` = w.next_offset) FROM (
+  SELECT c.group_id, g.topic_id, c.`partition`, c.next_offset,
+    (SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1) AS last
   FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
   WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
-) w WHERE w.head IS NOT NULL)
+) w WHERE w.last >= w.next_offset)

@@ -1,0 +1,185 @@
+"""The whole sample in one command, from a bare machine to a verified result: ``./dev demo``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import click
+
+from emsworker import Ems, EmsError
+from emsworker.local import Database, Redis, ServerFailed, ServerMissing
+from emsworker.store.database import Database as StoreDatabase
+from emsworker.store.schema import migrate
+from sample_app import report, tables
+from sample_app.data import DataMissing
+from sample_app.drain import Drain, DrainFailed
+from sample_app.expected import Expected, expect
+from sample_app.publish import prepare, publish
+from sample_app.settings import DEFAULT_SEED, SEED_VARIABLE
+from sample_app.verify import verify
+
+# In the demo only: nobody wants to wait ten seconds for a second attempt.
+_LADDER, _MAX_ATTEMPTS = "200ms 500ms 1s", 4
+_KEPT_VARIABLES = ("EMS_MYSQL_ROOT", "EMS_CACHE_DIR")
+_SERVER_OPTIONS = {"innodb-buffer-pool-size": "512M"}
+_AGAIN = 2000
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    limit: int | None
+    server: Literal["mariadb", "mysql"] | None
+    allocator: str
+    seed: int
+    keep: bool
+    processes: int
+    threads: int
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(min=1), help="Take only so many flights, for a quick run.")
+@click.option("--server", type=click.Choice(["mariadb", "mysql"]), help="The server; by default what is installed.")
+@click.option(
+    "--allocator", type=click.Choice(["mysql", "redis"]), default="mysql", show_default=True, help="Who gives offsets."
+)
+@click.option("--seed", type=int, default=DEFAULT_SEED, show_default=True, help="Decides which notices fail.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of a worker.")
+@click.option("--threads", type=click.IntRange(min=1), default=4, show_default=True, help="Threads of a process.")
+@click.option("--keep", is_flag=True, help="Keep the data folder, with the logs.")
+def main(**options: object) -> None:
+    """Send a year of flights through a private stream, kill a worker on the way, and check every number."""
+    signal.signal(signal.SIGTERM, _end)
+    for name in [name for name in os.environ if name.startswith("EMS_") and name not in _KEPT_VARIABLES]:
+        del os.environ[name]  # the demo has a stream of its own, and settings of its own
+    try:
+        sys.exit(_run(Options(**options)))  # type: ignore[arg-type]
+    except (EmsError, ServerMissing, ServerFailed, DataMissing, DrainFailed) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)  # by way of every `finally`
+
+
+def _run(options: Options) -> int:
+    began = time.monotonic()
+    with _folder(options.keep) as folder, _stream(folder, options) as environment:
+        StoreDatabase(environment["EMS_URL"]).call(migrate)
+        app = Ems(
+            "sample-demo",
+            url=environment["EMS_URL"],
+            redis_url=environment.get("EMS_REDIS_URL"),
+            allocator=options.allocator,
+            ladder=_LADDER,
+            max_attempts=_MAX_ATTEMPTS,
+        )
+        with closing(app), closing(tables.connect(app.url)) as connection:
+            tables.create(connection)
+            prepare(app)
+            click.echo(f"the stream is set up and running after {time.monotonic() - began:.1f} s")
+            wrong = _demonstrate(app, connection, options, environment, folder)
+    for line in wrong[:_SHOWN]:
+        click.echo(f"WRONG: {line}", err=True)
+    if len(wrong) > _SHOWN:
+        click.echo(f"WRONG: and {len(wrong) - _SHOWN:,} more", err=True)
+    click.echo(f"all of it took {time.monotonic() - began:.1f} s: {'WRONG' if wrong else 'everything is equal'}")
+    return 1 if wrong else 0
+
+
+@contextmanager
+def _folder(keep: bool) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="ems-demo-"))
+    try:
+        yield folder
+    finally:
+        if keep:
+            click.echo(f"kept: {folder} (to look around: EMS_LOCAL_DIR={folder} ems local start)")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _stream(folder: Path, options: Options) -> Iterator[dict[str, str]]:
+    """A private server, and Redis if it is to allocate; yields the environment of all that is to use them."""
+    database, redis = Database(folder / "database", options.server, options=_SERVER_OPTIONS), Redis(folder / "redis")
+    try:
+        database.start()
+        click.echo(f"started a private {database.kind} {database.version}, every commit on disk, in {database.folder}")
+        environment = os.environ | {
+            "EMS_URL": database.url,
+            "EMS_ALLOCATOR": options.allocator,
+            "EMS_LADDER": _LADDER,
+            "EMS_MAX_ATTEMPTS": str(_MAX_ATTEMPTS),
+            SEED_VARIABLE: str(options.seed),
+        }
+        if options.allocator == "redis":
+            redis.start()
+            environment["EMS_REDIS_URL"] = redis.url
+            click.echo(f"started a private redis {redis.version}, which hands out the offsets")
+        yield environment
+    finally:
+        redis.stop()
+        database.stop()
+
+
+def _demonstrate(
+    app: Ems, connection: tables.Connection, options: Options, environment: dict[str, str], folder: Path
+) -> list[str]:
+    """Publish, drain, compare; returns everything that is wrong."""
+    expected = expect(options.limit, options.seed, _MAX_ATTEMPTS)
+    wrong = _publish(app, options.limit, len(expected.flights))
+    drain = Drain(connection, environment, folder, report.say, options.processes, options.threads)
+    try:
+        deliveries = 3 * len(expected.flights) + len(expected.events) + len(expected.notifications)
+        with report.progress("drained", deliveries) as progress:
+            drain.run(deliveries, progress)
+        click.echo(
+            f"drained {deliveries:,} deliveries to 5 groups in {drain.seconds:.1f} s, the kill included: "
+            f"{deliveries / drain.seconds:,.0f} deliveries/s, {len(expected.flights) / drain.seconds:,.0f} flights/s"
+        )
+        wrong += drain.stop()
+    finally:
+        drain.close()
+    report.print_tables(connection)
+    return wrong + _compare(connection, expected)
+
+
+def _publish(app: Ems, limit: int | None, flights: int) -> list[str]:
+    began = time.monotonic()
+    with report.progress("published", flights) as progress:
+        for sent, _ in publish(app, limit):
+            progress(sent)
+    seconds = time.monotonic() - began
+    click.echo(f"published {flights:,} flights in {seconds:.1f} s: {flights / seconds:,.0f} messages/s")
+    again = min(_AGAIN, flights)
+    doubled = sum(created for _, created in publish(app, again))
+    click.echo(f"published the first {again:,} again, as after a crash of the publisher: {doubled} were written twice")
+    return [f"{doubled} flights were written twice, and should be 0"] if doubled else []
+
+
+def _compare(connection: tables.Connection, expected: Expected) -> list[str]:
+    outcome = verify(connection, expected)
+    click.echo(
+        f"\nevery flight once in each group, {len(expected.notices):,} notices through and "
+        f"{len(expected.dead):,} in dead letters: {outcome.compared:,} numbers and ids compared with the CSV, "
+        f"{len(outcome.differences):,} differences"
+    )
+    return outcome.differences
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Puts the flights into the stream; run again it adds nothing, because each flight has an id of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+from emsworker import Ems, Receipt
+from emsworker.store.topics import create_topic
+from emsworker.task import Outgoing
+from sample_app.data import read_flights
+from sample_app.settings import FLIGHTS, GROUPS, PARTITIONS
+
+_CHUNK = 4000
+
+
+def prepare(app: Ems) -> None:
+    """Create the topics with their partitions, and their groups, so that the groups begin with the first message."""
+    for name, partitions in PARTITIONS.items():
+        app.database.call(lambda session, n=name, p=partitions: create_topic(session, n, partitions=p))  # type: ignore[misc]
+    for topic, group in GROUPS:
+        app.catalog.group(app.catalog.topic(topic), group)
+
+
+def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:
+    """Send every flight, keyed by its tail number; yields after each chunk how many were sent and how many were new.
+
+    Args:
+        app: whose stream it is.
+        limit: at most so many flights.
+    """
+    with ThreadPoolExecutor(1) as sender:  # the next chunk is read while one is sent; one thread keeps their order
+        sent: Future[list[Receipt]] | None = None
+        flights = read_flights(limit)
+        while chunk := list(islice(flights, _CHUNK)):
+            messages = [Outgoing(FLIGHTS, body, key=body["tailnum"], uid=uid) for uid, body in chunk]
+            if sent is not None:
+                yield _count(sent.result())
+            sent = sender.submit(app.send_many, FLIGHTS, messages)
+        if sent is not None:
+            yield _count(sent.result())
+
+
+def _count(receipts: list[Receipt]) -> tuple[int, int]:
+    return len(receipts), sum(receipt.created for receipt in receipts)

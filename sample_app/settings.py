@@ -1,0 +1,28 @@
+"""What the sample calls things, and the few numbers that steer it."""
+
+from __future__ import annotations
+
+import os
+
+FLIGHTS = "flights"
+AIRCRAFT_EVENTS = "aircraft-events"
+NOTIFICATIONS = "notifications"
+# Keys spread over these, so that several workers find work at the same time.
+PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2}
+GROUPS = (
+    (FLIGHTS, "stats"),
+    (FLIGHTS, "aircraft"),
+    (FLIGHTS, "delays"),
+    (AIRCRAFT_EVENTS, "logbook"),
+    (NOTIFICATIONS, "notifier"),
+)
+
+BATCH = 500
+LATE_MIN = 180  # departures more than three hours late are worth a notice
+DEFAULT_SEED = 2013
+SEED_VARIABLE = "SAMPLE_SEED"
+
+
+def seed() -> int:
+    """The seed of the flaky gateway, from ``SAMPLE_SEED``."""
+    return int(os.environ.get(SEED_VARIABLE, DEFAULT_SEED))

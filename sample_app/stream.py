@@ -1,0 +1,85 @@
+"""What the stream itself says, asked in plain SQL: an account that does not depend on the library's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sample_app.tables import Connection, query
+
+# One statement is one snapshot: a message on its way from one group to the next topic is seen on one side.
+_READ_GROUPS = """SELECT t.name, g.name, SUM(c.next_offset - 1),
+  SUM(COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = t.id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)),
+  (SELECT COUNT(*) FROM ems_claim k WHERE k.group_id = g.id AND k.state IN ('start', 'waiting')),
+  (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id)
+FROM ems_topic t JOIN ems_group g ON g.topic_id = t.id JOIN ems_cursor c ON c.group_id = g.id
+GROUP BY t.id, t.name, g.id, g.name"""
+_READ_UIDS = """SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id
+WHERE t.name = %s AND m.kind = 'message'"""
+_READ_DEAD = """SELECT g.name, d.uid FROM ems_dead d JOIN ems_group g ON g.id = d.group_id"""
+_COUNT_CLIENTS = """SELECT COUNT(*) FROM ems_client"""
+_COUNT_CLIENTS_OF = """SELECT COUNT(*) FROM ems_client WHERE name = %s"""
+_COUNT_CLAIMS_OF = """SELECT COUNT(*) FROM ems_claim c JOIN ems_client l ON l.client_id = c.client_id
+WHERE l.name = %s AND c.state = 'start'"""
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """Where one group stands.
+
+    Args:
+        handed_out: how many messages its cursors have passed.
+        messages: how many there are, tombstones included.
+        claims: how many claims are not finished.
+        retries: how many messages wait for another attempt.
+    """
+
+    topic: str
+    group: str
+    handed_out: int
+    messages: int
+    claims: int
+    retries: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether its lag is zero, with nothing still in somebody's hands."""
+        return self.handed_out == self.messages and not self.claims and not self.retries
+
+
+def read_groups(connection: Connection) -> list[GroupState]:
+    """The state of every group at one moment."""
+    return [GroupState(row[0], row[1], *map(int, row[2:])) for row in query(connection, _READ_GROUPS)]
+
+
+def finished(groups: Sequence[GroupState]) -> bool:
+    """Whether all groups have finished."""
+    return bool(groups) and all(group.finished for group in groups)
+
+
+def handed_out(groups: Sequence[GroupState]) -> int:
+    """How many messages have been given out, counted once for each group."""
+    return sum(group.handed_out for group in groups)
+
+
+def read_uids(connection: Connection, topic: str) -> list[str]:
+    """The ids of all messages of a topic."""
+    return [str(UUID(bytes=uid)) for (uid,) in query(connection, _READ_UIDS, (topic,))]
+
+
+def read_dead(connection: Connection) -> list[tuple[str, str]]:
+    """Group and message id of every dead letter."""
+    return [(group, str(UUID(bytes=uid))) for group, uid in query(connection, _READ_DEAD)]
+
+
+def count_clients(connection: Connection, worker: str | None = None) -> int:
+    """How many client rows there are, of one worker or of all."""
+    rows = query(connection, _COUNT_CLIENTS) if worker is None else query(connection, _COUNT_CLIENTS_OF, (worker,))
+    return int(rows[0][0])
+
+
+def count_claims_of(connection: Connection, worker: str) -> int:
+    """How many claims a worker's clients hold."""
+    return int(query(connection, _COUNT_CLAIMS_OF, (worker,))[0][0])

@@ -1,0 +1,165 @@
+"""The sample's own tables. Upserts come in sorted order, so that two workers never wait for each other in a circle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+Sums = dict[tuple[str, ...], list[int]]
+
+TALLY = ("flights", "departures", "cancellations", "dep_delay_min", "arr_delay_min", "fingerprint")
+LOGBOOK = ("flown", "cancelled", "diverted", "distance_mi", "air_min", "leg_sum", "last_leg")
+
+_CREATE = (
+    """CREATE TABLE IF NOT EXISTS sample_carrier (
+  carrier VARCHAR(8) NOT NULL,
+  flights BIGINT NOT NULL, departures BIGINT NOT NULL, cancellations BIGINT NOT NULL,
+  dep_delay_min BIGINT NOT NULL, arr_delay_min BIGINT NOT NULL, fingerprint BIGINT NOT NULL,
+  PRIMARY KEY (carrier)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_route (
+  origin VARCHAR(8) NOT NULL, dest VARCHAR(8) NOT NULL,
+  flights BIGINT NOT NULL, departures BIGINT NOT NULL, cancellations BIGINT NOT NULL,
+  dep_delay_min BIGINT NOT NULL, arr_delay_min BIGINT NOT NULL, fingerprint BIGINT NOT NULL,
+  PRIMARY KEY (origin, dest)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_aircraft (
+  tailnum VARCHAR(16) NOT NULL,
+  flown BIGINT NOT NULL, cancelled BIGINT NOT NULL, diverted BIGINT NOT NULL,
+  distance_mi BIGINT NOT NULL, air_min BIGINT NOT NULL, leg_sum BIGINT NOT NULL, last_leg BIGINT NOT NULL,
+  PRIMARY KEY (tailnum)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_notice (
+  flight CHAR(36) NOT NULL,
+  delay_min BIGINT NOT NULL, attempt BIGINT NOT NULL, told_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (flight)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+)
+
+_ADD_CARRIER = """INSERT INTO sample_carrier
+  (carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint)
+VALUES (%s, %s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE
+  flights = flights + VALUES(flights), departures = departures + VALUES(departures),
+  cancellations = cancellations + VALUES(cancellations), dep_delay_min = dep_delay_min + VALUES(dep_delay_min),
+  arr_delay_min = arr_delay_min + VALUES(arr_delay_min), fingerprint = fingerprint + VALUES(fingerprint)"""
+_ADD_ROUTE = """INSERT INTO sample_route
+  (origin, dest, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE
+  flights = flights + VALUES(flights), departures = departures + VALUES(departures),
+  cancellations = cancellations + VALUES(cancellations), dep_delay_min = dep_delay_min + VALUES(dep_delay_min),
+  arr_delay_min = arr_delay_min + VALUES(arr_delay_min), fingerprint = fingerprint + VALUES(fingerprint)"""
+_ADD_AIRCRAFT = """INSERT INTO sample_aircraft
+  (tailnum, flown, cancelled, diverted, distance_mi, air_min, leg_sum, last_leg)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE
+  flown = flown + VALUES(flown), cancelled = cancelled + VALUES(cancelled), diverted = diverted + VALUES(diverted),
+  distance_mi = distance_mi + VALUES(distance_mi), air_min = air_min + VALUES(air_min),
+  leg_sum = leg_sum + VALUES(leg_sum), last_leg = GREATEST(last_leg, VALUES(last_leg))"""
+_ADD_NOTICE = """INSERT IGNORE INTO sample_notice (flight, delay_min, attempt, told_at) VALUES (%s, %s, %s, NOW(6))"""
+
+_READ_CARRIERS = """SELECT carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
+FROM sample_carrier"""
+_READ_ROUTES = """SELECT origin, dest, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
+FROM sample_route"""
+_READ_AIRCRAFT = """SELECT tailnum, flown, cancelled, diverted, distance_mi, air_min, leg_sum, last_leg
+FROM sample_aircraft"""
+_READ_NOTICES = """SELECT flight, delay_min FROM sample_notice"""
+
+_local = threading.local()
+
+
+def connect(url: str) -> Connection:
+    """A new connection, with autocommit.
+
+    Args:
+        url: as ``EMS_URL``.
+    """
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or 3306,
+        user=unquote(parts.username or "root"),
+        password=unquote(parts.password or ""),
+        database=unquote(parts.path.lstrip("/")),
+        autocommit=True,
+    )
+
+
+def thread_connection(url: str) -> Connection:
+    """The calling thread's own connection, opened at its first use and again after a loss."""
+    connection: Connection | None = getattr(_local, "connection", None)
+    if connection is None:
+        connection = _local.connection = connect(url)
+    connection.ping(reconnect=True)
+    return connection
+
+
+def create(connection: Connection) -> None:
+    """Create the tables that are missing."""
+    for statement in _CREATE:
+        query(connection, statement)
+
+
+def query(connection: Connection, statement: str, args: Sequence[Any] = ()) -> tuple[tuple[Any, ...], ...]:
+    """Run one statement and return its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, args)
+        return tuple(cursor.fetchall())
+
+
+# -- writing: `to` is an open transaction, or anything else with executemany() -----------------------------------------
+
+
+def add_carriers(to: Any, sums: Sums) -> None:
+    """Add to the carriers' sums; keys are ``(carrier,)``, values in the order of ``TALLY``."""
+    to.executemany(_ADD_CARRIER, _sorted_rows(sums))
+
+
+def add_routes(to: Any, sums: Sums) -> None:
+    """Add to the routes' sums; keys are ``(origin, dest)``, values in the order of ``TALLY``."""
+    to.executemany(_ADD_ROUTE, _sorted_rows(sums))
+
+
+def add_aircraft(to: Any, sums: Sums) -> None:
+    """Add to the aircraft's sums; keys are ``(tailnum,)``, values in the order of ``LOGBOOK``."""
+    to.executemany(_ADD_AIRCRAFT, _sorted_rows(sums))
+
+
+def _sorted_rows(sums: Sums) -> list[tuple[Any, ...]]:
+    return [(*key, *values) for key, values in sorted(sums.items())]
+
+
+def add_notice(connection: Connection, flight: str, delay_min: int, attempt: int) -> None:
+    """Note that the gateway has been told; a second time changes nothing."""
+    query(connection, _ADD_NOTICE, (flight, delay_min, attempt))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_carriers(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+    """What :func:`add_carriers` has added up."""
+    return _sums(connection, _READ_CARRIERS, 1)
+
+
+def read_routes(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+    """What :func:`add_routes` has added up."""
+    return _sums(connection, _READ_ROUTES, 2)
+
+
+def read_aircraft(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+    """What :func:`add_aircraft` has added up."""
+    return _sums(connection, _READ_AIRCRAFT, 1)
+
+
+def read_notices(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+    """Which flights' notices got through: ``(flight,)`` -> ``[delay_min]``."""
+    return _sums(connection, _READ_NOTICES, 1)
+
+
+def _sums(connection: Connection, statement: str, keys: int) -> Sums:
+    return {row[:keys]: list(row[keys:]) for row in query(connection, statement)}

@@ -1,0 +1,80 @@
+"""Compares every number in MySQL with what the CSV says, and every id in the stream with what was to be sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sample_app import stream, tables
+from sample_app.expected import Expected, Table
+from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS
+from sample_app.tables import LOGBOOK, TALLY, Connection
+
+
+@dataclass
+class Outcome:
+    """What a verification found.
+
+    Args:
+        compared: how many numbers and ids were looked at.
+        differences: one line for each that is not what it should be.
+    """
+
+    compared: int = 0
+    differences: list[str] = field(default_factory=list)
+
+    def table(
+        self, what: str, found: Mapping[tuple[str, ...], Sequence[int]], columns: Sequence[str], want: Table
+    ) -> None:
+        """Compare two tables number by number."""
+        for key in sorted(found.keys() ^ want.keys()):
+            self.compared += 1
+            self.differences.append(f"{what} {'-'.join(key)} is only in {'MySQL' if key in found else 'the CSV'}")
+        for key in sorted(found.keys() & want.keys()):
+            name = f"{what} {'-'.join(key)}"
+            for column, number in zip(columns, found[key], strict=True):
+                self.number(f"{name}: {column}", int(number), want[key][column])
+
+    def number(self, what: str, found: int, want: int) -> None:
+        """Compare one number."""
+        self.compared += 1
+        if found != want:
+            self.differences.append(f"{what} is {found:,} in MySQL, and should be {want:,}")
+
+    def ids(self, what: str, found: Iterable[str], want: Iterable[str]) -> None:
+        """Compare which ids there are, and how often: each that is wanted exactly once."""
+        have, need = Counter(found), Counter(want)
+        self.compared += need.total()
+        for uid in sorted((have - need).keys()):
+            self.differences.append(f"{what}: {uid} is there {have[uid]} times, and should be {need[uid]} times")
+        for uid in sorted((need - have).keys()):
+            self.differences.append(f"{what}: {uid} is missing")
+
+
+def verify(connection: Connection, expected: Expected) -> Outcome:
+    """Compare tables, messages, dead letters and the state of every group.
+
+    Args:
+        connection: to the stream's database, after all groups have finished.
+        expected: from the CSV.
+    """
+    outcome = Outcome()
+    outcome.table("carrier", tables.read_carriers(connection), TALLY, expected.carriers)
+    outcome.table("route", tables.read_routes(connection), TALLY, expected.routes)
+    outcome.table("aircraft", tables.read_aircraft(connection), LOGBOOK, expected.aircraft)
+    outcome.table("notice", tables.read_notices(connection), ("delay_min",), expected.notices)
+    for topic, uids in (
+        (FLIGHTS, expected.flights),
+        (AIRCRAFT_EVENTS, expected.events),
+        (NOTIFICATIONS, expected.notifications),
+    ):
+        outcome.ids(f"topic {topic}", stream.read_uids(connection, topic), uids)
+    dead = [f"{group} {uid}" for group, uid in stream.read_dead(connection)]
+    outcome.ids("dead letters", dead, [f"notifier {uid}" for uid in expected.dead])
+    for group in stream.read_groups(connection):
+        name = f"group {group.group} of {group.topic}"
+        outcome.number(f"{name}: handed out", group.handed_out, group.messages)
+        outcome.number(f"{name}: open claims", group.claims, 0)
+        outcome.number(f"{name}: retries", group.retries, 0)
+    return outcome
