@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -68,6 +69,13 @@ def as_json(rows: Iterable[Figure], servers: Servers, size: Size) -> dict[str, A
         "size": asdict(size),
         "figures": [asdict(row) | {"ratio": round(row.ratio, 3)} for row in rows],
     }
+
+
+def load(file: Path) -> list[Figure]:
+    """The figures of a JSON file."""
+    result = json.loads(file.read_text())
+    names = [field.name for field in fields(Figure)]
+    return [Figure(**{name: figure[name] for name in names}) for figure in result["figures"]]
 
 
 def machine() -> dict[str, Any]:
