@@ -48,7 +48,7 @@ def commands() -> str:
     """The directive that has every command described, or a sentence where the commands are not installed."""
     if find_spec(_CLI) is None:
         return "The commands are not part of this installation."
-    return f"::: mkdocs-click\n    :module: {_CLI}\n    :command: main\n    :prog_name: ems\n    :depth: 1\n"
+    return f"::: mkdocs-click\n    :module: {_CLI}\n    :command: ems\n    :prog_name: ems\n    :depth: 1\n"
 
 
 GENERATED: dict[str, Callable[[], str]] = {
