@@ -19,7 +19,8 @@ _START_S, _STOP_S = 30.0, 30.0
 
 
 def _command(topic: str) -> list[str]:
-    return [sys.executable, "-m", "bench.supervise", topic]
+    options = [f"--processes={PROCESSES}", f"--threads={THREADS}", "--log-level=warning"]
+    return [sys.executable, "-m", "emsworker", "worker", "-A", "bench.app", "-Q", topic, *options]
 
 
 def _environment(stage: Stage) -> dict[str, str]:
