@@ -98,7 +98,9 @@ class Ems:
                 "task", name or f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
             )
             route = self._route(topic or self.settings.topic, group or self.settings.group)
-            task = Task(self, function, task_name, _options(options), topic=route.topic, group=route.group, bind=bind)
+            task = Task(
+                self, function, task_name, self._options(options), topic=route.topic, group=route.group, bind=bind
+            )
             if task_name in route.tasks or route.subscription is not None:
                 raise ConfigError(
                     [Problem("task", task_name, f"{route.topic}/{route.group} has a handler for it already")]
@@ -134,7 +136,7 @@ class Ems:
                     ]
                 )
             route.subscription = Subscription(
-                function, f"{function.__module__}.{function.__qualname__}", _options(options)
+                function, f"{function.__module__}.{function.__qualname__}", self._options(options)
             )
             return route.subscription
 
@@ -143,6 +145,11 @@ class Ems:
     def _route(self, topic: str, group: str) -> Route:
         key = (check_name("topic", topic), check_name("group", group))
         return self.routes.setdefault(key, Route(*key))
+
+    def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
+        """A handler's options, over the time limits of the app's settings."""
+        limits = {name: getattr(self.settings, name) for name in ("soft_time_limit_s", "hard_time_limit_s")}
+        return _checked_options(limits | dict(options))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -358,7 +365,7 @@ def _nothing() -> None:
     pass
 
 
-def _options(options: Mapping[str, Any]) -> HandlerOptions:
+def _checked_options(options: Mapping[str, Any]) -> HandlerOptions:
     unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
     if unknown:
         known = ", ".join(HandlerOptions.__dataclass_fields__)

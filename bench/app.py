@@ -1,0 +1,58 @@
+"""The app that is measured: what a user would write, with nothing in it that knows of a benchmark."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker import Ems
+from emsworker.task import Task
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """An app and its tasks, each on a topic of its own."""
+
+    app: Ems
+    noop: Task
+    insert_row: Task
+    stamp: Task
+
+
+def build(**settings: Any) -> Tasks:
+    """Declare the tasks on a new app.
+
+    Args:
+        settings: of the app, over the environment's.
+    """
+    app = Ems("bench", **settings)
+
+    @app.task(name="noop", topic="noop")
+    def noop(number: int) -> None:
+        pass
+
+    @app.task(name="insert_row", topic="rows", transactional=True)
+    def insert_row(transaction: Any, number: int) -> None:
+        transaction.execute("INSERT INTO bench_effect (number) VALUES (%s)", (number,))
+
+    @app.task(name="stamp", topic="latency")
+    def stamp(number: int, sent_ns: int) -> None:
+        entered_ns = time.time_ns()
+        # One write a line, so that the lines of several processes never mix.
+        os.write(_stamps(), f"{number} {entered_ns - sent_ns}\n".encode())
+
+    return Tasks(app, noop, insert_row, stamp)
+
+
+_descriptors: list[int] = []
+
+
+def _stamps() -> int:
+    if not _descriptors:
+        _descriptors.append(os.open(os.environ["BENCH_STAMPS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    return _descriptors[0]
+
+
+app = build().app

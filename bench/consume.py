@@ -1,0 +1,118 @@
+"""Consuming with real worker processes: a backlog drained, and the way of one message."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench import worker
+from bench.app import Tasks, build
+from bench.load import percentile
+from bench.stage import NotRight, Stage
+from emsworker.core.model import TopicRule
+from emsworker.store.topics import change_topic
+from emsworker.task import Task
+
+_FILLERS = 32
+_DRAIN_S = 120.0
+_PAUSE_S = 0.005  # between two messages whose latency is measured: about 200 a second
+
+
+def _fill(task: Task, count: int) -> None:
+    numbers = itertools.count()
+    errors: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            while (number := next(numbers)) < count:
+                task.delay(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=send) for _ in range(_FILLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _set_rule(tasks: Tasks, topic: str, rule: TopicRule) -> None:
+    """What ``ems topics change --rule`` does: workers of a write-only topic stand ready and claim nothing."""
+    found = tasks.app.catalog.topic(topic)
+    tasks.app.database.call(lambda session: change_topic(session, replace(found, rule=rule)))
+    tasks.app.catalog.forget(topic)
+
+
+def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) -> Callable[[Stage], dict[str, float]]:
+    """Fill a topic, have a worker stand ready, open the topic, and wait until the group has finished everything.
+
+    The rate counts from the first claim to the last watermark, by the server's clock.
+    """
+
+    def measure(stage: Stage) -> dict[str, float]:
+        count = count_of(stage)
+        tasks = build(url=stage.url)
+        task = task_of(tasks)
+        with stage.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE bench_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, number INT NOT NULL)")
+        _set_rule(tasks, task.topic, TopicRule.WRITE)
+        _fill(task, count)
+        with worker.running(stage, task.topic):
+            _set_rule(tasks, task.topic, TopicRule.READ_WRITE)
+            _wait_until_drained(stage, count)
+        tasks.app.close()
+        _check_drained(stage, count)
+        if task.options.transactional:
+            stage.check("rows written by the task", count, "SELECT COUNT(*) FROM bench_effect")
+            stage.check("different rows", count, "SELECT COUNT(DISTINCT number) FROM bench_effect")
+        seconds = stage.value(
+            "SELECT TIMESTAMPDIFF(MICROSECOND, MIN(claimed_at), MAX(progress_at)) / 1000000 FROM ems_claim"
+        )
+        return {"messages/s": count / float(seconds)}
+
+    return measure
+
+
+def _wait_until_drained(stage: Stage, count: int) -> None:
+    until = time.monotonic() + _DRAIN_S
+    query = "SELECT COALESCE(SUM(done_to + 1 - lo), 0) FROM ems_claim WHERE state = 'done'"
+    with stage.connect() as connection, connection.cursor() as cursor:
+        while True:
+            cursor.execute(query)
+            (done,) = cursor.fetchone() or (0,)
+            if done >= count:
+                return
+            if time.monotonic() > until:
+                raise NotRight(f"only {done} of {count} messages were done within {_DRAIN_S:g} s")
+            time.sleep(0.1)
+
+
+def _check_drained(stage: Stage, count: int) -> None:
+    done = "SELECT CAST(SUM(done_to + 1 - lo) AS SIGNED) FROM ems_claim WHERE state = 'done'"
+    stage.check("messages done, by the claims", count, done)
+    stage.check("cursor", count + 1, "SELECT next_offset FROM ems_cursor")
+    stage.check("claims left open", 0, "SELECT COUNT(*) FROM ems_claim WHERE state <> 'done'")
+    stage.check("retries", 0, "SELECT COUNT(*) FROM ems_retry")
+    stage.check("dead letters", 0, "SELECT COUNT(*) FROM ems_dead")
+
+
+def latency(stage: Stage) -> dict[str, float]:
+    """From just before ``delay()`` to the handler's first line, at about 200 messages a second."""
+    tasks = build(url=stage.url, redis_url=stage.redis_url)
+    count = stage.size.stamps
+    with worker.running(stage, "latency"):
+        for number in range(count):
+            tasks.stamp.delay(number, time.time_ns())
+            time.sleep(_PAUSE_S)
+        _wait_until_drained(stage, count)
+    tasks.app.close()
+    lines = [line.split() for line in (stage.folder / worker.STAMPS).read_text().splitlines()]
+    if sorted(int(number) for number, _ in lines) != list(range(count)):
+        raise NotRight(f"latency: {len(lines)} runs of {count} messages")
+    took = [int(ns) / 1e6 for _, ns in lines]
+    return {"p50 ms": percentile(took, 0.5), "p99 ms": percentile(took, 0.99)}

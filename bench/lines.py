@@ -1,0 +1,62 @@
+"""Every line of the table: what is measured, and the raw limit beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import consume, publish, raw, worker
+from bench.stage import Stage
+
+Measure = Callable[[Stage], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line.
+
+    Args:
+        name: for the command line.
+        what: for people.
+        measure: returns figures by name.
+        limit: the raw limit, with figures of the same names.
+        against: what the raw limit is, for people.
+        redis: whether EMS is given a Redis.
+    """
+
+    name: str
+    what: str
+    measure: Measure
+    limit: Measure
+    against: str
+    redis: bool = False
+
+
+_CLIENTS = worker.PROCESSES * worker.THREADS
+_DRAIN_NOOP = consume.drain(lambda tasks: tasks.noop, lambda stage: stage.size.drained)
+_DRAIN_ROWS = consume.drain(lambda tasks: tasks.insert_row, lambda stage: stage.size.transactions)
+_ONE_ROW = "insert + commit, one row"
+
+LINES = (
+    Line("send", "`send()`, one caller", publish.send(1), raw.insert_and_commit(1), f"{_ONE_ROW}, 1 connection"),
+    Line("send-20", "`send()`, 20 threads", publish.send(20), raw.insert_and_commit(20), f"{_ONE_ROW}, 20 connections"),
+    Line("send-64", "`send()`, 64 threads", publish.send(64), raw.insert_and_commit(64), f"{_ONE_ROW}, 64 connections"),
+    Line("send-many", "`send_many()`, 500 a call", publish.send_many, raw.executemany, "`executemany`, 500 a commit"),
+    Line("drain", "no-op tasks, 2 processes x 4 threads", _DRAIN_NOOP, raw.read, "read bodies, 500 a query"),
+    Line(
+        "transactional",
+        "transactional tasks that insert a row, one commit each, 2 x 4 threads",
+        _DRAIN_ROWS,
+        raw.insert_and_commit(_CLIENTS),
+        f"{_ONE_ROW}, {_CLIENTS} connections",
+    ),
+    Line("latency", "`delay()` to handler", consume.latency, raw.commit_latency, "insert + commit"),
+    Line(
+        "latency-redis",
+        "`delay()` to handler, woken by Redis",
+        consume.latency,
+        raw.commit_latency,
+        "insert + commit",
+        redis=True,
+    ),
+)

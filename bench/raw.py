@@ -1,0 +1,99 @@
+"""The raw limit: the same work on the same server with plain PyMySQL and the simplest table that could do."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from bench.load import BODY, percentile, rate
+from bench.stage import NotRight, Stage
+
+_CREATE = "CREATE TABLE raw_message (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, uid BINARY(16), body LONGBLOB)"
+_INSERT = "INSERT INTO raw_message (uid, body) VALUES (%s, %s)"
+_ROW = (b"0123456789abcdef", json.dumps(BODY).encode())
+_PAGE = 500
+
+
+def _create(stage: Stage) -> None:
+    with stage.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(_CREATE)
+
+
+def insert_and_commit(connections: int) -> Callable[[Stage], dict[str, float]]:
+    """One row a commit, over so many connections at once."""
+
+    def measure(stage: Stage) -> dict[str, float]:
+        _create(stage)
+
+        def make(_: int) -> Callable[[], int]:
+            connection = stage.connect(autocommit=False)
+            cursor = connection.cursor()
+
+            def step() -> int:
+                cursor.execute(_INSERT, _ROW)
+                connection.commit()
+                return 1
+
+            return step
+
+        per_s, count = rate(stage.size.seconds, connections, make)
+        stage.check("raw rows", count, "SELECT COUNT(*) FROM raw_message")
+        return {"messages/s": per_s}
+
+    return measure
+
+
+def executemany(stage: Stage) -> dict[str, float]:
+    """500 rows a statement and commit, over one connection."""
+    _create(stage)
+
+    def make(_: int) -> Callable[[], int]:
+        connection = stage.connect(autocommit=False)
+        cursor = connection.cursor()
+
+        def step() -> int:
+            cursor.executemany(_INSERT, [_ROW] * _PAGE)
+            connection.commit()
+            return _PAGE
+
+        return step
+
+    per_s, count = rate(stage.size.seconds, 1, make)
+    stage.check("raw rows", count, "SELECT COUNT(*) FROM raw_message")
+    return {"messages/s": per_s}
+
+
+def read(stage: Stage) -> dict[str, float]:
+    """Read bodies by primary key, 500 a query, over one connection, from the start to the end."""
+    _create(stage)
+    total = stage.size.drained
+    with stage.connect() as connection, connection.cursor() as cursor:
+        for _ in range(total // _PAGE):
+            cursor.executemany(_INSERT, [_ROW] * _PAGE)
+        began, seen, last = time.perf_counter(), 0, 0
+        while True:
+            cursor.execute("SELECT id, uid, body FROM raw_message WHERE id > %s ORDER BY id LIMIT %s", (last, _PAGE))
+            rows = cursor.fetchall()
+            if not rows:
+                break
+            seen, last = seen + len(rows), rows[-1][0]
+        elapsed = time.perf_counter() - began
+    if seen != total // _PAGE * _PAGE:
+        raise NotRight(f"raw read: {seen} of {total} rows")
+    return {"messages/s": seen / elapsed}
+
+
+def commit_latency(stage: Stage) -> dict[str, float]:
+    """How long one insert and its commit take, one after another with the pauses of a modest load."""
+    _create(stage)
+    took: list[float] = []
+    with stage.connect(autocommit=False) as connection, connection.cursor() as cursor:
+        for _ in range(stage.size.stamps):
+            began = time.perf_counter()
+            cursor.execute(_INSERT, _ROW)
+            connection.commit()
+            took.append((time.perf_counter() - began) * 1000)
+            time.sleep(0.002)
+    stage.check("raw rows", len(took), "SELECT COUNT(*) FROM raw_message")
+    return {"p50 ms": percentile(took, 0.5), "p99 ms": percentile(took, 0.99)}

@@ -1,0 +1,191 @@
+"""Finds the code blocks of the documentation and runs a page's blocks in order, in one folder, as a reader would.
+
+The language and the title of a block say what becomes of it:
+
+- ``python`` runs; with a title ending in ``.py`` it is written to that file;
+- ``sh`` runs; with a title it is a terminal that stays open until the page ends;
+- ``sql`` runs on the stream's database;
+- ``text`` titled ``prints`` must be what the block before it printed;
+- ``console`` and ``ini`` are shown only, and other languages are refused.
+"""
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.servers import connect
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_SHOWN = {"console", "ini"}
+_BLOCK_S, _STOP_S, _DRAIN_S = 60.0, 60.0, 30.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page in order."""
+    text = page.read_text(encoding="utf-8")
+    found = [Block(language, title, code) for language, title, code in _FENCE.findall(text)]
+    assert len(found) * 2 == len(re.findall(r"^\s*```", text, re.MULTILINE)), (
+        f"{page.name} has a block without a language"
+    )
+    return found
+
+
+def pages() -> list[Path]:
+    """Every page of the documentation that has a block."""
+    every = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in every if blocks(page)]
+
+
+def runs(page: Path) -> bool:
+    """Whether a page has a block that is run."""
+    return any(block.language not in _SHOWN | {"text"} for block in blocks(page))
+
+
+def needs_commands(page: Path) -> bool:
+    """Whether a page uses the ``ems`` command."""
+    return any(block.language == "sh" for block in blocks(page))
+
+
+@dataclass
+class Reader:
+    """Somebody who follows a page.
+
+    Args:
+        folder: where files are written and commands run.
+        environment: of every command.
+        url_of: the stream's address, asked for when it is needed.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    url_of: Callable[[], str]
+    printed: str = ""
+    _terminals: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def follow(self, page: Path) -> None:
+        """Do what the page says, see that all messages were handled, and close the terminals."""
+        try:
+            for block in blocks(page):
+                self._do(block)
+            if self._terminals:
+                self._wait_until_handled()
+                for terminal in self._terminals:
+                    assert terminal.poll() is None, self._output("a terminal ended by itself")
+        finally:
+            self._close()
+        for terminal in self._terminals:
+            assert terminal.returncode == 0, self._output(f"a terminal ended with {terminal.returncode}")
+
+    def _do(self, block: Block) -> None:
+        if block.language == "python" and block.title.endswith(".py"):
+            (self.folder / block.title).write_text(block.text, encoding="utf-8")
+            self._run([sys.executable, block.title])
+        elif block.language == "python":
+            self._run([sys.executable, "-c", block.text])
+        elif block.language == "sh" and block.title:
+            self._open_terminal(block.text)
+        elif block.language == "sh":
+            self._run(["bash", "-euc", block.text])
+        elif block.language == "sql":
+            self._execute(block.text)
+        elif block.language == "text" and block.title == "prints":
+            assert self.printed.strip() == block.text.strip()
+        elif block.language not in _SHOWN | {"text"}:
+            raise AssertionError(f"nobody runs {block.language} blocks")
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=_BLOCK_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
+        self.printed = done.stdout
+
+    def _open_terminal(self, text: str) -> None:
+        with (self.folder / f"terminal-{len(self._terminals)}.log").open("wb") as log:
+            command = shlex.split(text)
+            program = shutil.which(command[0], path=self.environment["PATH"])
+            assert program is not None, f"{command[0]} is not installed"
+            self._terminals.append(
+                subprocess.Popen([program, *command[1:]], cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+            )
+
+    def _execute(self, text: str) -> None:
+        with connect(self.url_of(), autocommit=True) as connection, connection.cursor() as cursor:
+            for statement in text.split(";\n"):
+                if statement.strip():
+                    cursor.execute(statement)
+
+    def _wait_until_handled(self) -> None:
+        """Every group of every terminal has handled everything that was sent."""
+        until = time.monotonic() + _DRAIN_S
+        while left := list(self._unhandled()):
+            assert time.monotonic() < until, self._output(f"not handled: {left}")
+            assert all(terminal.poll() is None for terminal in self._terminals), self._output("a terminal has ended")
+            time.sleep(0.1)
+
+    def _unhandled(self) -> Iterator[tuple[object, ...]]:
+        with connect(self.url_of()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT client_id FROM ems_client WHERE expires_at > NOW(6)")
+            supervisors = {_parent(client_id.split("-")[1]) for (client_id,) in cursor.fetchall()}
+            yield from ((f"{t.args} is not ready",) for t in self._terminals if t.pid not in supervisors)
+            cursor.execute(
+                "SELECT g.name, c.`partition`, c.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
+                "WHERE EXISTS (SELECT 1 FROM ems_message m WHERE m.topic_id = g.topic_id "
+                "AND m.`partition` = c.`partition` AND m.`offset` >= c.next_offset)"
+            )
+            yield from cursor.fetchall()
+            cursor.execute(
+                "SELECT g.name, c.lo, c.hi FROM ems_claim c JOIN ems_group g ON g.id = c.group_id "
+                "WHERE c.state <> 'done'"
+            )
+            yield from cursor.fetchall()
+            cursor.execute(
+                "SELECT g.name, r.`offset`, r.attempt FROM ems_retry r JOIN ems_group g ON g.id = r.group_id"
+            )
+            yield from cursor.fetchall()
+
+    def _output(self, what: str) -> str:
+        logs = [log.read_text(errors="replace")[-3000:] for log in sorted(self.folder.glob("terminal-*.log"))]
+        return "\n".join([what, *logs])
+
+    def _close(self) -> None:
+        for terminal in self._terminals:
+            if terminal.poll() is None:
+                terminal.send_signal(signal.SIGINT)
+        for terminal in self._terminals:
+            try:
+                terminal.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                terminal.kill()
+                terminal.wait()
+                raise
+
+
+def _parent(pid: str) -> int:
+    """The parent of a process, 0 if it has ended."""
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"^PPid:\s+(\d+)$", status.read_text(), re.MULTILINE) if status.exists() else None
+    return int(found[1]) if found else 0

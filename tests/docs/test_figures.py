@@ -1,0 +1,44 @@
+"""Figures and generated parts of the documentation agree with their source."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bench import report
+from bench.publish_docs import MARKED, PAGES, SOURCE
+from docs import hooks
+from emsworker.core.config import Settings
+from tests.docs.snippets import ROOT
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tables_of_figures_are_those_of_the_committed_result(page: Path) -> None:
+    found = MARKED.search(page.read_text())
+    assert found is not None
+    assert found[0].strip() == report.table(report.load(SOURCE))
+
+
+def test_the_settings_table_has_every_setting() -> None:
+    table = hooks.settings_table()
+    for item in dataclasses.fields(Settings):
+        assert f"| `{item.name}` | `EMS_{item.name.upper()}` |" in table
+
+
+def test_the_tables_page_has_every_table_of_the_migrations() -> None:
+    page = hooks.tables()
+    scripts = [path.read_text() for path in (ROOT / "emsworker" / "store" / "migrations").glob("*.sql")]
+    assert page.count("### ems_") == sum(script.count("CREATE TABLE") for script in scripts) > 10
+    explained = (ROOT / "docs" / "reference" / "tables.md").read_text()
+    for name, _ in hooks._create_statements():
+        assert f"| `{name}` |" in explained
+
+
+def test_every_mark_of_a_generated_part_is_known() -> None:
+    marks = {
+        line
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in page.read_text().splitlines()
+        if "<!-- generated" in line
+    }
+    assert marks == set(hooks.GENERATED)

@@ -1,0 +1,72 @@
+"""Every snippet of the README and of the documentation is run, so that none of them rots."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from emsworker.local import Database, LocalStack
+from emsworker.store.database import Database as Store
+from emsworker.store.schema import migrate
+from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, pages, runs
+from tests.support.servers import TestServers, chosen_flavors, fresh_database
+
+_PAGES = [page for page in pages() if runs(page)]
+_CONSOLE = re.compile(r"\$ (pip install |git clone |cd |\./dev |sudo systemctl |python3? -m venv )")
+
+
+def _environment(folder: Path, **more: str) -> dict[str, str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
+    paths = os.pathsep.join([str(Path(sys.executable).parent), plain.get("PATH", "")])
+    return plain | {"PATH": paths, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"} | more
+
+
+def _is_local(page: Path) -> bool:
+    return any("ems local start" in block.text for block in blocks(page) if block.language == "sh")
+
+
+@pytest.fixture
+def one_server(servers: TestServers) -> Database:
+    """One flavor is enough here: the stream's own tests run on all of them."""
+    return servers.database(chosen_flavors()[0])
+
+
+@pytest.fixture
+def reader(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """A reader with a stream of his own: a local one if the page starts it, else an empty, migrated database."""
+    if _is_local(page):
+        folder = tmp_path / "local"
+        stack = LocalStack(folder)
+        yield Reader(tmp_path, _environment(tmp_path, EMS_LOCAL_DIR=str(folder)), lambda: stack.url)
+        stack.stop()
+        return
+    more = {"EMS_REDIS_URL": request.getfixturevalue("redis_url")} if "EMS_REDIS_URL" in page.read_text() else {}
+    with fresh_database(request.getfixturevalue("one_server")) as url:
+        with Store(url).session() as session:
+            migrate(session)
+        yield Reader(tmp_path, _environment(tmp_path, EMS_URL=url, **more), lambda: url)
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(ROOT)) for page in _PAGES])
+def test_every_snippet_of_the_page_runs(page: Path, reader: Reader) -> None:
+    if needs_commands(page) and (find_spec("emsworker.cli.main") is None or shutil.which("bash") is None):
+        pytest.skip("the ems command is not part of this installation")
+    reader.follow(page)
+
+
+def test_the_quickstart_and_the_how_tos_are_among_them() -> None:
+    names = {page.name for page in _PAGES}
+    assert {"README.md", "quickstart.md", "tasks.md", "transactions.md", "retries.md"} <= names
+
+
+@pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
+def test_what_is_only_shown_is_an_installation_or_a_command_of_dev(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "console":
+            for line in block.text.splitlines():
+                assert _CONSOLE.match(line), f"{page.name} shows {line!r}, which no test runs"
