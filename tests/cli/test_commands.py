@@ -1,6 +1,9 @@
 """The commands on real servers: their effects, their JSON, their errors."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from emsworker import Ems as App
 from emsworker.local import Database as Server
 from emsworker.store.database import Database
-from tests.support.commands import Ems
+from tests.support.commands import Ems, environment
 from tests.support.servers import connect
 
 
@@ -189,6 +192,25 @@ def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:
     assert rows(url, "SELECT COUNT(*), COUNT(DISTINCT body) FROM ems_message") == [(1203, 1203)]
     bad = ems("send", "t", "-", "--lines", stdin="1\n" * 500 + "{\n")
     assert bad.code == 2 and "Line 501 is no JSON" in bad.err and "500 messages" in bad.err
+
+
+def test_progress_is_shown_on_a_terminal_only(ems: Ems, tmp_path: Path) -> None:
+    (tmp_path / "many.jsonl").write_text("1\n" * 600)
+    command = ["send", "t", "@many.jsonl", "--lines", "--json"]
+    assert ems.ok(*command).err == ""
+    reader, terminal = os.openpty()
+    environ = environment(ems.environ)
+    done = subprocess.run(
+        [sys.executable, "-m", "emsworker", *command],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    assert json.loads(done.stdout) == {"topic": "t", "sent": 600}  # the bar is on stderr
+    assert b"Sending to t" in os.read(reader, 65536)
+    os.close(reader)
 
 
 def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
