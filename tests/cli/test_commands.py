@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems as App
+from emsworker.core.errors import StoreUnavailable
 from emsworker.local import Database as Server
 from emsworker.store.database import Database
 from tests.support.commands import Ems, environment
@@ -311,7 +312,7 @@ def test_probes_change_nothing(ems: Ems, url: str) -> None:
 # -- ems local ---------------------------------------------------------------------------------------------------------
 
 
-def test_local_stream(bare: Ems) -> None:
+def test_local_stream(bare: Ems, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bare("local", "url").code == 1
     assert bare("local", "status").code == 1
     try:
@@ -325,3 +326,6 @@ def test_local_stream(bare: Ems) -> None:
     finally:
         bare.ok("local", "stop")
     assert "`ems local start`" in bare("topics", "list").err
+    monkeypatch.setenv("EMS_LOCAL_DIR", bare.environ["EMS_LOCAL_DIR"])
+    with pytest.raises(StoreUnavailable, match="ems local start"):
+        _ = App("x").url  # its address is known, but nobody answers there

@@ -124,21 +124,24 @@ def test_traces_equal_a_recount(worked: Ems, url: str, app: App) -> None:
     monitoring = Monitoring(app)
     messages = rows(url, "SELECT `partition`, `offset`, body FROM ems_message")
     assert len(messages) == COUNT
+    attempts = rows(url, "SELECT `partition`, `offset`, attempt, outcome FROM ems_attempt ORDER BY ended_at, attempt")
+    stats = "ems_claim c JOIN ems_group g ON g.id = c.group_id AND g.name = 'stats'"
+    owners = rows(
+        url,
+        "SELECT m.`partition`, m.`offset`, c.client_id FROM ems_message m "
+        f"JOIN ({stats}) ON c.`partition` = m.`partition` AND m.`offset` BETWEEN c.lo AND c.hi",
+    )
+    owner_of = {row[:2]: row[2] for row in owners}
+    assert len(owners) == len(owner_of) == COUNT
     for partition, offset, body in messages:
         number = int(bytes(body))  # type: ignore[call-overload]
         trace = monitoring.trace_at("orders", int(str(partition)), int(str(offset)))
         found = {one.group.name: one for one in trace.groups}
         assert found["mail"].state == expected_state(number), number
         assert (found["stats"].state, found["idle"].state) == ("done", "unclaimed")
-        where = f"`partition` = {partition} AND `offset` = {offset}"
-        attempts = rows(url, f"SELECT attempt, outcome FROM ems_attempt WHERE {where} ORDER BY ended_at, attempt")
-        assert [(one.attempt, one.outcome.value) for one in found["mail"].history.attempts] == attempts
-        claim = rows(
-            url,
-            f"SELECT c.client_id FROM ems_claim c JOIN ems_group g ON g.id = c.group_id AND g.name = 'stats' "
-            f"WHERE c.`partition` = {partition} AND c.lo <= {offset} AND c.hi >= {offset}",
-        )
-        assert [(found["stats"].client_id,)] == claim
+        assert found["stats"].client_id == owner_of[partition, offset]
+        told = [(one.attempt, one.outcome.value) for one in found["mail"].history.attempts]
+        assert told == [row[2:] for row in attempts if row[:2] == (partition, offset)]
 
 
 def test_the_trace_command(worked: Ems, url: str) -> None:
