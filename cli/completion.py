@@ -13,7 +13,7 @@ from .common import stream_options
 @stream_options
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL for ems.
+    """Print the shell's completion script for ems.
 
     \b
     bash:  echo 'eval "$(ems completion bash)"' >> ~/.bashrc

@@ -156,6 +156,7 @@ class Supervisor:
             )
         finally:
             os.close(writer)
+        os.set_blocking(reader, False)  # what a child has forked keeps its end open beyond the child's death
         slot.status = os.fdopen(reader, "rb", buffering=0)
         slot.ready = slot.restarting = False
         slot.started_at = ticks()
@@ -225,7 +226,10 @@ class Supervisor:
     def _on_status(self, slot: _Slot) -> None:
         """A child says "ready", or what is wrong; or it has closed its pipe."""
         assert slot.status is not None
-        said = os.read(slot.status.fileno(), 65536).decode(errors="replace")
+        try:
+            said = os.read(slot.status.fileno(), 65536).decode(errors="replace")
+        except BlockingIOError:
+            return
         if not said:
             self._close_status(slot)
         for text in filter(None, said.split("\0")):

@@ -1,14 +1,18 @@
 """The commands on real servers: their effects, their JSON, their errors."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from emsworker import Ems as App
+from emsworker.core.errors import StoreUnavailable
 from emsworker.local import Database as Server
 from emsworker.store.database import Database
-from tests.support.commands import Ems
+from tests.support.commands import Ems, environment
 from tests.support.servers import connect
 
 
@@ -191,6 +195,25 @@ def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:
     assert bad.code == 2 and "Line 501 is no JSON" in bad.err and "500 messages" in bad.err
 
 
+def test_progress_is_shown_on_a_terminal_only(ems: Ems, tmp_path: Path) -> None:
+    (tmp_path / "many.jsonl").write_text("1\n" * 600)
+    command = ["send", "t", "@many.jsonl", "--lines", "--json"]
+    assert ems.ok(*command).err == ""
+    reader, terminal = os.openpty()
+    environ = environment(ems.environ)
+    done = subprocess.run(
+        [sys.executable, "-m", "emsworker", *command],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    assert json.loads(done.stdout) == {"topic": "t", "sent": 600}  # the bar is on stderr
+    assert b"Sending to t" in os.read(reader, 65536)
+    os.close(reader)
+
+
 def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
     cases = [
         (["t", "no json"], 2, "--text"),
@@ -289,7 +312,7 @@ def test_probes_change_nothing(ems: Ems, url: str) -> None:
 # -- ems local ---------------------------------------------------------------------------------------------------------
 
 
-def test_local_stream(bare: Ems) -> None:
+def test_local_stream(bare: Ems, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bare("local", "url").code == 1
     assert bare("local", "status").code == 1
     try:
@@ -303,3 +326,6 @@ def test_local_stream(bare: Ems) -> None:
     finally:
         bare.ok("local", "stop")
     assert "`ems local start`" in bare("topics", "list").err
+    monkeypatch.setenv("EMS_LOCAL_DIR", bare.environ["EMS_LOCAL_DIR"])
+    with pytest.raises(StoreUnavailable, match="ems local start"):
+        _ = App("x").url  # its address is known, but nobody answers there

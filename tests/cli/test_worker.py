@@ -159,3 +159,35 @@ def test_sighup_restarts_the_children(ems: Ems) -> None:
 def test_json_is_json(ems: Ems) -> None:
     for command in (["topics", "list"], ["groups", "list"], ["clients"], ["dead", "list"], ["check"], ["migrate"]):
         json.loads(ems.ok(*command, "--json").out)
+
+
+def test_what_a_handler_leaves_behind_does_not_hold_the_worker_up(ems: Ems) -> None:
+    """A forked process keeps the pipes of the child that made it."""
+    ems.write(
+        "forks.py",
+        """
+        import os, signal, time
+        from pathlib import Path
+        from emsworker import Ems
+
+        app = Ems("forks")
+
+        @app.task(name="leave")
+        def leave():
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            Path("pid.txt").write_text(str(pid))
+        """,
+    )
+    with ems.running("worker", "-A", "forks", "-p", "1", "-t", "1") as worker:
+        worker.wait_ready()
+        ems.ok("send", "default", "[]", "--task", "leave")
+        left = ems.folder / "pid.txt"
+        wait_for(lambda: left.exists() and left.read_text(), worker.tell)
+        try:
+            assert worker.stop() == 0
+            os.kill(int(left.read_text()), 0)  # it was there all the time
+        finally:
+            os.kill(int(left.read_text()), signal.SIGKILL)
