@@ -101,10 +101,11 @@ SELECT `partition`, `offset`, careful INTO @ems_p, @ems_old, @ems_careful FROM e
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) ORDER BY due_at LIMIT 1
 
 -- name: take_due_retries
--- Of one partition; a careful one is taken alone, so that a crash names it exactly.
+-- Of one partition; a careful one is taken alone, so that a crash names it exactly. Only for a client whose lease is good.
 UPDATE ems_retry SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
 AND careful = @ems_careful AND (careful = 0 OR `offset` = @ems_old)
+AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 ORDER BY due_at LIMIT %(batch)s
 
 -- name: insert_retry_claim
@@ -131,9 +132,15 @@ SELECT `partition`, lo, hi, careful FROM ems_claim WHERE state = 'start' AND gro
 
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.
-(SELECT 0, group_id, 0, 0, 0 FROM ems_claim WHERE state = 'waiting' AND group_id IN %(group_ids)s LIMIT 1)
+-- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer.
+(SELECT 0, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+  AND (SELECT c.lo FROM ems_claim c WHERE c.state = 'waiting' AND c.group_id = g.id LIMIT 1) IS NOT NULL)
 UNION ALL
-(SELECT DISTINCT 1, group_id, 0, 0, 0 FROM ems_retry WHERE group_id IN %(group_ids)s AND claim_id IS NULL AND due_at <= NOW(6))
+(SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+  AND (SELECT r.`offset` FROM ems_retry r WHERE r.group_id = g.id AND r.claim_id IS NULL AND r.due_at <= NOW(6)
+    ORDER BY r.due_at LIMIT 1) IS NOT NULL)
 UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, w.head FROM (
   SELECT c.group_id, c.`partition`, c.next_offset,

@@ -6,12 +6,13 @@ LEFT JOIN ems_group g ON g.id = c.group_id
 WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < NOW(6))
 
 -- name: lock_lost
--- Looked at again under the lock: the owner may have come back in between.
+-- Looked at again under the lock: the owner may have come back in between. Whoever holds the lock just now is recovering
+-- or finishing the claim, so there is nothing to wait for; a beat that waits would lose its lead.
 SELECT c.hi, c.done_to, c.running, c.source, c.careful, c.client_id,
   NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)), c.deadline_at < NOW(6)
 FROM ems_claim c
 WHERE c.group_id = %(group_id)s AND c.`partition` = %(partition)s AND c.lo = %(lo)s AND c.claim_id = %(claim_id)s AND c.state = 'start'
-FOR UPDATE
+FOR UPDATE SKIP LOCKED
 
 -- name: truncate_claim
 UPDATE ems_claim SET state = 'done', hi = %(done_to)s, progress_at = NOW(6)

@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("on_error", "shrug"), ("batch", -1), ("batch", "5"), ("batch", True), ("max_attempts", 0), ("max_attempts", "3"),
-        ("max_attempts", 70000), ("timeout_s", 0), ("timeout_s", "1s"), ("soft_time_limit_s", -1), ("ladder", "1x"),
+        ("on_error", "shrug"), ("batch", -1), ("batch", "5"), ("batch", True), ("max_attempts", 0),
+        ("max_attempts", "3"), ("max_attempts", 70000), ("timeout_s", 0), ("timeout_s", "1s"),
+        ("soft_time_limit_s", -1), ("ladder", "1x"),
         ("hard_time_limit_s", float("nan")), ("hard_time_limit_s", float("inf")), ("colour", "red"),
     ],
 )  # fmt: skip
@@ -75,7 +76,7 @@ def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
     route = app.routes["default", "workers"]
     sent = message(app, b'[[1],{"b":2}]', b'{"ems-task":"add"}')
     assert route.resolve(sent).call(sent) == (3, "add", 1)
-    with pytest.raises(UnknownTask, match="'sub' is not known to this worker.*add"):
+    with pytest.raises(UnknownTask, match=r"'sub' is not known to this worker.*add"):
         route.resolve(message(app, b"[]", b'{"ems-task":"sub"}'))
     with pytest.raises(UnknownTask, match="names no task"):
         route.resolve(message(app, b"[]"))
