@@ -179,10 +179,10 @@ def test_w11_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems
 
 def test_w11_or_refused(stream: Stream) -> None:
     app = stream.app(auto_create=False)
-    with pytest.raises(UnknownTopic, match="'new'.*auto_create"):
+    with pytest.raises(UnknownTopic, match=r"'new'.*auto_create"):
         app.send("new", 1)
     topic = stream.topic("there")
-    with pytest.raises(UnknownGroup, match="'g'.*auto_create"):
+    with pytest.raises(UnknownGroup, match=r"'g'.*auto_create"):
         app.catalog.group(topic, "g")
     assert stream.rows("SELECT name FROM ems_topic") == [("there",)]
     assert stream.rows("SELECT name FROM ems_group") == []

@@ -302,8 +302,8 @@ def test_another_migration_is_waited_for(database: str) -> None:
 
 
 def _waits_for_a_lock(url: str) -> bool:
+    waiting = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE %s AND INFO LIKE %s"
     with connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND INFO LIKE %s",
-                       ("SELECT GET_LOCK%",))  # fmt: skip
+        cursor.execute(waiting, ("%lock%", "SELECT GET_LOCK%"))
         row = cursor.fetchone()
         return row is not None and row[0] > 0
