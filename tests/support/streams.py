@@ -86,6 +86,15 @@ class Stream:
         """The first value of the first row."""
         return self.rows(statement, *values)[0][0]
 
+    def explain(self, statement: str, args: dict[str, Any]) -> list[dict[str, Any]]:
+        """The server's plan of one of our statements, on our session."""
+        text = self.session.mogrify(f"EXPLAIN FORMAT=TRADITIONAL {statement}", args)
+        if "mariadb" in str(self.value("SELECT VERSION()")).lower():
+            text = text.replace("FORMAT=TRADITIONAL ", "")
+        cursor = self.session._open().cursor(pymysql.cursors.DictCursor)
+        cursor.execute(text)
+        return list(cursor.fetchall())
+
     def status(self, *names: str) -> dict[str, int]:
         """Counters of the whole server."""
         found = self.rows(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({','.join(['%s'] * len(names))})", *names)
