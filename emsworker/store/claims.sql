@@ -98,7 +98,7 @@ AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.e
 
 -- name: find_due_retry
 SELECT `partition`, `offset`, careful INTO @ems_p, @ems_old, @ems_careful FROM ems_retry FORCE INDEX (due)
-WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) ORDER BY group_id, claim_id, due_at LIMIT 1
+WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_retries
 -- Of one partition; a careful one is taken alone, so that a crash names it exactly. Only for a client whose lease is good.
@@ -106,7 +106,7 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
 AND careful = @ems_careful AND (careful = 0 OR `offset` = @ems_old)
 AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
-ORDER BY group_id, claim_id, due_at LIMIT %(batch)s
+LIMIT %(batch)s
 
 -- name: insert_retry_claim
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
@@ -135,15 +135,14 @@ SELECT `partition`, lo, hi, careful FROM ems_claim WHERE state = 'start' AND gro
 -- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
 -- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
 -- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
--- whole index, or MySQL sorts.
+-- whole index, or MySQL sorts; where a NULL is in it, MariaDB sorts then: retries come in the order of the forced index.
 (SELECT 0, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
   WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
   AND (SELECT c.lo FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id LIMIT 1) IS NOT NULL)
 UNION ALL
 (SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
   WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
-  AND (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL
-    ORDER BY r.group_id, r.claim_id, r.due_at LIMIT 1) <= NOW(6))
+  AND (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1) <= NOW(6))
 UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, w.head FROM (
   SELECT c.group_id, c.`partition`, c.next_offset, COALESCE(

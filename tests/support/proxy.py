@@ -69,6 +69,7 @@ class Proxy:
 
     def _downstream(self, server: socket.socket, client: socket.socket, deaf: threading.Event) -> None:
         try:
+            client.sendall(_without_tls(server.recv(_CHUNK)))
             while data := server.recv(_CHUNK):
                 if deaf.is_set():
                     break
@@ -82,6 +83,12 @@ class Proxy:
         """Cut everything."""
         self._listener.close()
         _shut(*self._open)
+
+
+def _without_tls(greeting: bytes) -> bytes:
+    """The server's greeting without the offer of TLS, so that packets can be read."""
+    flags = greeting.index(0, 5) + 1 + 4 + 8 + 1  # after the version: thread id, challenge, filler
+    return greeting[: flags + 1] + bytes([greeting[flags + 1] & ~0x08]) + greeting[flags + 2 :]
 
 
 def _shut(*sockets: socket.socket) -> None:

@@ -64,7 +64,7 @@ class Stream:
 
     def app(self, **settings: Any) -> Ems:
         """A new app on this database."""
-        app = Ems("test", url=self.url, **settings)
+        app = Ems("test", **{"url": self.url, **settings})
         self.apps.append(app)
         return app
 
