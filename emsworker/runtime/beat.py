@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 
 from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
 from emsworker.runtime.runnable import Runnable
 from emsworker.store import clients, recovery
 from emsworker.store.database import Database
@@ -75,8 +76,10 @@ class Beat(Runnable):
             if self.leading:
                 for duty in DUTIES:
                     duty(self._session, self._settings)
-        except (ConnectionLost, Conflict) as error:
+        except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("the beat missed a turn: %s", error)
+        except Exception:  # a row that it cannot bear must not take the worker down, and every other worker after it
+            log.exception("the beat missed a turn")
         self.sleep(self._settings.beat_s)
 
     def shut_down(self) -> None:

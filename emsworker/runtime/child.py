@@ -50,6 +50,7 @@ class ChildSpec:
         name: of the worker, for people.
         log_level: of the standard logging module.
         parent: end when this descriptor closes: its other end is the supervisor.
+        status: the descriptor on which to tell the supervisor ``ready``, or why there is nothing to run.
     """
 
     app: str
@@ -61,10 +62,16 @@ class ChildSpec:
     log_level: str
     parent: int
     url: str | None = None
+    status: int = -1
 
     def to_json(self) -> str:
         """For the command line."""
         return json.dumps(asdict(self))
+
+    def tell(self, line: str) -> None:
+        """Tell the supervisor; standard output belongs to the tasks."""
+        with contextlib.suppress(BrokenPipeError):  # it has died; the child finds out by itself
+            os.write(self.status, line.encode() + b"\n")
 
     @classmethod
     def from_json(cls, text: str) -> ChildSpec:
@@ -94,7 +101,7 @@ class Child:
         self._start(app)
         for hook in hooks(app.middleware, "on_process_start"):
             hook()
-        print("ready", flush=True)
+        self._spec.tell("ready")
         self._wait()
         for hook in hooks(app.middleware, "on_process_stop"):
             hook()
@@ -202,6 +209,8 @@ class Child:
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
+        for consumer in self._consumers:
+            consumer.stop()  # none of them may take a new claim while the others' are given back
         self._completer.give_everything_back()
         self._lease.abandon()
         logging.shutdown()
@@ -232,10 +241,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return Child(spec).run()
     except StoreUnavailable as error:
-        print(f"Error: {error}", file=sys.stderr)
+        spec.tell(f"Error: {error}")
         return FAILED
     except (EmsError, ConfigError) as error:
-        print(f"Error: {error}", file=sys.stderr)
+        spec.tell(f"Error: {error}")
         return USAGE
 
 

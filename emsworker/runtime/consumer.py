@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emsworker.core.batching import BatchSizer
 from emsworker.core.clock import ticks
@@ -20,6 +20,7 @@ from emsworker.runtime.executor import Executor
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
+from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import claims, clients
 from emsworker.store.claims import Flush, Taker
@@ -60,6 +61,7 @@ class Shared:
     lease: LeaseKeeper
     scout: Scout
     completer: Completer
+    turns: Turns = field(default_factory=Turns)
 
 
 class Consumer(Runnable):
@@ -78,11 +80,17 @@ class Consumer(Runnable):
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
+        self._in_doubt = False  # the last packet may have taken a claim that nobody knows of
         settings = shared.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.duties}
         self._executors = {
             group_id: Executor(
-                duty.route, duty.ladder(settings.jitter), shared.middleware, self._session, self._may_go_on
+                duty.route,
+                duty.ladder(settings.jitter),
+                shared.middleware,
+                self._session,
+                self._may_go_on,
+                shared.turns,
             )
             for group_id, duty in shared.duties.items()
         }
@@ -91,6 +99,8 @@ class Consumer(Runnable):
     def step(self) -> None:
         """Take one claim and work through it; a lost connection is no reason to die."""
         try:
+            if self._in_doubt:
+                self._start_anew()
             if self._generation != self._shared.lease.generation or self._client_id is None:
                 self._register()
             if not self._shared.lease.good:
@@ -99,7 +109,9 @@ class Consumer(Runnable):
             self._take_and_run()
         except (ConnectionLost, Conflict) as error:
             log.warning("%s lost its connection: %s", self.name, error)
-            self._start_anew()
+            if self._in_doubt or self._client_id is None:
+                self.sleep(_AWAY_S)
+            self._in_doubt = self._client_id is not None
 
     def _register(self) -> None:
         self._before = None
@@ -108,7 +120,8 @@ class Consumer(Runnable):
         self.registered.set()
 
     def _may_go_on(self) -> bool:
-        return not self.stopping.is_set() and self._shared.lease.good
+        lease = self._shared.lease
+        return not self.stopping.is_set() and lease.good and lease.generation == self._generation
 
     # -- one claim -----------------------------------------------------------------------------------------------------
 
@@ -185,17 +198,15 @@ class Consumer(Runnable):
 
         Whether the lost packet took a claim cannot be known; if it did, the beat finds it orphaned and gives it back,
         without charging anybody. What was done is written first, under the old identity: if the lost packet had
-        written it already, the fence refuses, and all is well too.
+        written it already, the fence refuses, and all is well too. Until the old identity is given up nothing is taken
+        under it: a claim that its owner does not know of would look alive until its deadline.
         """
-        try:
-            self._write_before()
-            old, self._client_id = self._client_id, None
-            if old is not None:
-                self._shared.lease.leave(old)
-                clients.deregister(self._session, [old])
-        except (ConnectionLost, Conflict):
-            self._session.drop()
-            self.sleep(_AWAY_S)
+        self._write_before()
+        if self._client_id is not None:
+            self._shared.lease.leave(self._client_id)
+            clients.deregister(self._session, [self._client_id])
+        self._client_id = None
+        self._in_doubt = False
 
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""

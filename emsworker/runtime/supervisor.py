@@ -16,7 +16,6 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import IO
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
@@ -43,8 +42,10 @@ class _Slot:
     number: int
     process: subprocess.Popen[bytes] | None = None
     process_id: str = ""
-    output: IO[bytes] | None = None
+    status: int | None = None
     ready: bool = False
+    told: bool = False
+    error: str = ""
     started_at: float = 0.0
     start_at: float = 0.0
     crashes: int = 0
@@ -107,8 +108,8 @@ class Supervisor:
         """Replace the children one after the other's end, gracefully: the code has changed."""
         log.info("restarting the children")
         for slot in self._slots:
-            if slot.alive and slot.process is not None:
-                slot.process.send_signal(signal.SIGTERM)
+            if slot.alive:
+                self._tell(slot, signal.SIGTERM)
 
     # -- children ------------------------------------------------------------------------------------------------------
 
@@ -119,13 +120,14 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.process_id = uuid.uuid4().hex
-        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader)
+        slot.status, status = os.pipe()
+        os.set_blocking(slot.status, False)
+        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=status)
         command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
-        slot.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=[self._alive_reader]
-        )
-        slot.output = slot.process.stdout
-        slot.ready = False
+        slot.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[self._alive_reader, status])
+        os.close(status)
+        slot.ready = slot.told = False
+        slot.error = ""
         slot.started_at = ticks()
         log.info("started child %d as process %d", slot.number, slot.process.pid)
 
@@ -137,25 +139,26 @@ class Supervisor:
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
         pid, slot.process = slot.process.pid, None
-        if slot.output is not None:
-            slot.output.close()
-            slot.output = None
-        if code != 0:
+        self._hear(slot)
+        if slot.status is not None:
+            os.close(slot.status)
+            slot.status = None
+        well = code == 0 and slot.told  # a task may have called os._exit(0)
+        if not well:
             self._end_leases(slot.process_id)
-        if self._stopping or code == 0:
+        if self._stopping or well:
             slot.start_at = 0.0
             return
+        if slot.error:
+            print(slot.error, file=sys.stderr, flush=True)
         if code == USAGE and not slot.ready:
             self._exit_code = USAGE  # the child has said what is wrong; another would fail alike
             self._stop(signal.SIGTERM)
             return
-        slot.start_at = ticks() + self._backoff(slot, code)
+        pause_s = self._backoff(slot, code)
+        slot.start_at = ticks() + pause_s
         log.warning(
-            "child %d (process %d) ended with %s; the next starts in %.1f s",
-            slot.number,
-            pid,
-            _meaning(code),
-            slot.start_at - ticks(),
+            "child %d (process %d) ended with %s; the next starts in %.1f s", slot.number, pid, _meaning(code), pause_s
         )
 
     def _backoff(self, slot: _Slot, code: int) -> float:
@@ -173,31 +176,33 @@ class Supervisor:
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        outputs = {slot.output.fileno(): slot for slot in self._slots if slot.output is not None}
-        ready, _, _ = select.select([self._signals, *outputs], [], [], _LOOK_S)
+        told = {slot.status: slot for slot in self._slots if slot.status is not None}
+        ready, _, _ = select.select([self._signals, *told], [], [], _LOOK_S)
         for source in ready:
-            if source in outputs:
-                self._on_output(outputs[source])
+            if source in told:
+                self._hear(told[source])
             else:
                 for number in os.read(self._signals, 16):
                     self._on_signal(number)
 
-    def _on_output(self, slot: _Slot) -> None:
-        assert slot.output is not None
-        text = os.read(slot.output.fileno(), 65536)
-        if not text:
-            slot.output.close()
-            slot.output = None
+    def _hear(self, slot: _Slot) -> None:
+        """Read what a child has to tell; an end of file closes the pipe."""
+        if slot.status is None:
             return
-        if not slot.ready and text.startswith(b"ready\n"):
+        try:
+            text = os.read(slot.status, 65536).decode(errors="replace").strip()
+        except BlockingIOError:
+            return
+        if text == "ready":
             slot.ready = True
-            text = text.removeprefix(b"ready\n")
             if not self._told_ready and all(other.ready for other in self._slots):
                 self._told_ready = True
                 self._on_ready([other.process.pid for other in self._slots if other.process is not None])
-        if text:
-            sys.stdout.buffer.write(text)  # what tasks print
-            sys.stdout.flush()
+        elif text:
+            slot.error = text
+        else:
+            os.close(slot.status)
+            slot.status = None
 
     def _catch_signals(self) -> None:
         os.set_blocking(self._signal_in, False)
@@ -222,8 +227,13 @@ class Supervisor:
         self._kill_at = ticks() + grace + _GRACE_S
         log.info("stopping%s", " at once" if number == signal.SIGQUIT else "; running messages finish first")
         for slot in self._slots:
-            if slot.alive and slot.process is not None:
-                slot.process.send_signal(number)
+            if slot.alive:
+                self._tell(slot, number)
+
+    def _tell(self, slot: _Slot, number: signal.Signals) -> None:
+        if slot.process is not None:
+            slot.told = True
+            slot.process.send_signal(number)
 
     def _kill_rest(self) -> None:
         for slot in self._slots:

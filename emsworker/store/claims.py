@@ -261,7 +261,7 @@ def give_back(session: Session, progress: Flush, last: int, *, careful: bool = F
             packet.commit()
             _send_fenced(packet)
             return
-        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last})
+        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
         packet.assert_one_matched()
         if claim.source is ClaimSource.RETRY:
             packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
@@ -277,7 +277,14 @@ def give_back(session: Session, progress: Flush, last: int, *, careful: bool = F
         packet.commit()
         _send_fenced(packet)
 
-    session.again_on_conflict(attempt)
+    try:
+        session.again_on_conflict(attempt)
+    except FenceLost:
+        # An earlier try may have been committed though its answer was lost: to return the rest again would double it.
+        ends = session.rows(_SQL.get_end, _fence(claim))
+        if last == claim.hi or not ends or ends[0][0] != last:
+            raise
+        flush(session, progress)
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
@@ -307,7 +314,7 @@ def take_range(
 
 
 def take_waiting(session: Session, taker: Taker, before: Flush | None = None) -> Claim | None:
-    """Adopt a claim that its owner gave back or lost.
+    """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
@@ -315,8 +322,10 @@ def take_waiting(session: Session, taker: Taker, before: Flush | None = None) ->
 
     def add(packet: Packet) -> None:
         packet.add(_SQL.find_waiting, taker.args)
+        packet.add(_SQL.cut_waiting, taker.args)
         packet.add(_SQL.adopt_waiting, taker.args)
         packet.add(_SQL.keep_if_claimed)
+        packet.add(_SQL.add_rest, taker.args | {"rest_id": new_claim_id()})
 
     return _take(session, taker, before, add)
 

@@ -14,6 +14,7 @@ import pymysql
 from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 
+from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
@@ -147,6 +148,9 @@ class Session:
     def _mapped_errors(self) -> Iterator[None]:
         try:
             yield
+        except SoftTimeLimitExceeded:
+            self.drop()  # raised from outside, in a handler that sends; it may have cut a packet in two
+            raise
         except Exception as error:
             meaning = translate(error)
             if isinstance(meaning, ConnectionLost):
@@ -157,7 +161,7 @@ class Session:
                 raise
             raise meaning from error
         except BaseException:
-            self.drop()  # an exception from outside (a signal, a soft time limit) may have cut a packet in two
+            self.drop()  # the same for a signal's
             raise
 
     def transaction(self, work: Callable[[Session], T]) -> T:
@@ -215,6 +219,11 @@ class Session:
     def connected(self) -> bool:
         """Whether there is a connection (it may have died without our knowledge)."""
         return self._connection is not None and self._pid == os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection has not been seen to die."""
+        return self._connection is not None and self._connection.open
 
     @property
     def in_transaction(self) -> bool:

@@ -16,7 +16,7 @@ from tests.support.worker import Program
 
 ACTOR = "tests.process.apps.actor:app"
 _TABLES = (
-    "CREATE TABLE effect (id INT PRIMARY KEY AUTO_INCREMENT, n INT NOT NULL, pid INT NOT NULL, KEY n (n)) ENGINE=InnoDB",
+    "CREATE TABLE effect (id INT PRIMARY KEY AUTO_INCREMENT, n INT NOT NULL, pid INT NOT NULL, KEY (n)) ENGINE=InnoDB",
     "CREATE TABLE account (id INT PRIMARY KEY, amount INT NOT NULL) ENGINE=InnoDB",
 )
 
@@ -87,7 +87,9 @@ class Stream:
 
     def open_claims(self) -> list[tuple[Any, ...]]:
         """Claims that are not finished."""
-        return self.rows("SELECT group_id, lo, hi, done_to, state, source, client_id FROM ems_claim WHERE state <> 'done'")
+        return self.rows(
+            "SELECT group_id, lo, hi, done_to, state, source, client_id FROM ems_claim WHERE state <> 'done'"
+        )
 
     def wait_settled(self, timeout_s: float = 20) -> None:
         """Wait until nothing is left to do: no lag, no open claim, no retry."""

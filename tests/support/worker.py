@@ -105,7 +105,7 @@ class Program:
         return self.wait()
 
     def kill_all(self) -> None:
-        """kill -9 of the supervisor and of all its children at once."""
+        """Kill -9 of the supervisor and of all its children at once."""
         pids = [self.pid, *_children_of(self.pid)]
         for pid in pids:
             kill(pid, signal.SIGKILL)
