@@ -135,8 +135,7 @@ class Consumer(Runnable):
         try:
             claim = self._take(lead)
         except FenceLost:
-            log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
-            self._before = None
+            self._note_lost()
             return
         self._before = None
         if claim is None:
@@ -172,10 +171,13 @@ class Consumer(Runnable):
             if finished:
                 self._sizers[claim.group_id].record(len(claim.messages), ticks() - began)
                 self._before = work.finish()
+                self._in_doubt |= self._before is None
             else:
+                self._in_doubt |= work.lost
                 work.give_back(self._session)
         except FenceLost:
             log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
+            self._in_doubt = True
         except ConnectionLost:
             self._before = work.unfinished()
             raise
@@ -188,8 +190,14 @@ class Consumer(Runnable):
         try:
             claims.flush(self._session, self._before)
         except FenceLost:
-            log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+            self._note_lost()
         self._before = None
+
+    def _note_lost(self) -> None:
+        """The claim is somebody else's, or its state is not what we know: give up the identity and so the claim."""
+        log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+        self._before = None
+        self._in_doubt = self._client_id is not None
 
     # -- trouble and the end -------------------------------------------------------------------------------------------
 

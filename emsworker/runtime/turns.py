@@ -12,7 +12,7 @@ _TURN_S = 1.0
 
 
 class Turns:
-    """Lets one message run alone for its first second; most poison kills sooner, and slow tasks must not wait longer."""
+    """Lets one message run alone for its first second: poison mostly kills sooner, others wait no longer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

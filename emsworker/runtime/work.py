@@ -119,6 +119,7 @@ class Work:
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
+            was=self._written_to,
         )
 
     @property

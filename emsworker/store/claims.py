@@ -30,6 +30,7 @@ class Flush:
 
     Args:
         done_to: the last finished offset.
+        was: the one that was written before, as far as its owner knows; ``None`` to write in any case.
         running: the message that is being started, told only while the claim is careful.
         timeout_s: how long the running message may take from now on.
         finished: all of the claim is done.
@@ -45,6 +46,7 @@ class Flush:
     finished: bool = False
     done_offsets: Sequence[tuple[int, int]] = ()
     failures: Sequence[Failure] = ()
+    was: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,13 @@ def flush(session: Session, progress: Flush) -> None:
         packet.commit()
         _send_fenced(packet)
 
-    session.again_on_conflict(attempt)
+    try:
+        session.again_on_conflict(attempt)
+    except FenceLost:
+        # An earlier try may have been committed though its answer was lost.
+        ends = session.rows(_SQL.get_end, _fence(progress.claim))
+        if progress.finished or progress.was == progress.done_to or not ends or ends[0][1] != progress.done_to:
+            raise
 
 
 def commit_with(session: Session, progress: Flush) -> None:
@@ -144,6 +152,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     """Append the statements of a flush to an open transaction: first the fence, then what went wrong."""
     claim = progress.claim
     args = _fence(claim) | {"done_to": progress.done_to, "timeout_s": progress.timeout_s, "running": progress.running}
+    args["was"] = progress.was
     if progress.finished and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.end_retry_claim, args)
     else:

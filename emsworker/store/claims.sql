@@ -1,9 +1,10 @@
 -- name: move_watermark
--- Finish as the owner: a zombie's update matches no row, and its transaction rolls back.
+-- Finish as the owner: a zombie's update matches no row, and its transaction rolls back. So does one that was made
+-- before another whose answer was lost: it would move the watermark back, and a transactional effect would be repeated.
 UPDATE ems_claim SET done_to = %(done_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
   deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
-AND client_id = %(client_id)s AND state = 'start'
+AND client_id = %(client_id)s AND state = 'start' AND (%(was)s IS NULL OR done_to = %(was)s)
 
 -- name: end_retry_claim
 -- A claim of retries leaves no log row: ems_attempt tells what became of each message.
@@ -18,8 +19,8 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AN
 AND client_id = %(client_id)s AND state = 'start' AND hi = %(was_hi)s
 
 -- name: get_end
--- Where a claim ends by now, if it is still its owner's.
-SELECT hi FROM ems_claim
+-- Where a claim ends and how far it has come by now, if it is still its owner's.
+SELECT hi, done_to FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
