@@ -248,12 +248,12 @@ class Ems:
             return self.settings.url
         from emsworker.local.stack import LocalStack
 
-        url = LocalStack().url
-        if url is None:
+        stack = LocalStack()
+        if not stack.database.alive:
             raise StoreUnavailable(
                 "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
             )
-        return url
+        return stack.url
 
     @property
     def redis_url(self) -> str | None:

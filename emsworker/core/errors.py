@@ -52,6 +52,14 @@ class GroupInUse(EmsError):
     """The group or topic has live clients or unfinished work, so it is not deleted without force."""
 
 
+class AlreadyExists(EmsError):
+    """A topic or group of that name is there already."""
+
+
+class UnknownMessage(EmsError):
+    """No message, or no dead letter, of that id or place is kept."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 
@@ -82,6 +90,10 @@ class PublishTimeout(StoreUnavailable):
 
 class AccessDenied(EmsError):
     """MySQL refused the user, the password or a privilege."""
+
+
+class ServerTooOld(EmsError):
+    """The server lacks what the protocol needs; MariaDB 10.6 and MySQL 8.0 have it."""
 
 
 class SchemaMissing(EmsError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from emsworker.store.session import Session
 log = logging.getLogger(__name__)
 
 DUTY = "beat"
+_LOOK_S = 0.2
+_LAST_S = 5.0
 
 
 def _recover(session: Session, settings: Settings) -> None:
@@ -90,3 +93,22 @@ class Beat(Runnable):
         except (ConnectionLost, Conflict):
             log.info("could not resign; the lease runs out by itself")
         self._session.close()
+
+
+def run_beat(database: Database, settings: Settings, on_start: Callable[[], None] = lambda: None) -> int:
+    """Keep the beat in this process until SIGTERM or SIGINT; returns the exit code. For the main thread.
+
+    Args:
+        on_start: called when signals are taken care of.
+    """
+    numbers = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # the beat's thread inherits it; we fetch them ourselves
+    beat = Beat(database, settings, lambda name, error: None)
+    beat.start()
+    on_start()
+    while beat.is_alive() and signal.sigtimedwait(numbers, _LOOK_S) is None:
+        pass
+    died = not beat.is_alive()
+    beat.stop()
+    beat.join(_LAST_S)
+    return 1 if died else 0

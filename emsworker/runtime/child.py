@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from emsworker.app import Ems
@@ -33,6 +33,8 @@ from emsworker.wakeup import Listener
 log = logging.getLogger(__name__)
 
 USAGE, FAILED, RECYCLE = 2, 1, 75
+READY = "ready"
+_URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
 _LOOK_S = 0.2
 _SIDES_S = 5.0
 
@@ -50,7 +52,8 @@ class ChildSpec:
         name: of the worker, for people.
         log_level: of the standard logging module.
         parent: end when this descriptor closes: its other end is the supervisor.
-        status: the descriptor on which to tell the supervisor ``ready``, or why there is nothing to run.
+        url, redis_url: addresses that win over the app's own, as ``--url`` does; ``None`` leaves them to the app.
+        status: the descriptor on which to say "ready", or what is wrong.
     """
 
     app: str
@@ -61,23 +64,36 @@ class ChildSpec:
     name: str
     log_level: str
     parent: int
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
+    redis_url: str | None = field(default=None, repr=False)
     status: int = -1
 
     def to_json(self) -> str:
-        """For the command line."""
-        return json.dumps(asdict(self))
+        """For the command line, which everybody on the machine can read: without the passwords in addresses."""
+        return json.dumps(asdict(self) | {"url": None, "redis_url": None})
 
-    def tell(self, line: str) -> None:
-        """Tell the supervisor; standard output belongs to the tasks."""
-        with contextlib.suppress(BrokenPipeError):  # it has died; the child finds out by itself
-            os.write(self.status, line.encode() + b"\n")
+    @property
+    def addresses(self) -> dict[str, str]:
+        """For the environment, which nobody else can read."""
+        if self.url is None:
+            return {}
+        return {_URL: self.url, _REDIS_URL: self.redis_url or ""}
 
     @classmethod
     def from_json(cls, text: str) -> ChildSpec:
         """From the command line."""
         values = json.loads(text)
         return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+
+    def with_addresses(self) -> ChildSpec:
+        """With the addresses that the supervisor gave in the environment; they are taken out of it."""
+        url, redis_url = os.environ.pop(_URL, None), os.environ.pop(_REDIS_URL, None)
+        return replace(self, url=url, redis_url=redis_url or None)
+
+    def tell(self, text: str) -> None:
+        """Say "ready" to the supervisor, or in one line what is wrong."""
+        with contextlib.suppress(BrokenPipeError):  # it is gone; the other pipe says so too
+            os.write(self.status, text.encode()[:60000] + b"\0")
 
 
 class Child:
@@ -97,11 +113,13 @@ class Child:
         """Until told to stop; returns the exit code."""
         self._catch_signals()
         app = load_app(self._spec.app)
+        if self._spec.url is not None:
+            app.settings = replace(app.settings, url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s = app.settings.stop_timeout_s
         self._start(app)
         for hook in hooks(app.middleware, "on_process_start"):
             hook()
-        self._spec.tell("ready")
+        self._spec.tell(READY)
         self._wait()
         for hook in hooks(app.middleware, "on_process_stop"):
             hook()
@@ -229,22 +247,20 @@ class Child:
 
 def main(arguments: Sequence[str]) -> int:
     """The child's entry: errors of the user's making are one line, without a traceback."""
-    spec = ChildSpec.from_json(arguments[0])
+    spec = ChildSpec.from_json(arguments[0]).with_addresses()
     level = getattr(logging, spec.log_level.upper(), logging.INFO)
     logging.basicConfig(
         level=level,
         format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    if spec.url is not None:
-        os.environ["EMS_URL"] = spec.url
     try:
         return Child(spec).run()
     except StoreUnavailable as error:
-        spec.tell(f"Error: {error}")
+        spec.tell(str(error))
         return FAILED
     except (EmsError, ConfigError) as error:
-        spec.tell(f"Error: {error}")
+        spec.tell(str(error))
         return USAGE
 
 

@@ -2,12 +2,17 @@
 
 It imports no task code, so nothing that a task does can take it down. Its children learn of its death by a pipe that
 closes. A child that it saw die has its leases ended at once, so that its work need not wait for them to run out.
+
+Each child has a pipe to tell that it is ready, or in one line why it cannot be; what tasks print goes where the
+supervisor's own output goes. Addresses with passwords reach children in their environment, which nobody else can read,
+never on their command lines.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
@@ -16,11 +21,12 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import IO
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.beat import Beat
-from emsworker.runtime.child import RECYCLE, USAGE, ChildSpec
+from emsworker.runtime.child import READY, RECYCLE, USAGE, ChildSpec
 from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -35,6 +41,10 @@ _GRACE_S = 10.0
 _LAST_S = 5.0
 
 
+def _print_error(text: str) -> None:
+    print(f"Error: {text}", file=sys.stderr, flush=True)
+
+
 @dataclass
 class _Slot:
     """A place for one child, and the history that decides how soon its next child starts."""
@@ -42,10 +52,10 @@ class _Slot:
     number: int
     process: subprocess.Popen[bytes] | None = None
     process_id: str = ""
-    status: int | None = None
+    status: IO[bytes] | None = None
     ready: bool = False
     told: bool = False
-    error: str = ""
+    restarting: bool = False
     started_at: float = 0.0
     start_at: float = 0.0
     crashes: int = 0
@@ -64,7 +74,10 @@ class Supervisor:
         database: the stream, for the beat and for ending dead children's leases; it is connected to on first use.
         settings: of the command, without the app's own.
         with_beat: whether to keep the beat here.
-        on_ready: called once all children are ready.
+        patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
+            ``--reload`` needs it while a file is being edited.
+        on_ready: called when all children are ready, after a restart again.
+        on_error: told why a child cannot be ready, in one line, once for all children.
     """
 
     def __init__(
@@ -75,15 +88,20 @@ class Supervisor:
         settings: Settings,
         *,
         with_beat: bool = True,
+        patient: bool = False,
         on_ready: Callable[[list[int]], None] = lambda pids: None,
+        on_error: Callable[[str], None] = _print_error,
     ) -> None:
         self._spec = spec
         self._slots = [_Slot(number) for number in range(processes)]
         self._session = database.session()
         self._settings = settings
         self._beat = Beat(database, settings, self._on_death) if with_beat else None
+        self._patient = patient
         self._on_ready = on_ready
         self._told_ready = False
+        self._on_error = on_error
+        self._told_error = ""
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes with us
         self._signals, self._signal_in = os.pipe()
         self._stopping = False
@@ -107,9 +125,16 @@ class Supervisor:
     def restart(self) -> None:
         """Replace the children one after the other's end, gracefully: the code has changed."""
         log.info("restarting the children")
+        self._told_ready, self._told_error = False, ""
         for slot in self._slots:
-            if slot.alive:
+            slot.start_at, slot.crashes = 0.0, 0
+            if slot.alive and slot.process is not None:
+                slot.restarting = True
                 self._tell(slot, signal.SIGTERM)
+
+    def request_restart(self) -> None:
+        """Have :meth:`restart` called by the supervisor's own loop; for any thread."""
+        self._note_signal(signal.SIGHUP, None)
 
     # -- children ------------------------------------------------------------------------------------------------------
 
@@ -120,14 +145,21 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.process_id = uuid.uuid4().hex
-        slot.status, status = os.pipe()
-        os.set_blocking(slot.status, False)
-        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=status)
+        reader, writer = os.pipe()
+        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=writer)
         command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
-        slot.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[self._alive_reader, status])
-        os.close(status)
-        slot.ready = slot.told = False
-        slot.error = ""
+        try:
+            slot.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[self._alive_reader, writer],
+                env={**os.environ, **spec.addresses},
+            )
+        finally:
+            os.close(writer)
+        slot.status = os.fdopen(reader, "rb", buffering=0)
+        os.set_blocking(reader, False)  # a task may have forked, and then the pipe never ends
+        slot.ready = slot.told = slot.restarting = False
         slot.started_at = ticks()
         log.info("started child %d as process %d", slot.number, slot.process.pid)
 
@@ -139,27 +171,32 @@ class Supervisor:
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
         pid, slot.process = slot.process.pid, None
-        self._hear(slot)
         if slot.status is not None:
-            os.close(slot.status)
-            slot.status = None
+            self._on_status(slot)
+            self._close_status(slot)
         well = code == 0 and slot.told  # a task may have called os._exit(0)
         if not well:
             self._end_leases(slot.process_id)
-        if self._stopping or well:
+        if self._stopping or well or slot.restarting:
             slot.start_at = 0.0
             return
-        if slot.error:
-            print(slot.error, file=sys.stderr, flush=True)
         if code == USAGE and not slot.ready:
-            self._exit_code = USAGE  # the child has said what is wrong; another would fail alike
-            self._stop(signal.SIGTERM)
+            self._on_hopeless(slot)
             return
         pause_s = self._backoff(slot, code)
         slot.start_at = ticks() + pause_s
         log.warning(
             "child %d (process %d) ended with %s; the next starts in %.1f s", slot.number, pid, _meaning(code), pause_s
         )
+
+    def _on_hopeless(self, slot: _Slot) -> None:
+        """The child has said what is wrong; another would fail alike."""
+        if self._patient:
+            log.warning("child %d waits for the next change", slot.number)
+            slot.start_at = math.inf
+            return
+        self._exit_code = USAGE
+        self._stop(signal.SIGTERM)
 
     def _backoff(self, slot: _Slot, code: int) -> float:
         if code == RECYCLE:
@@ -176,32 +213,40 @@ class Supervisor:
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        told = {slot.status: slot for slot in self._slots if slot.status is not None}
-        ready, _, _ = select.select([self._signals, *told], [], [], _LOOK_S)
+        sources = {slot.status.fileno(): slot for slot in self._slots if slot.status is not None}
+        ready, _, _ = select.select([self._signals, *sources], [], [], _LOOK_S)
         for source in ready:
-            if source in told:
-                self._hear(told[source])
+            if source in sources:
+                self._on_status(sources[source])
             else:
                 for number in os.read(self._signals, 16):
                     self._on_signal(number)
 
-    def _hear(self, slot: _Slot) -> None:
-        """Read what a child has to tell; an end of file closes the pipe."""
-        if slot.status is None:
-            return
+    def _on_status(self, slot: _Slot) -> None:
+        """A child says "ready", or what is wrong; or it has closed its pipe."""
+        assert slot.status is not None
         try:
-            text = os.read(slot.status, 65536).decode(errors="replace").strip()
+            said = os.read(slot.status.fileno(), 65536).decode(errors="replace")
         except BlockingIOError:
             return
-        if text == "ready":
-            slot.ready = True
-            if not self._told_ready and all(other.ready for other in self._slots):
-                self._told_ready = True
-                self._on_ready([other.process.pid for other in self._slots if other.process is not None])
-        elif text:
-            slot.error = text
-        else:
-            os.close(slot.status)
+        if not said:
+            self._close_status(slot)
+        for text in filter(None, said.split("\0")):
+            if text == READY:
+                self._on_child_ready(slot)
+            elif text != self._told_error and not slot.restarting:
+                self._told_error = text
+                self._on_error(text)
+
+    def _on_child_ready(self, slot: _Slot) -> None:
+        slot.ready = True
+        if not self._told_ready and all(other.ready for other in self._slots):
+            self._told_ready = True
+            self._on_ready([other.process.pid for other in self._slots if other.process is not None])
+
+    def _close_status(self, slot: _Slot) -> None:
+        if slot.status is not None:
+            slot.status.close()
             slot.status = None
 
     def _catch_signals(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from emsworker.core.errors import SchemaMissing
+from emsworker.core.errors import SchemaMissing, ServerTooOld
 from emsworker.core.ids import new_uid
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements, split_script
@@ -24,6 +24,29 @@ def _migrations() -> dict[int, str]:
 def latest_version() -> int:
     """The schema version that this code works with."""
     return max(_migrations())
+
+
+def table_columns() -> dict[str, str]:
+    """Every table of the schema with the name of its first column, as the migrations make them."""
+    script = "\n".join(text for _, text in sorted(_migrations().items()))
+    return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*(\w+)", script, re.MULTILINE))
+
+
+def check_server(session: Session) -> None:
+    """Refuse a server that lacks what the protocol needs.
+
+    Raises:
+        ServerTooOld: naming its version and the ones that will do.
+    """
+    facts = server_facts(session)
+    if not facts.supported:
+        raise ServerTooOld(too_old(facts))
+
+
+def too_old(facts: ServerFacts) -> str:
+    """What to say of a server that is not supported."""
+    kind = "MariaDB" if facts.is_mariadb else "MySQL"
+    return f"the server is {kind} {facts.version}, which is too old; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
 
 
 def current_version(session: Session) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from emsworker.core.errors import GroupInUse
 from emsworker.core.model import Group, Topic, TopicKind, TopicRule
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -80,13 +81,30 @@ def change_topic(session: Session, topic: Topic) -> None:
     session.transaction(work)
 
 
-def delete_topic(session: Session, topic: Topic, progress: Callable[[int], None] = lambda rows: None) -> None:
-    """Delete a topic, its groups and its messages: first its name, so that nobody finds it, then the rows in chunks."""
-    groups = [group for group in list_groups(session) if group.topic_id == topic.id]
-    session.transaction(lambda s: s.execute(_SQL.delete_topic, {"topic_id": topic.id}))
-    for group in groups:
-        delete_group(session, group, progress)
-    session.transaction(lambda s: s.execute(_SQL.delete_partitions, {"topic_id": topic.id}))
+def delete_topic(
+    session: Session, topic: Topic, progress: Callable[[int], None] = lambda rows: None, *, force: bool = False
+) -> None:
+    """Delete a topic, its groups and its messages: first the names, so that nobody finds them, then rows in chunks.
+
+    Args:
+        progress: called with the number of rows of each chunk.
+        force: also when groups have unfinished work.
+
+    Raises:
+        GroupInUse: some group has, and ``force`` was not given; nothing was deleted.
+    """
+
+    def work(session: Session) -> list[Group]:
+        session.rows(_SQL.lock_topic, {"id": topic.id})
+        groups = [group for group in list_groups(session) if group.topic_id == topic.id]
+        for group in groups:
+            _unlist_group(session, group, force)
+        session.execute(_SQL.delete_topic, {"topic_id": topic.id})
+        session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
+        return groups
+
+    for group in session.transaction(work):
+        _delete_log(session, group, progress)
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
 
 
@@ -155,22 +173,44 @@ def count_unfinished(session: Session, group: Group) -> tuple[int, int]:
     return int(session.rows(_SQL.count_live_claims, args)[0][0]), int(session.rows(_SQL.count_retries, args)[0][0])
 
 
-def delete_group(session: Session, group: Group, progress: Callable[[int], None] = lambda rows: None) -> None:
-    """Delete a group: first its name and cursors, so that nobody claims any more, then its log in chunks."""
+def delete_group(
+    session: Session, group: Group, progress: Callable[[int], None] = lambda rows: None, *, force: bool = False
+) -> None:
+    """Delete a group: first its name and cursors, so that nobody claims any more, then its log in chunks.
+
+    Args:
+        progress: called with the number of rows of each chunk.
+        force: also with live claims or retries.
+
+    Raises:
+        GroupInUse: it has some, and ``force`` was not given; nothing was deleted.
+    """
+    session.transaction(lambda s: _unlist_group(s, group, force))
+    _delete_log(session, group, progress)
+
+
+def _unlist_group(session: Session, group: Group, force: bool) -> None:
+    """Inside a transaction: the cursors are locked before anything is counted, so that no claim slips in between."""
     args = {"group_id": group.id}
+    session.rows(_SQL.lock_cursors, args)
+    claims, retries = count_unfinished(session, group)
+    if (claims or retries) and not force:
+        raise GroupInUse(
+            f"group {group.name!r} has {claims} live claims and {retries} messages waiting for a retry; nothing was "
+            "deleted (stop its workers and let them finish, or use force)"
+        )
+    session.execute(_SQL.delete_group, args)
+    session.execute(_SQL.delete_cursors, args)
 
-    def work(session: Session) -> None:
-        session.execute(_SQL.delete_group, args)
-        session.execute(_SQL.delete_cursors, args)
 
-    session.transaction(work)
+def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:
     for statement in (
         _SQL.delete_some_claims,
         _SQL.delete_some_retries,
         _SQL.delete_some_attempts,
         _SQL.delete_some_dead,
     ):
-        _delete_in_chunks(session, statement, args, progress)
+        _delete_in_chunks(session, statement, {"group_id": group.id}, progress)
 
 
 def _delete_in_chunks(session: Session, statement: str, args: dict[str, int], progress: Callable[[int], None]) -> None:

@@ -44,6 +44,10 @@ ON DUPLICATE KEY UPDATE group_id = group_id
 SELECT p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
+-- name: lock_cursors
+-- Every claim of new messages locks its cursor first: while these are held, none is born.
+SELECT `partition` FROM ems_cursor WHERE group_id = %(group_id)s FOR UPDATE
+
 -- name: count_live_claims
 SELECT COUNT(*) FROM ems_claim WHERE group_id = %(group_id)s AND state IN ('start', 'waiting')
 

@@ -1,0 +1,215 @@
+"""What the commands share: their common options, and how they find the stream."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from emsworker.admin import Admin
+    from emsworker.app import Ems
+    from emsworker.core.config import Settings
+    from emsworker.monitoring import Monitoring
+    from emsworker.store.database import Database
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+URL, REDIS_URL, TRACEBACK = "ems.url", "ems.redis_url", "ems.traceback"
+_CALL_TIMEOUT_S = 3.0
+
+
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value:
+            ctx.meta[key] = value  # shared with the commands below, so the option may stand before or after them
+
+    return callback
+
+
+def stream_options(command: F) -> F:
+    """Options of every command, which may stand before it too."""
+    options = (
+        click.option(
+            "--url",
+            metavar="URL",
+            expose_value=False,
+            callback=_remember(URL),
+            help="The stream: mysql://user:password@host:3306/database. EMS_URL does the same, and is not seen by "
+            "other users of the machine.",
+        ),
+        click.option(
+            "--redis-url",
+            metavar="URL",
+            expose_value=False,
+            callback=_remember(REDIS_URL),
+            help="A Redis for wake-ups and the redis allocator; EMS_REDIS_URL does the same.",
+        ),
+        click.option(
+            "--traceback",
+            is_flag=True,
+            expose_value=False,
+            callback=_remember(TRACEBACK),
+            help="Show where in the program an error came from.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream that a command works on; ``settings.url`` is always set."""
+
+    settings: Settings
+
+    @property
+    def url(self) -> str:
+        """The database's address."""
+        assert self.settings.url is not None, "filled in by the functions that make a Stream"
+        return self.settings.url
+
+    def database(self, *, check_schema: bool = True) -> Database:
+        """The database, after a first connection: whatever is wrong with it is told now.
+
+        Raises:
+            StoreUnavailable, AccessDenied, ServerTooOld, SchemaMissing: it cannot be used.
+        """
+        from emsworker.core.errors import StoreUnavailable
+        from emsworker.core.url import redact
+        from emsworker.store.database import Database
+        from emsworker.store.schema import check_server, check_version
+
+        database = Database(self.url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+        try:
+            database.call(check_server)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{error}; the address is {redact(self.url)} (--url or EMS_URL)") from error
+        if check_schema:
+            database.call(check_version)
+        return database
+
+    def admin(self) -> Admin:
+        """For changes."""
+        from emsworker.admin import Admin
+
+        return Admin(self.database())
+
+    def monitoring(self) -> Monitoring:
+        """For looking."""
+        from emsworker.monitoring import Monitoring
+
+        return Monitoring(self.database())
+
+    def app(self) -> Ems:
+        """For sending."""
+        from emsworker.app import Ems
+
+        self.database()
+        return Ems("ems", url=self.url, redis_url=self.settings.redis_url)
+
+
+def given_addresses() -> dict[str, Any]:
+    """The settings that were given as options, by name."""
+    meta = click.get_current_context().meta
+    return {name: meta[key] for name, key in (("url", URL), ("redis_url", REDIS_URL)) if key in meta}
+
+
+def open_stream() -> Stream:
+    """The stream that the options, the environment or the local servers give.
+
+    Raises:
+        ConfigError: settings are wrong.
+        StoreUnavailable: none of them names a stream.
+    """
+    from emsworker.core.config import Settings
+
+    return stream_of(Settings.load(**given_addresses()))
+
+
+def stream_of(settings: Settings) -> Stream:
+    """The stream of some settings; the local one, and a line that says so, if they name none.
+
+    Raises:
+        StoreUnavailable: no local stream is running.
+    """
+    from dataclasses import replace
+
+    from emsworker.core.errors import StoreUnavailable
+    from emsworker.local.stack import LocalStack
+
+    if settings.url is not None:
+        return Stream(settings)
+    stack = LocalStack()
+    if not stack.database.alive:
+        raise StoreUnavailable(
+            "there is no stream: neither --url nor EMS_URL is set, and no local stream is running in "
+            f"{stack.folder}; set one of them, or run `ems local start`"
+        )
+    click.echo(f"Using the local stream in {stack.folder} (neither --url nor EMS_URL is set).", err=True)
+    return Stream(replace(settings, url=stack.url, redis_url=settings.redis_url or stack.redis_url))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something that cannot be undone.
+
+    Raises:
+        click.UsageError: nobody is there to be asked, and ``--yes`` was not given.
+        click.Abort: the answer was no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody is there to answer; give --yes to do it.")
+    click.confirm(question, abort=True, err=True)
+
+
+class Bar(Protocol):
+    """What :func:`progress` gives."""
+
+    def update(self, n_steps: int) -> None:
+        """So many more are done."""
+        ...
+
+
+class _NoBar:
+    def update(self, n_steps: int) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def progress(label: str, length: int | None) -> Iterator[Bar]:
+    """A progress bar on stderr, if that is a terminal.
+
+    Args:
+        label: what is being done.
+        length: how many steps it takes, if that is known.
+    """
+    if not sys.stderr.isatty():
+        yield _NoBar()
+        return
+    nothing: Iterator[int] = iter(())
+    with click.progressbar(nothing, length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+        yield bar
+
+
+DURATION = "a number of seconds, or 500ms, 10s, 5m, 2h, 7d"
+
+
+def read_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Turn a duration on the command line into seconds."""
+    from emsworker.core.durations import parse_duration
+
+    try:
+        return None if value is None else parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None

@@ -1,0 +1,69 @@
+"""``ems migrate`` and ``ems check``."""
+
+from __future__ import annotations
+
+import click
+
+from .common import given_addresses, json_option, open_stream, stream_of, stream_options
+from .output import print_json, print_rows
+
+
+@click.command()
+@json_option
+@stream_options
+def migrate(as_json: bool) -> None:
+    """Create the tables of EMS, or bring them up to date.
+
+    Harmless when repeated, and when two do it at once. The database itself must exist; the user needs CREATE, ALTER and
+    INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
+    """
+    from emsworker.store.schema import current_version
+    from emsworker.store.schema import migrate as apply
+
+    database = open_stream().database(check_schema=False)
+    applied = database.call(apply)
+    version = database.call(current_version)
+    if as_json:
+        print_json({"applied": applied, "version": version})
+    elif applied:
+        click.echo(f"The tables are of version {version} now (applied: {', '.join(map(str, applied))}).")
+    else:
+        click.echo(f"The tables are of version {version} already; nothing to do.")
+
+
+@click.command()
+@json_option
+@stream_options
+@click.pass_context
+def check(ctx: click.Context, as_json: bool) -> None:
+    """Check everything around EMS and report every problem at once.
+
+    Looks at the settings, the connection, the server's version and durability settings, the user's privileges (each is
+    tried, nothing is changed), the clocks, the schema and Redis. Ends with exit code 1 if there is any error; warnings
+    are risks that EMS can live with.
+    """
+    from emsworker.checks import Severity
+    from emsworker.checks import check as look
+
+    url, redis_url = _addresses()
+    findings = look(url, redis_url)
+    rows = [{"severity": f.severity.value, "name": f.name, "value": f.value, "mend": f.mend} for f in findings]
+    print_rows(rows, ["severity", "name", "value", "mend"], as_json, "nothing was checked")
+    count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
+    if not as_json:
+        click.echo(f"{count[Severity.ERROR]} errors, {count[Severity.WARNING]} warnings.", err=True)
+    ctx.exit(1 if count[Severity.ERROR] else 0)
+
+
+def _addresses() -> tuple[str | None, str | None]:
+    """The stream to look at; wrong settings are for the check itself to report."""
+    from emsworker.core.config import Settings
+    from emsworker.core.errors import ConfigError
+
+    given = given_addresses()
+    try:
+        settings = Settings.load(**given)
+    except ConfigError:
+        return given.get("url"), given.get("redis_url")
+    settings = stream_of(settings).settings
+    return settings.url, settings.redis_url

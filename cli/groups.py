@@ -1,0 +1,163 @@
+"""``ems groups``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
+from .output import print_json, print_record, print_rows
+
+if TYPE_CHECKING:
+    from emsworker.core.model import Group
+    from emsworker.monitoring import GroupLag
+
+
+@click.group()
+@stream_options
+def groups() -> None:
+    """List groups with their lag; create, change, pause and delete them."""
+
+
+def _about(topic: str, group: Group) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "group": group.name,
+        "timeout_s": group.timeout_s,
+        "ladder": group.ladder,
+        "max_attempts": group.max_attempts,
+        "paused": group.paused,
+    }
+
+
+def _lag_row(lag: GroupLag) -> dict[str, Any]:
+    partitions = [
+        {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
+        for one in lag.partitions
+    ]
+    return _about(lag.topic.name, lag.group) | {
+        "lag": lag.lag,
+        "unclaimed": lag.unclaimed,
+        "claimed": lag.claimed,
+        "retries": lag.retries,
+        "dead": lag.dead,
+        "oldest_s": lag.oldest_age_s,
+        "partitions": partitions,
+    }
+
+
+@groups.command("list")
+@click.argument("topic", required=False)
+@click.option("--partitions", is_flag=True, help="One line for each partition.")
+@json_option
+@stream_options
+def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
+    """List the groups of TOPIC, or all, with their lag.
+
+    LAG is what is not finished: UNCLAIMED messages, those in live CLAIMED ranges, and RETRIES. DEAD letters do not
+    count. OLDEST is the age of the oldest unfinished message by the server's clock.
+    """
+    stream = open_stream()
+    if topic is not None:
+        stream.admin().topic(topic)
+    lags = [lag for lag in stream.monitoring().lag() if topic is None or lag.topic.name == topic]
+    rows = [_lag_row(lag) for lag in lags]
+    if partitions:
+        spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
+        columns = ["topic", "group", "partition", "frontier", "cursor", "unclaimed", "claimed", "retries", "dead"]
+        print_rows(spread, columns, as_json, "There is no group yet.")
+        return
+    columns = ["topic", "group", "lag", "unclaimed", "claimed", "retries", "dead", "oldest_s", "paused", "timeout_s"]
+    print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="DURATION",
+    callback=read_duration,
+    help=f"How long a message may run: {DURATION}.",
+)
+@click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.')
+@click.option("--max-attempts", type=int, help="How often a message is run before it is dead.")
+@click.option(
+    "--from",
+    "begin",
+    type=click.Choice(["start", "end"]),
+    default="start",
+    show_default=True,
+    help="Begin with the oldest message, or with the next one.",
+)
+@click.option("--if-missing", is_flag=True, help="Do nothing if the group exists.")
+@json_option
+@stream_options
+def create(topic: str, name: str, begin: str, if_missing: bool, as_json: bool, **given: Any) -> None:
+    """Create the group NAME on TOPIC.
+
+    What is not given comes from the settings: EMS_TIMEOUT_S, EMS_LADDER, EMS_MAX_ATTEMPTS.
+    """
+    from emsworker.core.errors import AlreadyExists
+
+    stream = open_stream()
+    admin = stream.admin()
+    values = {key: getattr(stream.settings, key) if value is None else value for key, value in given.items()}
+    try:
+        group = admin.create_group(topic, name, from_start=begin == "start", **values)
+    except AlreadyExists:
+        if not if_missing:
+            raise
+        group = admin.group(topic, name)
+    print_record(_about(topic, group), as_json)
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--pause/--resume", "paused", default=None, help="Claim nothing new; claim again. Acts at once.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="DURATION",
+    callback=read_duration,
+    help=f"How long a message may run: {DURATION}.",
+)
+@click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.')
+@click.option("--max-attempts", type=int, help="How often a message is run before it is dead.")
+@json_option
+@stream_options
+def change(topic: str, name: str, as_json: bool, **given: Any) -> None:
+    """Change settings of the group NAME on TOPIC; what is not named stays as it is.
+
+    A pause acts at once; running workers take a new timeout, ladder or number of attempts at their next start.
+    """
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("Nothing to change; name at least one setting.")
+    print_record(_about(topic, open_stream().admin().change_group(topic, name, **changes)), as_json)
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also with live claims or retries: that work is lost.")
+@yes_option
+@json_option
+@stream_options
+def delete(topic: str, name: str, force: bool, yes: bool, as_json: bool) -> None:
+    """Delete the group NAME of TOPIC with its cursors, its log and its dead letters; messages stay.
+
+    Refused while it has live claims or messages waiting for a retry, unless forced.
+    """
+    admin = open_stream().admin()
+    admin.group(topic, name)
+    confirm(f"Delete group {name!r} of topic {topic!r}, with {admin.dead.count(topic, name)} dead letters?", yes)
+    admin.delete_group(topic, name, force=force)
+    if as_json:
+        print_json({"topic": topic, "group": name, "deleted": True})
+    else:
+        click.echo(f"Deleted group {name} of topic {topic}.")

@@ -1,0 +1,126 @@
+"""The ``ems`` command: finds its subcommands when they are needed, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from emsworker import __version__
+
+from .common import TRACEBACK, stream_options
+
+# Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
+_COMMANDS = {
+    "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
+    "beat": ("worker", "Run the beat alone: the duties that keep the stream's house."),
+    "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
+    "check": ("database", "Check everything around EMS and report every problem at once."),
+    "topics": ("topics", "List, create, change and delete topics."),
+    "groups": ("groups", "List groups with their lag; create, change, pause and delete them."),
+    "clients": ("looking", "List the clients with their leases, and who leads the beat."),
+    "trace": ("looking", "Show who sent one message and what became of it in each group."),
+    "dead": ("dead", "List, show, requeue and delete dead letters."),
+    "send": ("send", "Send a message, a task call, or many messages."),
+    "local": ("local", "Run a private MySQL and Redis for development."),
+    "completion": ("completion", "Print the shell's completion script for ems."),
+}
+
+
+class Failure(click.ClickException):
+    """An error in one line for each problem, without a traceback."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+    def show(self, file: Any = None) -> None:
+        """Print ``Error: ...`` for every line."""
+        for line in self.lines:
+            click.echo(f"Error: {line}", err=True)
+
+
+class WrongUsage(Failure):
+    """What was asked for cannot be: settings, names or the app are wrong."""
+
+    exit_code = 2
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is run.
+
+    Args:
+        commands: name -> module in this package, and short help.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table above: what one needs first comes first."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command."""
+        if cmd_name not in self._lazy:
+            return None
+        module = import_module(f".{self._lazy[cmd_name][0]}", __package__)
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands from the table, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whatever it raises becomes lines and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # `ems ... | head` is no failure; click ends quietly
+            if ctx.meta.get(TRACEBACK):
+                traceback.print_exc()
+            raise _failure(error) from None
+
+
+def _failure(error: Exception) -> Failure:
+    from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.url import redact
+    from emsworker.local.errors import ServerFailed, ServerMissing
+    from emsworker.store.errors import Conflict, ConnectionLost
+
+    if isinstance(error, ConfigError):
+        return WrongUsage([str(problem) for problem in error.problems])
+    text = redact(str(error))
+    if isinstance(error, (AppNotFound, InvalidName)):
+        return WrongUsage([text])
+    if isinstance(error, (EmsError, ServerFailed, ServerMissing, ConnectionLost, Conflict)):
+        return Failure([text])
+    return Failure([f"{type(error).__name__}: {text} (--traceback shows where)"])
+
+
+@click.command(
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="The stream is where EMS_URL or --url points; without them, the local stream that `ems local start` runs. "
+    "Every setting can be given as EMS_<NAME>.",
+)
+@click.version_option(__version__, prog_name="ems")
+@stream_options
+def ems() -> None:
+    """EMS: Celery-style workers over a durable, replayable message stream in MySQL."""
+
+
+def main() -> None:
+    """The console script."""
+    ems(prog_name="ems")

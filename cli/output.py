@@ -1,0 +1,95 @@
+"""Aligned tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from emsworker.core.durations import format_duration
+
+Row = Mapping[str, Any]
+
+
+def text_of(raw: bytes | None) -> str | None:
+    """A key or tag as text; bytes that are no text are written as escapes."""
+    return None if raw is None else raw.decode(errors="backslashreplace")
+
+
+def print_json(value: Any) -> None:
+    """Anything as indented JSON."""
+    click.echo(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], as_json: bool, empty: str) -> None:
+    """A list of things.
+
+    Args:
+        rows: each with all that is known; JSON shows everything.
+        columns: which of it a table shows.
+        empty: what to say instead of an empty table.
+    """
+    if as_json:
+        print_json(list(rows))
+    elif not rows:
+        click.echo(empty, err=True)
+    else:
+        _print_table(rows, columns)
+
+
+def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    titles = [column.removesuffix("_s").replace("_", " ").upper() for column in columns]
+    cells = [[_cell(column, row[column]) for column in columns] for row in rows]
+    widths = [max(len(line[number]) for line in [titles, *cells]) for number in range(len(columns))]
+    right = [all(_is_number(row[column]) for row in rows) for column in columns]
+    for line in [titles, *cells]:
+        padded = [
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_record(record: Row, as_json: bool) -> None:
+    """One thing: its properties below each other."""
+    if as_json:
+        print_json(record)
+        return
+    width = max(len(name) for name in record)
+    for name, value in record.items():
+        title = name.removesuffix("_s").replace("_", " ")
+        first, *rest = _cell(name, value).splitlines() or [""]
+        click.echo(f"{title.ljust(width)}  {first}".rstrip())
+        for line in rest:
+            click.echo(f"{' ' * width}  {line}")
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if column.endswith("_s") and isinstance(value, (int, float)):
+        return format_duration(round(value, 3 if value < 10 else 0))
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    return str(value)

@@ -1,0 +1,172 @@
+"""``ems send``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from .common import json_option, open_stream, progress, stream_options
+from .output import print_json
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+_CHUNK = 500
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body")
+@click.option("--key", help="Messages with the same key share a partition, and keep their order.")
+@click.option("--tag", help="One short word that groups can filter by.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option("--task", metavar="NAME", help='Call this task: BODY is its arguments, [1, 2] or {"name": 1}.')
+@click.option("--text", is_flag=True, help="BODY is text, not JSON.")
+@click.option("--lines", is_flag=True, help="Each line of BODY (@FILE or -) is a message of its own.")
+@json_option
+@stream_options
+def send(
+    topic: str,
+    body: str,
+    key: str | None,
+    tag: str | None,
+    headers: tuple[str, ...],
+    task: str | None,
+    text: bool,
+    lines: bool,
+    as_json: bool,
+) -> None:
+    """Send a message, a task call, or many messages.
+
+    Returns when BODY is committed to TOPIC.
+
+    BODY is JSON, or @FILE to read it from a file, or - for standard input.
+
+    \b
+    ems send orders '{"number": 4711}' --key customer-17
+    ems send default '[2, 3]' --task shop.add
+    ems send orders @orders.jsonl --lines
+    """  # noqa: D301 - click wants the character itself
+    from emsworker.core.model import TASK_HEADER
+
+    if task and text:
+        raise click.UsageError("--task needs its arguments as JSON, not --text.")
+    if lines and body != "-" and not body.startswith("@"):
+        raise click.UsageError("--lines needs @FILE or - (standard input) as BODY.")
+    options: dict[str, Any] = {"key": key, "tag": tag, "headers": _headers(headers)}
+    if task:
+        options["headers"][TASK_HEADER] = task
+    reader = _Reader(task is not None, text)
+    if lines:
+        _send_lines(open_stream().app(), topic, body, reader, options, as_json)
+        return
+    content = reader.read(_content(body), "BODY")
+    app = open_stream().app()
+    receipt = app.publish(topic, content, **options)
+    app.close()
+    if as_json:
+        print_json(asdict(receipt))
+    else:
+        click.echo(f"Sent {receipt.id} to {receipt.topic}/{receipt.partition}/{receipt.offset}.")
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    from emsworker.core.model import RESERVED_HEADERS
+
+    headers = {}
+    for item in given:
+        name, sign, value = item.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{item!r} is no header; write NAME=VALUE.", param_hint="--header")
+        if name.startswith(RESERVED_HEADERS):
+            raise click.BadParameter(
+                f"{name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}.",
+                param_hint="--header",
+            )
+        headers[name] = value
+    return headers
+
+
+def _open(body: str) -> BinaryIO:
+    if body == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(body[1:]).open("rb")
+    except OSError as error:
+        raise click.BadParameter(f"{body[1:]!r} cannot be read: {error.strerror}.", param_hint="BODY") from None
+
+
+def _content(body: str) -> str:
+    if body != "-" and not body.startswith("@"):
+        return body
+    with _open(body) as file:
+        return _decode(file.read(), "BODY")
+
+
+def _decode(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{what} is no UTF-8 text: {error}.") from None
+
+
+class _Reader:
+    """Turns what was typed into a body."""
+
+    def __init__(self, is_call: bool, is_text: bool) -> None:
+        self._is_call = is_call
+        self._is_text = is_text
+
+    def read(self, text: str, what: str) -> Any:
+        """The body; a usage error that names ``what`` if it is none."""
+        if self._is_text:
+            return text
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise click.UsageError(f"{what} is no JSON ({error}); --text sends it as text.") from None
+        return self._call(value, what) if self._is_call else value
+
+    def _call(self, value: Any, what: str) -> list[Any]:
+        if isinstance(value, list):
+            return [value, {}]
+        if isinstance(value, dict):
+            return [[], value]
+        raise click.UsageError(f'{what} is no list of arguments; write [1, 2], or {{"name": 1}} for names.')
+
+
+def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[str, Any], as_json: bool) -> None:
+    from emsworker.task import Outgoing
+
+    sent = 0
+    with _open(body) as file:
+        length = Path(body[1:]).stat().st_size if body != "-" else None
+        lines = _numbered(file)
+        with progress(f"Sending to {topic}", length) as bar:
+            while chunk := list(islice(lines, _CHUNK)):
+                try:
+                    bodies = [reader.read(_decode(line, f"Line {number}"), f"Line {number}") for number, line in chunk]
+                except click.UsageError as error:
+                    text = f"{error.message} {sent} messages of the lines before were sent."
+                    raise click.UsageError(text) from None
+                outgoing = [Outgoing(topic, one, **options | {"headers": dict(options["headers"])}) for one in bodies]
+                sent += len(app.send_many(topic, outgoing))
+                bar.update(sum(len(line) for _, line in chunk) if length is not None else len(chunk))
+    app.close()
+    if as_json:
+        print_json({"topic": topic, "sent": sent})
+    else:
+        click.echo(f"Sent {sent} messages to {topic}.")
+
+
+def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(file, 1):
+        if stripped := line.strip(b"\r\n"):
+            yield number, stripped

@@ -1,0 +1,139 @@
+"""``ems topics``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
+from .output import print_json, print_record, print_rows
+
+if TYPE_CHECKING:
+    from emsworker.core.model import Topic
+
+_RULES = click.Choice(["rw", "r", "w", "none"])
+
+
+@click.group()
+@stream_options
+def topics() -> None:
+    """List, create, change and delete topics."""
+
+
+def _about(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "kind": topic.kind.value,
+        "partitions": topic.partitions,
+        "rule": topic.rule.value,
+        "max_message_bytes": topic.max_message_bytes,
+        "retention_s": topic.retention_s,
+    }
+
+
+@topics.command("list")
+@json_option
+@stream_options
+def list_(as_json: bool) -> None:
+    """List all topics, the longest first.
+
+    MESSAGES counts what lies between floor and end; BYTES is estimated from the newest messages. Both cost the same
+    however long the topics are.
+    """
+    ranking = open_stream().monitoring().ranking()
+    rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
+    columns = ["topic", "kind", "partitions", "rule", "messages", "bytes", "max_message_bytes", "retention_s"]
+    print_rows(rows, columns, as_json, "There is no topic yet; `ems topics create NAME` makes one.")
+
+
+@topics.command()
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(["cluster", "broadcast"]),
+    default="cluster",
+    show_default=True,
+    help="Who gets a message: one client of each group, or every client.",
+)
+@click.option("--partitions", type=int, default=1, show_default=True, help="Messages with one key share a partition.")
+@click.option("--rule", type=_RULES, default="rw", show_default=True, help="Whether it may be read and written.")
+@click.option("--max-message-bytes", type=int, default=4 << 20, show_default=True, help="Larger bodies are refused.")
+@click.option(
+    "--retention",
+    "retention_s",
+    metavar="DURATION",
+    callback=read_duration,
+    help=f"How long messages are kept: {DURATION}.",
+)
+@click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
+@json_option
+@stream_options
+def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
+    """Create the topic NAME."""
+    from emsworker.core.errors import AlreadyExists
+
+    admin = open_stream().admin()
+    try:
+        topic = admin.create_topic(name, **settings)
+    except AlreadyExists:
+        if not if_missing:
+            raise
+        topic = admin.topic(name)
+    print_record(_about(topic), as_json)
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--partitions", type=int, help="Only more of them; keys are spread anew, so their order starts anew.")
+@click.option("--rule", type=_RULES, help="rw; r: only reading; w: only writing; none. Acts within a second.")
+@click.option("--max-message-bytes", type=int, help="Larger bodies are refused from now on.")
+@click.option(
+    "--retention",
+    "retention_s",
+    metavar="DURATION",
+    callback=read_duration,
+    help=f"How long messages are kept: {DURATION}.",
+)
+@click.option("--keep-forever", is_flag=True, help="Set no retention.")
+@json_option
+@stream_options
+def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> None:
+    """Change settings of the topic NAME; what is not named stays as it is."""
+    changes = {key: value for key, value in settings.items() if value is not None}
+    if keep_forever:
+        if "retention_s" in changes:
+            raise click.UsageError("--retention and --keep-forever contradict each other.")
+        changes["retention_s"] = None
+    if not changes:
+        raise click.UsageError("Nothing to change; name at least one setting.")
+    print_record(_about(open_stream().admin().change_topic(name, **changes)), as_json)
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also when groups have unfinished work: it is lost.")
+@yes_option
+@json_option
+@stream_options
+def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
+    """Delete the topic NAME with its messages, groups and dead letters.
+
+    Refused while a group has live claims or messages waiting for a retry, unless forced.
+    """
+    admin = open_stream().admin()
+    length = admin.count_messages(admin.topic(name))
+    confirm(f"Delete topic {name!r} with {length} messages and all its groups?", yes)
+    rows = 0
+    with progress(f"Deleting {name}", length) as bar:
+
+        def step(deleted: int) -> None:
+            nonlocal rows
+            rows += deleted
+            bar.update(deleted)
+
+        admin.delete_topic(name, force=force, progress=step)
+    if as_json:
+        print_json({"topic": name, "deleted_rows": rows})
+    else:
+        click.echo(f"Deleted topic {name} ({rows} rows).")

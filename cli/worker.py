@@ -1,0 +1,170 @@
+"""``ems worker`` and ``ems beat``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .common import Stream, given_addresses, open_stream, stream_of, stream_options
+
+if TYPE_CHECKING:
+    from emsworker.runtime.describe import AppFacts
+    from emsworker.runtime.supervisor import Supervisor
+
+level_option = click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least important messages that are logged, to standard error.",
+)
+
+
+def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+@click.command()
+@click.option(
+    "-A",
+    "--app",
+    "app_path",
+    required=True,
+    envvar="EMS_APP",
+    metavar="MODULE[:NAME]",
+    help="The module with the app, as it is imported from here; EMS_APP does the same.",
+)
+@click.option(
+    "-Q", "--topics", multiple=True, callback=_names, metavar="A,B", help="Only these topics; all that the app handles."
+)
+@click.option("--groups", multiple=True, callback=_names, metavar="A,B", help="Only these groups; all of the app.")
+@click.option("-p", "--processes", type=click.IntRange(1), help="Child processes; one for each processor.")
+@click.option("-t", "--threads", type=click.IntRange(1), help="Consumer threads in each process; 4.")
+@click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
+@click.option("--no-beat", is_flag=True, help="Leave the beat's duties to others.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
+@level_option
+@stream_options
+@click.pass_context
+def worker(
+    ctx: click.Context,
+    app_path: str,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    processes: int | None,
+    threads: int | None,
+    name: str | None,
+    no_beat: bool,
+    reload: bool,
+    log_level: str,
+) -> None:
+    """Run a worker: processes that run an app's tasks and subscriptions.
+
+    Prints one line when all processes are ready. SIGTERM or Ctrl-C stops it: running messages finish, the rest goes
+    back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
+    the processes gracefully.
+    """
+    from emsworker.runtime.child import ChildSpec
+    from emsworker.runtime.describe import describe_app
+
+    _log(log_level)
+    given = given_addresses()
+    os.environ.update({f"EMS_{key.upper()}": value for key, value in given.items()})  # for the app, as it is loaded
+    if reload:
+        # Python trusts a compiled file whose time, in whole seconds, and size fit: two quick edits would be one.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    facts = describe_app(app_path, os.environ)
+    stream = _stream(facts, given)
+    spec = ChildSpec(
+        app=app_path,
+        topics=topics,
+        groups=groups,
+        threads=threads,
+        process_id="",
+        name=name or socket.gethostname(),
+        log_level=log_level,
+        parent=-1,
+        url=stream.url,
+        redis_url=stream.settings.redis_url,
+    )
+    count = processes or stream.settings.processes or _processors()
+    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
+
+
+def _stream(facts: AppFacts, given: dict[str, Any]) -> Stream:
+    from dataclasses import replace
+
+    return stream_of(replace(facts.settings, **given))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _supervise(stream: Stream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
+    from emsworker.runtime.supervisor import Supervisor
+
+    database = stream.database()
+    threads = spec.threads or stream.settings.threads
+
+    def tell_ready(pids: list[int]) -> None:
+        routes = ", ".join(f"{topic}/{group}" for topic, group in facts.routes if _wanted(spec, topic, group))
+        click.echo(
+            f"Ready: {facts.name} with {len(pids)} x {threads} threads (processes {', '.join(map(str, pids))}) "
+            f"consumes {routes}."
+        )
+        sys.stdout.flush()
+
+    supervisor = Supervisor(
+        spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
+    )
+    return _run_reloading(supervisor, facts) if reload else supervisor.run()
+
+
+def _wanted(spec: Any, topic: str, group: str) -> bool:
+    return (not spec.topics or topic in spec.topics) and (not spec.groups or group in spec.groups)
+
+
+def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
+    from emsworker.runtime.reload import Reloader
+
+    folders = {Path.cwd(), *([facts.folder] if facts.folder is not None else [])}
+    reloader = Reloader(folders, lambda path: supervisor.request_restart())
+    reloader.start()
+    try:
+        return supervisor.run()
+    finally:
+        reloader.stop()
+
+
+@click.command()
+@level_option
+@stream_options
+@click.pass_context
+def beat(ctx: click.Context, log_level: str) -> None:
+    """Run the beat alone: the duties that keep the stream's house.
+
+    Recovery of work whose worker died or hangs, and sweeping away old clients. Every worker does them too, unless it
+    was started with --no-beat; several beats may run, one leads. SIGTERM or Ctrl-C stops it: it resigns, so that
+    another leads at once.
+    """
+    from emsworker.runtime.beat import run_beat
+
+    _log(log_level)
+    stream = open_stream()
+    database = stream.database()
+    ctx.exit(run_beat(database, stream.settings, lambda: click.echo("Ready: the beat is running.")))
+
+
+def _log(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )

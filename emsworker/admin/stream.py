@@ -1,0 +1,262 @@
+"""Topics and groups: what ``ems topics`` and ``ems groups`` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from emsworker.admin.dead import DeadLetters
+from emsworker.app import Ems
+from emsworker.core.errors import (
+    AlreadyExists,
+    ConfigError,
+    Problem,
+    UnknownGroup,
+    UnknownTopic,
+)
+from emsworker.core.ids import check_name
+from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
+from emsworker.core.model import Group, Topic, TopicKind, TopicRule
+from emsworker.store import topics as store
+from emsworker.store import trace as trace_store
+from emsworker.store.database import Database
+
+Progress = Callable[[int], None]
+
+MAX_PARTITIONS = 1024
+_MAX_MESSAGE_BYTES = 1 << 30  # the largest max_allowed_packet
+_MAX_ATTEMPTS = 65535
+_MAX_LADDER_CHARACTERS = 1000
+
+
+class Admin:
+    """Changes to a stream that are not messages.
+
+    Args:
+        stream: an app, or its database.
+
+    Attributes:
+        dead: the dead letters.
+    """
+
+    def __init__(self, stream: Ems | Database) -> None:
+        self._database = stream.database if isinstance(stream, Ems) else stream
+        self.dead = DeadLetters(self._database, self.groups)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[Topic]:
+        """All topics by name."""
+        return self._database.call(store.list_topics)
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name.
+
+        Raises:
+            UnknownTopic: there is none.
+        """
+        topic = self._database.call(lambda session: store.get_topic(session, name))
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}; `ems topics list` shows those that exist")
+        return topic
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        kind: str = TopicKind.CLUSTER,
+        partitions: int = 1,
+        rule: str = TopicRule.READ_WRITE,
+        max_message_bytes: int = 4 << 20,
+        retention_s: float | None = None,
+    ) -> Topic:
+        """Create a topic.
+
+        Raises:
+            AlreadyExists: it is there already; nothing was changed.
+            ConfigError: naming every setting that is wrong.
+        """
+        check_name("topic", name)
+        _check_topic(partitions, max_message_bytes, retention_s)
+        if self._database.call(lambda session: store.get_topic(session, name)) is not None:
+            raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
+        return self._database.call(
+            lambda session: store.create_topic(
+                session,
+                name,
+                kind=TopicKind(kind),
+                partitions=partitions,
+                rule=TopicRule(rule),
+                max_message_bytes=max_message_bytes,
+                retention_s=retention_s,
+            )
+        )
+
+    def change_topic(self, name: str, **changes: Any) -> Topic:
+        """Change some settings of a topic.
+
+        Args:
+            changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
+                ``retention_s`` (``None`` keeps messages for ever).
+
+        Raises:
+            UnknownTopic: there is none of that name.
+            ConfigError: naming every setting that is wrong.
+        """
+        topic = self.topic(name)
+        if "rule" in changes:
+            changes["rule"] = TopicRule(changes["rule"])
+        changed = replace(topic, **changes)
+        _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
+        self._database.call(lambda session: store.change_topic(session, changed))
+        return self.topic(name)
+
+    def delete_topic(self, name: str, *, force: bool = False, progress: Progress = lambda rows: None) -> None:
+        """Delete a topic with its groups and messages.
+
+        Args:
+            force: also when one of its groups has live claims or retries.
+            progress: called with the number of rows of each deleted chunk.
+
+        Raises:
+            UnknownTopic: there is none of that name.
+            GroupInUse: a group is in use; nothing was deleted.
+        """
+        topic = self.topic(name)
+        self._database.call(lambda session: store.delete_topic(session, topic, progress, force=force))
+
+    def count_messages(self, topic: Topic) -> int:
+        """How many messages a topic keeps, tombstones included: from its floors and ends, not by counting."""
+
+        def work(session: Any) -> int:
+            bounds = [trace_store.get_bounds(session, topic.id, number) for number in range(topic.partitions)]
+            return sum(end - floor for floor, end in filter(None, bounds))
+
+        return self._database.call(work)
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def groups(self, topic: str | None = None) -> list[tuple[Topic, Group]]:
+        """All groups, or those of one topic, by name.
+
+        Raises:
+            UnknownTopic: there is none of that name.
+        """
+        topics = {one.id: one for one in ([self.topic(topic)] if topic is not None else self.topics())}
+        found = [(topics[g.topic_id], g) for g in self._database.call(store.list_groups) if g.topic_id in topics]
+        return sorted(found, key=lambda pair: (pair[0].name, pair[1].name))
+
+    def group(self, topic: str, name: str) -> Group:
+        """The group of that name on a topic.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+        """
+        place = self.topic(topic)
+        group = self._database.call(lambda session: store.get_group(session, place, name))
+        if group is None:
+            raise UnknownGroup(f"topic {topic!r} has no group {name!r}; `ems groups list` shows those that exist")
+        return group
+
+    def create_group(
+        self,
+        topic: str,
+        name: str,
+        *,
+        timeout_s: float = 60.0,
+        ladder: str = DEFAULT_LADDER,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        from_start: bool = True,
+    ) -> Group:
+        """Create a group.
+
+        Args:
+            timeout_s: how long one of its messages may run.
+            ladder: delays between attempts, like ``"10s 1m 5m"``.
+            max_attempts: runs of a message in all.
+            from_start: begin with the oldest message rather than with the next one.
+
+        Raises:
+            AlreadyExists: it is there already; nothing was changed.
+            ConfigError: naming every setting that is wrong.
+        """
+        place = self.topic(topic)
+        check_name("group", name)
+        _check_group(timeout_s, ladder, max_attempts)
+        if self._database.call(lambda session: store.get_group(session, place, name)) is not None:
+            raise AlreadyExists(f"topic {topic!r} has a group {name!r} already; `ems groups change` changes it")
+        return self._database.call(
+            lambda session: store.create_group(
+                session,
+                place,
+                name,
+                timeout_s=timeout_s,
+                ladder=ladder,
+                max_attempts=max_attempts,
+                from_start=from_start,
+            )
+        )
+
+    def change_group(self, topic: str, name: str, **changes: Any) -> Group:
+        """Change some settings of a group.
+
+        Args:
+            changes: ``timeout_s``, ``ladder``, ``max_attempts``, ``paused``. Pausing acts at once; running workers take
+                the others at their next start.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            ConfigError: naming every setting that is wrong.
+        """
+        changed = replace(self.group(topic, name), **changes)
+        _check_group(changed.timeout_s, changed.ladder, changed.max_attempts)
+        self._database.call(lambda session: store.change_group(session, changed))
+        return self.group(topic, name)
+
+    def delete_group(
+        self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None
+    ) -> None:
+        """Delete a group with its cursors, its log, its retries and its dead letters.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            GroupInUse: it has live claims or retries, and ``force`` was not given; nothing was deleted.
+        """
+        group = self.group(topic, name)
+        self._database.call(lambda session: store.delete_group(session, group, progress, force=force))
+
+
+def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | None, least: int = 1) -> None:
+    problems = []
+    if not least <= partitions <= MAX_PARTITIONS:
+        mend = f"must lie between {least} and {MAX_PARTITIONS}"
+        if least > 1 and partitions < least:
+            mend += "; partitions are never taken away, because offsets do not move"
+        problems.append(Problem("partitions", str(partitions), mend))
+    if not 1 <= max_message_bytes <= _MAX_MESSAGE_BYTES:
+        problems.append(
+            Problem("max_message_bytes", str(max_message_bytes), f"must lie between 1 and {_MAX_MESSAGE_BYTES}")
+        )
+    if retention_s is not None and retention_s < 1:
+        problems.append(Problem("retention_s", f"{retention_s:g}", "must be at least 1 second"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:
+    problems = []
+    if timeout_s < 0.1:
+        problems.append(Problem("timeout_s", f"{timeout_s:g}", "must be at least 0.1 seconds"))
+    if not 1 <= max_attempts <= _MAX_ATTEMPTS:
+        problems.append(Problem("max_attempts", str(max_attempts), f"must lie between 1 and {_MAX_ATTEMPTS}"))
+    if len(ladder) > _MAX_LADDER_CHARACTERS:
+        problems.append(
+            Problem("ladder", f"{ladder[:20]}...", f"must have at most {_MAX_LADDER_CHARACTERS} characters")
+        )
+    try:
+        Ladder.parse(ladder)
+    except ValueError as error:
+        problems.append(Problem("ladder", repr(ladder), str(error)))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,235 @@
+"""``ems check``: everything about the surroundings that could break a promise, all of it in one go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import ConfigError, EmsError
+from emsworker.core.url import DatabaseUrl, redact
+from emsworker.store import probe, schema
+from emsworker.store.database import Database
+from emsworker.store.schema import ServerFacts
+from emsworker.store.session import Session
+
+T = TypeVar("T")
+
+_CLOCK_LIMIT_S = 1.0
+_PACKET_SLACK_BYTES = 64 << 10
+
+
+class Severity(StrEnum):
+    """``ok``; ``warning``: it works, with a risk; ``error``: a promise of EMS does not hold."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: of the setting or thing.
+        value: what was found, secrets hidden.
+        mend: what to do; empty if all is well.
+    """
+
+    severity: Severity
+    name: str
+    value: str
+    mend: str = ""
+
+
+def _ok(name: str, value: str) -> Finding:
+    return Finding(Severity.OK, name, value)
+
+
+def _error(name: str, value: str, mend: str) -> Finding:
+    return Finding(Severity.ERROR, name, redact(value), mend)
+
+
+def _warning(name: str, value: str, mend: str) -> Finding:
+    return Finding(Severity.WARNING, name, redact(value), mend)
+
+
+def check(url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None) -> list[Finding]:
+    """Look at everything; a fault in one thing does not hide another.
+
+    Args:
+        url, redis_url: of the stream, where they do not come from the environment.
+        environ: the environment, by default the process's own.
+    """
+    environ = os.environ if environ is None else environ
+    findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})
+    url = settings.url if settings else url or environ.get("EMS_URL")
+    redis_url = settings.redis_url if settings else redis_url or environ.get("EMS_REDIS_URL")
+    if url and _readable(url):
+        findings += _check_database(url, settings or Settings())
+    findings += _check_redis(redis_url)
+    return findings
+
+
+def _check_settings(environ: Mapping[str, str], given: dict[str, str | None]) -> tuple[list[Finding], Settings | None]:
+    try:
+        settings = Settings.load(environ=environ, **{name: value for name, value in given.items() if value is not None})
+    except ConfigError as error:
+        return [_error(problem.name, problem.value, problem.mend) for problem in error.problems], None
+    return [_ok("settings", "every one is valid")], settings
+
+
+def _readable(url: str) -> bool:
+    try:
+        DatabaseUrl.parse(url)
+    except ValueError:
+        return False  # told among the settings
+    return True
+
+
+def _check_database(url: str, settings: Settings) -> list[Finding]:
+    database = Database(url, settings.connect_timeout_s, call_timeout_s=settings.connect_timeout_s)
+    try:
+        facts = database.call(schema.server_facts)
+    except ConfigError as error:
+        return [_error(problem.name, problem.value, problem.mend) for problem in error.problems]
+    except EmsError as error:
+        return [_error("connection", url, redact(str(error)))]
+    findings = [_ok("connection", redact(url)), *_check_server(facts)]
+    version = database.call(schema.current_version)
+    findings.append(_check_schema(database, version))
+    findings += _check_privileges(database, migrated=version > 0)
+    findings.append(_check_clock(database.call(probe.clock_difference_s)))
+    if version > 0:
+        findings += _patiently(database, lambda session: _check_limits(session, facts))
+    database.thread_session().close()
+    return findings
+
+
+def _patiently(database: Database, work: Callable[[Session], list[T]]) -> list[T]:
+    """What the tables say; nothing where they may not be read, which is among the privileges."""
+    try:
+        return database.call(work)
+    except EmsError:
+        return []
+
+
+def _check_server(facts: ServerFacts) -> Iterator[Finding]:
+    if facts.supported:
+        yield _ok("server version", facts.version)
+    else:
+        yield _error("server version", facts.version, schema.too_old(facts))
+    flush = facts.flush_log_at_commit
+    if flush == 1:
+        yield _ok("innodb_flush_log_at_trx_commit", "1")
+    else:
+        mend = "a confirmed message may be lost when the machine fails; set it to 1"
+        yield _error("innodb_flush_log_at_trx_commit", str(flush), mend)
+    yield from _check_binlog(facts)
+    if facts.read_only:
+        yield _error("read_only", "ON", "nothing can be written; use the primary server")
+    else:
+        yield _ok("read_only", "OFF")
+
+
+def _check_binlog(facts: ServerFacts) -> Iterator[Finding]:
+    if not facts.log_bin:
+        yield _ok("log_bin", "OFF")
+        return
+    if facts.sync_binlog == 1:
+        yield _ok("sync_binlog", "1")
+    else:
+        mend = "replicas and backups may miss the last commits of a crashed machine; set it to 1"
+        yield _warning("sync_binlog", str(facts.sync_binlog), mend)
+    kind = facts.binlog_format.upper()
+    if kind == "ROW":
+        yield _ok("binlog_format", kind)
+    elif kind == "MIXED":
+        yield _warning("binlog_format", kind, "set it to ROW: claims skip locked rows, which is safe by rows only")
+    else:
+        mend = "replicas would go their own ways: claims skip locked rows; set it to ROW"
+        yield _error("binlog_format", kind, mend)
+
+
+def _check_schema(database: Database, version: int) -> Finding:
+    try:
+        database.call(schema.check_version)
+    except EmsError as error:
+        return _error("schema version", str(version), str(error))
+    return _ok("schema version", str(version))
+
+
+def _check_privileges(database: Database, *, migrated: bool) -> list[Finding]:
+    missing = database.call(lambda session: probe.missing_privileges(session, migrated=migrated))
+    if not missing:
+        return [_ok("privileges", "all that EMS needs")]
+    findings = []
+    for privilege in missing:
+        if privilege in probe.MIGRATION_PRIVILEGES:
+            mend = "only `ems migrate` needs it; grant it to the user that runs it"
+            findings.append(_warning("privilege", f"{privilege} is missing", mend))
+        else:
+            findings.append(_error("privilege", f"{privilege} is missing", "grant it to this user on the database"))
+    return findings
+
+
+def _check_clock(ahead_s: float) -> Finding:
+    value = f"the server's is {ahead_s:+.3f} s from ours"
+    if abs(ahead_s) > _CLOCK_LIMIT_S:
+        mend = "times go by the server's clock, but expiry and message ids by ours; synchronize both (NTP)"
+        return _warning("clock", value, mend)
+    return _ok("clock", value)
+
+
+def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
+    value = str(facts.max_allowed_packet)
+    largest = probe.largest_limit(session)
+    # A body travels as hexadecimal digits, two for each byte.
+    needed = 2 * largest[1] + _PACKET_SLACK_BYTES if largest else 0
+    if largest and facts.max_allowed_packet < needed:
+        mend = (
+            f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {needed}; raise it, or lower the "
+            f"limit with `ems topics change {largest[0]} --max-message-bytes {_fitting(facts.max_allowed_packet)}`"
+        )
+        return [_error("max_allowed_packet", value, mend)]
+    return [_ok("max_allowed_packet", value)]
+
+
+def _fitting(packet: int) -> int:
+    return max((packet - _PACKET_SLACK_BYTES) // 2, 1)
+
+
+def _check_redis(url: str | None) -> list[Finding]:
+    if not url:
+        return [_ok("redis", "not configured; workers find new messages by polling")]
+    try:
+        import redis
+    except ImportError:
+        return [_error("redis", redact(url), "the client is not installed; run: pip install emsworker[redis]")]
+    from emsworker.offsets.redis import connect
+
+    try:
+        with connect(url) as client:
+            client.ping()
+            return [_ok("redis", redact(url)), *_check_persistence(client)]
+    except (redis.RedisError, ValueError) as error:
+        mend = f"it cannot be reached ({redact(str(error))}); EMS works on without it, with slower wake-ups"
+        return [_error("redis", url, mend)]
+
+
+def _check_persistence(client: Any) -> list[Finding]:
+    import redis
+
+    try:
+        append = client.config_get("appendonly").get("appendonly", "")
+        save = client.config_get("save").get("save", "")
+    except redis.ResponseError as error:
+        return [_warning("redis persistence", "not known", f"CONFIG GET is refused: {error}")]
+    if append == "yes":
+        return [_ok("redis persistence", "appendonly yes")]
+    mend = "after a restart offsets are seeded from MySQL, which is safe but costs a moment; set appendonly yes"
+    return [_warning("redis persistence", f"appendonly {append}, save {save!r}", mend)]

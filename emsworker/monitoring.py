@@ -1,0 +1,280 @@
+"""Looking at a stream: lag, one message's trace, clients, the length of topics. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from emsworker.app import Ems
+from emsworker.core.codec import decode_headers
+from emsworker.core.errors import EmsError, UnknownMessage, UnknownTopic
+from emsworker.core.ids import parse_uid
+from emsworker.core.model import ClaimState, Group, Outcome, Topic
+from emsworker.store import clients as client_store
+from emsworker.store import dead as dead_store
+from emsworker.store import monitoring as store
+from emsworker.store import topics as topic_store
+from emsworker.store import trace as trace_store
+from emsworker.store.clients import ClientRow, LeaderRow
+from emsworker.store.database import Database
+from emsworker.store.monitoring import PartitionLag
+from emsworker.store.trace import History, MessageRow
+
+
+@dataclass(frozen=True)
+class GroupLag:
+    """How far a group is, over all its partitions.
+
+    Attributes:
+        oldest_age_s: how many seconds ago its oldest unfinished message was born, by the server's clock.
+        partitions: the same for each partition.
+    """
+
+    topic: Topic
+    group: Group
+    unclaimed: int
+    claimed: int
+    retries: int
+    dead: int
+    oldest_age_s: float | None
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not finished: unclaimed, in live claims, or waiting for a retry."""
+        return self.unclaimed + self.claimed + self.retries
+
+
+@dataclass(frozen=True)
+class TopicSize:
+    """How long a topic is: messages between floor and end, and their bytes as the newest ones let expect."""
+
+    topic: Topic
+    messages: int
+    bytes_estimate: int
+
+
+@dataclass(frozen=True)
+class ClientView:
+    """A client with its lease and the number of claims that it holds."""
+
+    row: ClientRow
+    claims: int
+
+
+class TraceState(StrEnum):
+    """Where one message stands in one group."""
+
+    UNCLAIMED = "unclaimed"
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    RETRY = "retry"
+    DEAD = "dead"
+    DONE = "done"
+    DROPPED = "dropped"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class GroupTrace:
+    """What became of a message in one group.
+
+    Attributes:
+        state: ``unclaimed``: not taken yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client has
+            it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its next
+            attempt, or runs in it; ``dead``: given up; ``done``; ``dropped``: given up, and its dead letter deleted;
+            ``skipped``: the group began after it.
+        client_id: who has it, or had it last.
+    """
+
+    group: Group
+    state: TraceState
+    client_id: str | None
+    history: History
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One message: who sent it, and what became of it in each group.
+
+    Attributes:
+        message: ``None`` if retention has deleted it.
+    """
+
+    topic: Topic
+    partition: int
+    offset: int
+    message: MessageRow | None
+    headers: Mapping[str, str]
+    groups: tuple[GroupTrace, ...]
+
+
+class Monitoring:
+    """Numbers and histories of a stream.
+
+    Args:
+        stream: an app, or its database.
+    """
+
+    def __init__(self, stream: Ems | Database) -> None:
+        self._database = stream.database if isinstance(stream, Ems) else stream
+
+    def lag(self) -> list[GroupLag]:
+        """How far every group is; ordered by topic and group."""
+
+        def work(session: Any) -> list[GroupLag]:
+            topics = {topic.id: topic for topic in topic_store.list_topics(session)}
+            groups = [group for group in topic_store.list_groups(session) if group.topic_id in topics]
+            lags = store.list_lags(session)
+            topic_of = {group.id: group.topic_id for group in groups}
+            behind = [lag for lag in lags if lag.lowest is not None and lag.group_id in topic_of]
+            places = [(topic_of[lag.group_id], lag.partition, lag.lowest or 0) for lag in behind]
+            ages = zip(behind, store.ages_of(session, places), strict=True)
+            age_of = {(lag.group_id, lag.partition): age for lag, age in ages if age is not None}
+            return [_sum(topics[group.topic_id], group, lags, age_of) for group in groups]
+
+        return sorted(self._database.call(work), key=lambda one: (one.topic.name, one.group.name))
+
+    def ranking(self) -> list[TopicSize]:
+        """All topics, the one with the most messages first."""
+
+        def work(session: Any) -> list[TopicSize]:
+            extents = store.list_extents(session)
+            sizes = store.mean_sizes(session, extents)
+            found = []
+            for topic in topic_store.list_topics(session):
+                own = [
+                    (e.end - e.floor, size) for e, size in zip(extents, sizes, strict=True) if e.topic_id == topic.id
+                ]
+                total = round(sum(count * size for count, size in own))
+                found.append(TopicSize(topic, sum(count for count, _ in own), total))
+            return found
+
+        return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
+
+    def clients(self) -> list[ClientView]:
+        """All clients with their leases, the living and those not yet swept away."""
+
+        def work(session: Any) -> list[ClientView]:
+            claims = store.claims_by_client(session)
+            return [ClientView(row, claims.get(row.client_id, 0)) for row in client_store.list_clients(session)]
+
+        return self._database.call(work)
+
+    def leaders(self) -> list[LeaderRow]:
+        """Who holds the duties of the beat."""
+        return self._database.call(client_store.list_leaders)
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    def trace(self, uid: str, topic: str | None = None) -> list[Trace]:
+        """The trace of a message by its id; several if the id was used in several topics.
+
+        Args:
+            uid: the message's id.
+            topic: look there only.
+
+        Raises:
+            InvalidName: ``uid`` is no id.
+            UnknownTopic: there is no such topic.
+            UnknownMessage: no message of that id is kept.
+        """
+        raw = parse_uid(uid)
+        topics = {one.id: one for one in self._topics(topic)}
+
+        def find(session: Any) -> set[tuple[int, tuple[int, int]]]:
+            found = set(trace_store.find_message(session, list(topics), raw))
+            if found:
+                return found
+            groups = {g.id: g.topic_id for g in topic_store.list_groups(session) if g.topic_id in topics}
+            return {(groups[g], place) for g, place in dead_store.find_dead(session, list(groups), raw)}
+
+        found = self._database.call(find)
+        if not found:
+            raise UnknownMessage(
+                f"no message with the id {uid} is kept; it was never sent, or retention has deleted it"
+            )
+        return [self._trace(topics[topic_id], place) for topic_id, place in sorted(found)]
+
+    def trace_at(self, topic: str, partition: int, offset: int) -> Trace:
+        """The trace of the message at a place.
+
+        Raises:
+            UnknownTopic: there is no such topic.
+            UnknownMessage: it has no such partition, or its end lies before the offset.
+        """
+        where = self._topics(topic)[0]
+        bounds = self._database.call(lambda session: trace_store.get_bounds(session, where.id, partition))
+        if bounds is None:
+            raise UnknownMessage(f"topic {topic!r} has no partition {partition}; it has 0 to {where.partitions - 1}")
+        if not 1 <= offset < bounds[1]:
+            raise UnknownMessage(
+                f"partition {partition} of topic {topic!r} has no offset {offset}; its next is {bounds[1]}"
+            )
+        return self._trace(where, (partition, offset))
+
+    def _topics(self, name: str | None) -> list[Topic]:
+        topics = self._database.call(topic_store.list_topics)
+        chosen = [topic for topic in topics if name is None or topic.name == name]
+        if name is not None and not chosen:
+            raise UnknownTopic(f"there is no topic {name!r}; `ems topics list` shows those that exist")
+        return chosen
+
+    def _trace(self, topic: Topic, place: tuple[int, int]) -> Trace:
+        def work(session: Any) -> Trace:
+            message = trace_store.get_message(session, topic.id, place)
+            groups = [group for group in topic_store.list_groups(session) if group.topic_id == topic.id]
+            traces = [_judge(group, place[1], trace_store.get_history(session, group.id, place)) for group in groups]
+            return Trace(topic, *place, message, _headers(message), tuple(traces))
+
+        return self._database.call(work)
+
+
+def _headers(message: MessageRow | None) -> Mapping[str, str]:
+    try:
+        return decode_headers(message.headers) if message is not None else {}
+    except EmsError as error:
+        return {"(damaged)": str(error)}
+
+
+def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tuple[int, int], float]) -> GroupLag:
+    own = tuple(lag for lag in lags if lag.group_id == group.id)
+    ages = [age_of[group.id, lag.partition] for lag in own if (group.id, lag.partition) in age_of]
+    return GroupLag(
+        topic,
+        group,
+        sum(lag.unclaimed for lag in own),
+        sum(lag.claimed for lag in own),
+        sum(lag.retries for lag in own),
+        sum(lag.dead for lag in own),
+        max(ages, default=None),
+        own,
+    )
+
+
+def _judge(group: Group, offset: int, history: History) -> GroupTrace:
+    client_id = history.claim.client_id if history.claim is not None else None
+    if history.attempts:
+        client_id = history.attempts[-1].client_id or client_id
+    if history.retry is not None:
+        return GroupTrace(group, TraceState.RETRY, history.retry.client_id or client_id, history)
+    if history.dead is not None:
+        return GroupTrace(group, TraceState.DEAD, client_id, history)
+    return GroupTrace(group, _state(offset, history), client_id, history)
+
+
+def _state(offset: int, history: History) -> TraceState:
+    if history.cursor is None or offset >= history.cursor:
+        return TraceState.UNCLAIMED
+    claim = history.claim
+    if claim is not None and offset > claim.done_to and claim.state is not ClaimState.DONE:
+        if claim.state is ClaimState.WAITING:
+            return TraceState.WAITING
+        return TraceState.RUNNING if claim.running == offset else TraceState.CLAIMED
+    if history.attempts:
+        ended_well = history.attempts[-1].outcome in (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED)
+        return TraceState.DONE if ended_well else TraceState.DROPPED
+    return TraceState.DONE if claim is not None else TraceState.SKIPPED

@@ -1,0 +1,166 @@
+"""Dead letters: looking at them, giving them a second life, deleting them.
+
+A dead letter is in one place only: requeuing moves it to ``ems_retry`` in one transaction, so a crash at any line
+leaves it either dead or due, never both and never neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from emsworker.core.model import Group
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("dead")
+CHUNK = 500
+
+Place = tuple[int, int]
+"""A partition and an offset."""
+
+
+@dataclass(frozen=True)
+class DeadRow:
+    """A dead letter in a list, without its body."""
+
+    group_id: int
+    partition: int
+    offset: int
+    uid: bytes
+    key: bytes | None
+    tag: bytes | None
+    born_at: datetime
+    dead_at: datetime
+    attempts: int
+    reason: str
+
+    @property
+    def place(self) -> Place:
+        """Its partition and offset."""
+        return self.partition, self.offset
+
+
+@dataclass(frozen=True)
+class DeadBody:
+    """What a dead letter carries besides."""
+
+    headers: bytes
+    body: bytes
+    error: str
+    producer_id: str
+
+
+def utc(text: str) -> datetime:
+    """A time of the server, which tells it in UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _row(group_id: int, row: tuple[Any, ...]) -> DeadRow:
+    partition, offset, uid, key, tag, born_at, dead_at, attempts, reason = row
+    return DeadRow(group_id, partition, offset, uid, key, tag, utc(born_at), utc(dead_at), attempts, reason)
+
+
+def list_dead(session: Session, group_id: int, after: Place, limit: int) -> list[DeadRow]:
+    """The dead letters of a group behind a place, in order of partition and offset."""
+    args = {"group_id": group_id, "partition": after[0], "offset": after[1], "limit": limit}
+    return [_row(group_id, row) for row in session.rows(_SQL.list_dead, args)]
+
+
+def get_dead(session: Session, group_id: int, place: Place) -> tuple[DeadRow, DeadBody] | None:
+    """One dead letter with its body."""
+    rows = session.rows(_SQL.get_dead, {"group_id": group_id, "partition": place[0], "offset": place[1]})
+    return (_row(group_id, rows[0][:9]), DeadBody(*rows[0][9:])) if rows else None
+
+
+def find_dead(session: Session, group_ids: Sequence[int], uid: bytes) -> list[tuple[int, Place]]:
+    """The groups for which a message is dead, each with its place there."""
+    if not group_ids:
+        return []
+    rows = session.rows(_SQL.find_dead, {"group_ids": list(group_ids), "uid": uid})
+    return [(group_id, (partition, offset)) for group_id, partition, offset in rows]
+
+
+def find_dead_at(session: Session, group_ids: Sequence[int], place: Place) -> list[tuple[int, Place]]:
+    """The groups for which the message at a place is dead."""
+    if not group_ids:
+        return []
+    args = {"group_ids": list(group_ids), "partition": place[0], "offset": place[1]}
+    return [(group_id, (partition, offset)) for group_id, partition, offset in session.rows(_SQL.find_dead_at, args)]
+
+
+def count_dead(session: Session, group_id: int) -> int:
+    """How many dead letters a group has."""
+    return int(session.rows(_SQL.count_dead, {"group_id": group_id})[0][0])
+
+
+def requeue(session: Session, group: Group, places: Sequence[Place], progress: Callable[[int], None]) -> int:
+    """Move dead letters back to retry: attempt 0, due now.
+
+    Args:
+        places: those that are not dead (any more) are passed over.
+        progress: called with the number of places of each chunk, one transaction each.
+
+    Returns:
+        how many were moved.
+    """
+    return _by_chunk(session, places, progress, lambda s, partition, chunk: _requeue(s, group, partition, chunk))
+
+
+def _requeue(session: Session, group: Group, partition: int, offsets: list[int]) -> int:
+    where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
+    if not session.rows(_SQL.hold_group, where):
+        return 0
+    dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
+    movable = _with_message(session, where, dead)
+    if not movable:
+        return 0
+    shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6))"
+    rows = [session.mogrify(shape, where | {"offset": offset}) for offset in movable]
+    session.send(f"{_SQL.add_fresh_retries} {','.join(rows)}")
+    return session.execute(_SQL.delete_dead, where | {"offsets": movable}).affected
+
+
+def _with_message(session: Session, where: dict[str, Any], dead: list[int]) -> list[int]:
+    """Those whose message is in the stream, after putting back what retention has deleted."""
+    if not dead:
+        return []
+    present = {row[0] for row in session.rows(_SQL.list_present, where | {"offsets": dead})}
+    if missing := [offset for offset in dead if offset not in present]:
+        session.execute(_SQL.restore_messages, where | {"offsets": missing})
+        present = {row[0] for row in session.rows(_SQL.list_present, where | {"offsets": dead})}
+    return [offset for offset in dead if offset in present]
+
+
+def delete_dead(session: Session, group: Group, places: Sequence[Place], progress: Callable[[int], None]) -> int:
+    """Delete dead letters for good, one transaction a chunk; returns how many there were."""
+
+    def work(session: Session, partition: int, offsets: list[int]) -> int:
+        args = {"group_id": group.id, "partition": partition, "offsets": offsets}
+        return session.execute(_SQL.delete_dead, args).affected
+
+    return _by_chunk(session, places, progress, work)
+
+
+def _by_chunk(
+    session: Session,
+    places: Sequence[Place],
+    progress: Callable[[int], None],
+    work: Callable[[Session, int, list[int]], int],
+) -> int:
+    count = 0
+    for partition, chunk in _chunks(places):
+        count += session.transaction(lambda s, p=partition, c=chunk: work(s, p, c))  # type: ignore[misc]
+        progress(len(chunk))
+    return count
+
+
+def _chunks(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:
+    """Sorted, of one partition each, so that two who do this at once do not deadlock."""
+    for partition, members in groupby(sorted(set(places)), key=lambda place: place[0]):
+        offsets = [offset for _, offset in members]
+        for start in range(0, len(offsets), CHUNK):
+            yield partition, offsets[start : start + CHUNK]

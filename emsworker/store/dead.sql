@@ -1,0 +1,46 @@
+-- name: list_dead
+-- One page of a group, by primary key, without the bodies.
+SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason FROM ems_dead
+WHERE group_id = %(group_id)s AND `partition` >= %(partition)s AND (`partition` > %(partition)s OR `offset` > %(offset)s)
+ORDER BY `partition`, `offset` LIMIT %(limit)s
+
+-- name: get_dead
+SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason, headers, body, error, producer_id FROM ems_dead
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: find_dead
+-- By message id: of a message that retention has deleted, only the dead letter still knows it.
+SELECT group_id, `partition`, `offset` FROM ems_dead WHERE group_id IN %(group_ids)s AND uid = %(uid)s
+
+-- name: find_dead_at
+SELECT group_id, `partition`, `offset` FROM ems_dead
+WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: count_dead
+SELECT COUNT(*) FROM ems_dead WHERE group_id = %(group_id)s
+
+-- name: hold_group
+-- A group that is being deleted gets no more retries.
+SELECT id FROM ems_group WHERE id = %(group_id)s LOCK IN SHARE MODE
+
+-- name: lock_dead
+SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+ORDER BY `offset` FOR UPDATE
+
+-- name: list_present
+-- Which of these messages are still in the stream.
+SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
+
+-- name: restore_messages
+-- Retention has deleted them: a retry reads its body from the stream, so the dead letter's copy goes back to its old
+-- place (below the floor, where no cursor passes again). IGNORE, because its id may have been sent anew meanwhile.
+INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id)
+SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
+FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
+
+-- name: add_fresh_retries
+-- Its rows are appended: attempt 0, due now, so that each runs with a fresh ladder.
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES
+
+-- name: delete_dead
+DELETE FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s

@@ -1,0 +1,99 @@
+"""Numbers about the stream: how far its groups are, how long it is, who holds what. Nothing here scans messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("monitoring")
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far one group is in one partition.
+
+    Attributes:
+        frontier: the last offset of the partition, 0 if it never had one.
+        cursor: the next offset that the group has not claimed.
+        unclaimed: offsets from the cursor to the frontier.
+        claimed: offsets in live claims, running or waiting for an owner, that are not finished.
+        retries: messages that wait for their next attempt, or run in it.
+        dead: dead letters.
+        lowest: the lowest unfinished offset, or ``None`` if all is done.
+    """
+
+    group_id: int
+    partition: int
+    frontier: int
+    cursor: int
+    unclaimed: int
+    claimed: int
+    retries: int
+    dead: int
+    lowest: int | None
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The length of one partition: ``floor`` is its first offset, ``end`` one past its last."""
+
+    topic_id: int
+    partition: int
+    floor: int
+    end: int
+
+
+def list_lags(session: Session) -> list[PartitionLag]:
+    """How far every group is in every partition, read in one packet."""
+    packet = session.packet()
+    for statement in (_SQL.list_frontiers, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
+        packet.add(statement)
+    frontiers, claimed, retries, dead = (result.rows for result in packet.send())
+    claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in claimed}
+    retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
+    dead_by = {(row[0], row[1]): int(row[2]) for row in dead}
+    lags = []
+    for group_id, partition, _floor, cursor, frontier in frontiers:
+        key = (group_id, partition)
+        unclaimed = max(0, int(frontier) - int(cursor) + 1)
+        in_claims, first_claimed = claimed_by.get(key, (0, None))
+        in_retry, first_retry = retries_by.get(key, (0, None))
+        open_offsets = [first_claimed if in_claims else None, first_retry, int(cursor) if unclaimed else None]
+        lowest = min((offset for offset in open_offsets if offset is not None), default=None)
+        counts = (unclaimed, in_claims, in_retry, dead_by.get(key, 0))
+        lags.append(PartitionLag(group_id, partition, int(frontier), int(cursor), *counts, lowest))
+    return lags
+
+
+def ages_of(session: Session, places: Sequence[tuple[int, int, int]]) -> list[float | None]:
+    """How many seconds ago the first message from each place (topic id, partition, offset) on was born."""
+    if not places:
+        return []
+    packet = session.packet()
+    for topic_id, partition, offset in places:
+        packet.add(_SQL.get_age, {"topic_id": topic_id, "partition": partition, "offset": offset})
+    return [float(result.rows[0][0]) if result.rows else None for result in packet.send()]
+
+
+def list_extents(session: Session) -> list[Extent]:
+    """The length of every partition."""
+    return [Extent(row[0], row[1], int(row[2]), int(row[3])) for row in session.rows(_SQL.list_extents)]
+
+
+def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
+    """The mean size in bytes of the last messages of each partition, 0 where there is none."""
+    if not extents:
+        return []
+    packet = session.packet()
+    for extent in extents:
+        args = {"topic_id": extent.topic_id, "partition": extent.partition, "from_offset": extent.floor}
+        packet.add(_SQL.get_mean_size, args)
+    return [float(result.rows[0][0] or 0) for result in packet.send()]
+
+
+def claims_by_client(session: Session) -> dict[str, int]:
+    """How many claims each client holds at present."""
+    return {client_id: int(count) for client_id, count in session.rows(_SQL.count_by_client)}

@@ -1,0 +1,38 @@
+-- name: list_frontiers
+-- Each cursor with its partition's floor and last offset; one index dive each, however long the stream is.
+SELECT c.group_id, c.`partition`, p.floor, c.next_offset,
+  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`), p.floor - 1)
+FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
+JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
+ORDER BY c.group_id, c.`partition`
+
+-- name: count_claimed
+-- What live claims of the stream have not finished; a claim of retries is counted by its retries.
+SELECT group_id, `partition`, SUM(hi - done_to), MIN(done_to + 1) FROM ems_claim
+WHERE state IN ('start', 'waiting') AND source = 'stream' GROUP BY group_id, `partition`
+
+-- name: count_retries
+SELECT group_id, `partition`, COUNT(*), MIN(`offset`) FROM ems_retry GROUP BY group_id, `partition`
+
+-- name: count_dead
+SELECT group_id, `partition`, COUNT(*) FROM ems_dead GROUP BY group_id, `partition`
+
+-- name: get_age
+-- How many seconds ago the first message from an offset on was born.
+SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
+
+-- name: list_extents
+-- Each partition with its floor, one past its last offset, and the mean size of its last messages.
+SELECT p.topic_id, p.`partition`, p.floor,
+  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+FROM ems_partition p ORDER BY p.topic_id, p.`partition`
+
+-- name: get_mean_size
+-- Of the last 200 messages: an estimate that costs the same however long the stream is.
+SELECT AVG(size) FROM (SELECT size FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s
+  ORDER BY `offset` DESC LIMIT 200) m
+
+-- name: count_by_client
+-- What each client holds at present.
+SELECT client_id, COUNT(*) FROM ems_claim WHERE state = 'start' GROUP BY client_id

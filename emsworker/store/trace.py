@@ -1,0 +1,152 @@
+"""What became of one message: its claim, its attempts, its retry or its dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from emsworker.core.model import ClaimState, Outcome
+from emsworker.store.dead import Place, utc
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("trace")
+
+
+@dataclass(frozen=True)
+class MessageRow:
+    """A message of the stream without its body; of a tombstone only the place and time mean something."""
+
+    uid: bytes | None
+    tombstone: bool
+    key: bytes | None
+    tag: bytes | None
+    headers: bytes
+    size_bytes: int
+    born_at: datetime
+    producer_id: str
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """The claim that covers an offset: who took it when."""
+
+    lo: int
+    hi: int
+    done_to: int
+    running: int | None
+    state: ClaimState
+    careful: bool
+    client_id: str | None
+    claimed_at: datetime
+    progress_at: datetime
+
+
+@dataclass(frozen=True)
+class RetryRow:
+    """A message that waits for its next attempt, or has been claimed for it."""
+
+    attempt: int
+    due_at: datetime
+    last_error: str | None
+    client_id: str | None
+    claimed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class DeadNote:
+    """Why a message is dead."""
+
+    dead_at: datetime
+    attempts: int
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One attempt that was written down: what failed, and a retry that succeeded."""
+
+    ended_at: datetime
+    attempt: int
+    outcome: Outcome
+    ran_ms: int | None
+    client_id: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that is known of one message in one group."""
+
+    cursor: int | None
+    claim: ClaimRow | None
+    retry: RetryRow | None
+    dead: DeadNote | None
+    attempts: tuple[AttemptRow, ...]
+
+
+def find_message(session: Session, topic_ids: Sequence[int], uid: bytes) -> list[tuple[int, Place]]:
+    """Where a message is: topic id and place; an id may be used once in each topic."""
+    if not topic_ids:
+        return []
+    rows = session.rows(_SQL.find_message, {"topic_ids": list(topic_ids), "uid": uid})
+    return [(topic_id, (partition, offset)) for topic_id, partition, offset in rows]
+
+
+def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | None:
+    """The message at a place."""
+    rows = session.rows(_SQL.get_message, {"topic_id": topic_id, "partition": place[0], "offset": place[1]})
+    if not rows:
+        return None
+    uid, kind, key, tag, headers, size, born_at, producer_id = rows[0]
+    return MessageRow(uid, kind == "tombstone", key, tag, headers, size, utc(born_at), producer_id)
+
+
+def get_bounds(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
+    """The floor of a partition and one past its last row, or ``None`` if there is no such partition."""
+    rows = session.rows(_SQL.get_bounds, {"topic_id": topic_id, "partition": partition})
+    return (int(rows[0][0]), int(rows[0][1])) if rows else None
+
+
+def list_attempts(session: Session, group_id: int, place: Place) -> tuple[AttemptRow, ...]:
+    """The attempts of one message in one group that were written down, in order."""
+    args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
+    return tuple(_attempt(row) for row in session.rows(_SQL.list_attempts, args))
+
+
+def _attempt(row: tuple[Any, ...]) -> AttemptRow:
+    ended_at, attempt, outcome, ran_ms, client_id, error = row
+    return AttemptRow(utc(ended_at), attempt, Outcome(outcome), ran_ms, client_id, error)
+
+
+def get_history(session: Session, group_id: int, place: Place) -> History:
+    """What is known of one message in one group, read in one packet."""
+    args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
+    packet = session.packet()
+    for statement in (_SQL.get_cursor, _SQL.find_claim, _SQL.get_retry, _SQL.get_dead, _SQL.list_attempts):
+        packet.add(statement, args)
+    cursor, claim, retry, dead, attempts = (result.rows for result in packet.send())
+    return History(
+        int(cursor[0][0]) if cursor else None,
+        _claim(claim[0], place[1]) if claim else None,
+        _retry(retry[0]) if retry else None,
+        DeadNote(utc(dead[0][0]), *dead[0][1:]) if dead else None,
+        tuple(_attempt(row) for row in attempts),
+    )
+
+
+def _claim(row: tuple[Any, ...], offset: int) -> ClaimRow | None:
+    lo, hi, done_to, running, state, careful, client_id, claimed_at, progress_at = row
+    if hi < offset:
+        return None
+    return ClaimRow(
+        lo, hi, done_to, running, ClaimState(state), bool(careful), client_id, utc(claimed_at), utc(progress_at)
+    )
+
+
+def _retry(row: tuple[Any, ...]) -> RetryRow:
+    attempt, due_at, last_error, client_id, claimed_at = row
+    return RetryRow(attempt, utc(due_at), last_error, client_id, utc(claimed_at) if claimed_at else None)

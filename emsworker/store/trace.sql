@@ -1,0 +1,35 @@
+-- name: find_message
+-- Where a message is, by its id, in any topic.
+SELECT topic_id, `partition`, `offset` FROM ems_message WHERE topic_id IN %(topic_ids)s AND uid = %(uid)s
+
+-- name: get_message
+SELECT uid, kind, `key`, tag, headers, size, born_at, producer_id FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: get_bounds
+-- The floor of a partition and one past its last row.
+SELECT p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
+
+-- name: get_cursor
+SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s
+
+-- name: find_claim
+-- The claim of the stream that begins last at or before the offset: ranges never overlap, so no other can cover it.
+SELECT lo, hi, done_to, running, state, careful, client_id, claimed_at, progress_at FROM ems_claim
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND source = 'stream'
+ORDER BY lo DESC LIMIT 1
+
+-- name: get_retry
+-- A retry, and who has claimed it.
+SELECT r.attempt, r.due_at, r.last_error, c.client_id, c.claimed_at
+FROM ems_retry r LEFT JOIN ems_claim c ON c.state = 'start' AND c.group_id = r.group_id AND c.claim_id = r.claim_id
+WHERE r.group_id = %(group_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s
+
+-- name: get_dead
+SELECT dead_at, attempts, reason, error FROM ems_dead
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: list_attempts
+SELECT ended_at, attempt, outcome, ran_ms, client_id, error FROM ems_attempt
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s ORDER BY ended_at, attempt

@@ -1,0 +1,331 @@
+"""The commands on real servers: their effects, their JSON, their errors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emsworker import Ems as App
+from emsworker.core.errors import StoreUnavailable
+from emsworker.local import Database as Server
+from emsworker.store.database import Database
+from tests.support.commands import Ems, environment
+from tests.support.servers import connect
+
+
+def rows(url: str, statement: str) -> list[tuple[object, ...]]:
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def execute(url: str, *statements: str) -> None:
+    with connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+# -- the database ------------------------------------------------------------------------------------------------------
+
+
+def test_migrate_is_harmless_when_repeated(database: str, tmp_path: Path) -> None:
+    ems = Ems({"EMS_URL": database}, tmp_path)
+    missing = ems("topics", "list")
+    assert (missing.code, len(missing.errors)) == (1, 1)
+    assert "`ems migrate`" in missing.err
+    assert ems.ok("migrate", "--json").json["applied"][0] == 1
+    assert ems.ok("migrate", "--json").json["applied"] == []
+    assert "already" in ems.ok("migrate").out
+    assert ems.ok("topics", "list", "--json").json == []
+
+
+def test_a_wrong_url_is_one_line(bare: Ems) -> None:
+    for url in ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x"):
+        for command in (["topics", "list"], ["migrate"], ["beat"]):
+            done = bare(*command, "--url", url)
+            assert (done.code, len(done.err.splitlines())) == (1, 1), done
+            assert "geheim" not in done.err and "--url or EMS_URL" in done.err
+
+
+def test_a_wrong_password_is_one_line(bare: Ems, server: Server) -> None:
+    url = server.url.replace("ems:", "ems:wrong-", 1)
+    bare.write("tasks.py", "from emsworker import Ems\napp = Ems('x')\n@app.task\ndef f(): pass\n")
+    for command in (["topics", "list"], ["worker", "-A", "tasks"]):
+        done = bare(*command, url=url)
+        assert (done.code, len(done.err.splitlines())) == (1, 1), done
+        assert "MySQL refused" in done.err and "wrong-" not in done.err
+
+
+def test_a_missing_database_is_wrong_usage(bare: Ems, server: Server) -> None:
+    done = bare("topics", "list", url=server.url.removesuffix("/ems") + "/ems_missing")
+    assert done.code == 2
+    assert "CREATE DATABASE" in done.err
+
+
+# -- topics and groups -------------------------------------------------------------------------------------------------
+
+
+def test_topics_live_and_die(ems: Ems, url: str) -> None:
+    made = ems.ok("topics", "create", "orders", "--partitions", "3", "--retention", "7d", "--json").json
+    assert made == {
+        "topic": "orders",
+        "kind": "cluster",
+        "partitions": 3,
+        "rule": "rw",
+        "max_message_bytes": 4 << 20,
+        "retention_s": 604800,
+    }
+    again = ems("topics", "create", "orders")
+    assert again.code == 1 and "exists already" in again.err
+    assert ems.ok("topics", "create", "orders", "--if-missing", "--json").json["partitions"] == 3
+    changed = ems.ok("topics", "change", "orders", "--partitions", "5", "--rule", "w", "--keep-forever", "--json").json
+    assert (changed["partitions"], changed["rule"], changed["retention_s"]) == (5, "w", None)
+    assert rows(url, "SELECT COUNT(*) FROM ems_partition") == [(5,)]
+    listed = ems.ok("topics", "list", "--json").json
+    assert [(one["topic"], one["messages"], one["bytes"]) for one in listed] == [("orders", 0, 0)]
+    assert ems.ok("topics", "list").out.split()[:2] == ["TOPIC", "KIND"]
+    assert ems("topics", "delete", "orders").code == 2  # nobody to ask
+    ems.ok("topics", "delete", "orders", "--yes")
+    assert ems.ok("topics", "list", "--json").json == []
+
+
+def test_wrong_topic_settings_are_refused_all_at_once(ems: Ems, url: str) -> None:
+    done = ems("topics", "create", "t", "--partitions", "0", "--max-message-bytes", "0")
+    assert done.code == 2 and len(done.errors) == 2, done
+    assert ems("topics", "create", "a b").code == 2
+    assert ems("topics", "create", "t", "--retention", "soon").code == 2
+    assert rows(url, "SELECT * FROM ems_topic") == []
+    ems.ok("topics", "create", "t", "--partitions", "2")
+    assert "never taken away" in ems("topics", "change", "t", "--partitions", "1").err
+    assert ems("topics", "change", "t").code == 2
+    assert ems("topics", "change", "nix", "--rule", "r").code == 1
+
+
+def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
+    app.send_many("orders", range(10))
+    made = ems.ok("groups", "create", "orders", "mail", "--ladder", "1s 2s", "--timeout", "5m", "--json").json
+    assert (made["ladder"], made["timeout_s"], made["max_attempts"], made["paused"]) == ("1s 2s", 300, 16, False)
+    assert "already" in ems("groups", "create", "orders", "mail").err
+    ems.ok("groups", "create", "orders", "mail", "--if-missing")
+    ems.ok("groups", "create", "orders", "late", "--from", "end", max_attempts="3")
+    listed = {one["group"]: one for one in ems.ok("groups", "list", "orders", "--json").json}
+    assert (listed["mail"]["lag"], listed["late"]["lag"], listed["late"]["max_attempts"]) == (10, 0, 3)
+    assert listed["mail"]["partitions"][0]["frontier"] == 10
+    assert listed["mail"]["oldest_s"] > 0 and listed["late"]["oldest_s"] is None
+    assert ems.ok("groups", "change", "orders", "mail", "--pause", "--json").json["paused"] is True
+    assert ems.ok("groups", "change", "orders", "mail", "--resume", "--json").json["paused"] is False
+    assert ems.ok("groups", "change", "orders", "mail", "--ladder", "7s", "--json").json["ladder"] == "7s"
+    assert ems("groups", "change", "orders", "mail", "--ladder", "7 parsecs").code == 2
+    assert "FRONTIER" in ems.ok("groups", "list", "--partitions").out
+    assert ems("groups", "list", "nix").code == 1
+    assert ems("groups", "delete", "orders", "nix", "--yes").code == 1
+    ems.ok("groups", "delete", "orders", "mail", "--yes")
+    assert rows(url, "SELECT name FROM ems_group") == [("late",)]
+    assert rows(url, "SELECT COUNT(*) FROM ems_cursor") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", ["start", "waiting", "retry"])
+def test_a_group_in_use_is_deleted_only_by_force(ems: Ems, url: str, app: App, kind: str) -> None:
+    app.send("orders", 1)
+    ems.ok("groups", "create", "orders", "mail")
+    if kind == "retry":
+        execute(
+            url, "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (1, 0, 1, 1, NOW(6))"
+        )
+    else:
+        execute(
+            url,
+            "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, claimed_at, "
+            f"progress_at, deadline_at) VALUES (1, 0, 1, 1, 1, 0, '{kind}', 'stream', NOW(6), NOW(6), NOW(6))",
+        )
+    for arguments in (["groups", "delete", "orders", "mail"], ["topics", "delete", "orders"]):
+        done = ems(*arguments, "--yes")
+        assert done.code == 1 and "force" in done.err, done
+    assert rows(url, "SELECT (SELECT COUNT(*) FROM ems_group), (SELECT COUNT(*) FROM ems_cursor)") == [(1, 1)]
+    ems.ok("topics", "delete", "orders", "--yes", "--force")
+    for table in ("topic", "partition", "message", "group", "cursor", "claim", "retry"):
+        assert rows(url, f"SELECT COUNT(*) FROM ems_{table}") == [(0,)], table
+
+
+def test_clients_and_leaders(ems: Ems, stream: Database) -> None:
+    from emsworker.store import clients
+
+    assert ems.ok("clients", "--json").json == {"clients": [], "leaders": []}
+    stream.call(lambda s: clients.register(s, ["ip-1-u-1"], "p", "host", 30))
+    stream.call(lambda s: clients.register(s, ["ip-1-u-2"], "p", "host", 0))
+    stream.call(lambda s: clients.try_to_lead(s, "beat", "me", 30))
+    found = ems.ok("clients", "--json").json
+    assert [(one["client"], one["lease"], one["claims"]) for one in found["clients"]] == [
+        ("ip-1-u-1", "live", 0),
+        ("ip-1-u-2", "expired", 0),
+    ]
+    assert [(one["duty"], one["leader"]) for one in found["leaders"]] == [("beat", "me")]
+    assert "ip-1-u-1" in ems.ok("clients").out
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+def test_send(ems: Ems, url: str, tmp_path: Path) -> None:
+    options = ["--key", "k", "--tag", "t", "--header", "a=b=c", "--json"]
+    receipt = ems.ok("send", "orders", '{"n": 1}', *options).json
+    assert (receipt["topic"], receipt["partition"], receipt["offset"], receipt["created"]) == ("orders", 0, 1, True)
+    (tmp_path / "body.json").write_text("[1]")
+    ems.ok("send", "orders", "@body.json")
+    ems.ok("send", "orders", "-", stdin='"x"')
+    ems.ok("send", "orders", "plain words", "--text")
+    ems.ok("send", "orders", "[2, 3]", "--task", "shop.add")
+    ems.ok("send", "orders", '{"x": 2}', "--task", "shop.add")
+    sent = rows(url, "SELECT `key`, tag, headers, body FROM ems_message ORDER BY `offset`")
+    assert [row[3] for row in sent] == [b'{"n":1}', b"[1]", b"x", b"plain words", b"[[2,3],{}]", b'[[],{"x":2}]']
+    assert sent[0][:2] == (b"k", b"t") and json.loads(bytes(sent[0][2])) == {"a": "b=c"}  # type: ignore[call-overload]
+    assert json.loads(bytes(sent[4][2])) == {"ems-task": "shop.add"}  # type: ignore[call-overload]
+
+
+def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:
+    text = "".join(f'{{"n": {number}}}\n' for number in range(1201))
+    (tmp_path / "many.jsonl").write_text(text)
+    assert ems.ok("send", "t", "@many.jsonl", "--lines", "--json").json == {"topic": "t", "sent": 1201}
+    assert ems.ok("send", "t", "-", "--lines", stdin="1\n\n2").out == "Sent 2 messages to t.\n"
+    assert rows(url, "SELECT COUNT(*), COUNT(DISTINCT body) FROM ems_message") == [(1203, 1203)]
+    bad = ems("send", "t", "-", "--lines", stdin="1\n" * 500 + "{\n")
+    assert bad.code == 2 and "Line 501 is no JSON" in bad.err and "500 messages" in bad.err
+
+
+def test_progress_is_shown_on_a_terminal_only(ems: Ems, tmp_path: Path) -> None:
+    (tmp_path / "many.jsonl").write_text("1\n" * 600)
+    command = ["send", "t", "@many.jsonl", "--lines", "--json"]
+    assert ems.ok(*command).err == ""
+    reader, terminal = os.openpty()
+    environ = environment(ems.environ)
+    done = subprocess.run(
+        [sys.executable, "-m", "emsworker", *command],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    assert json.loads(done.stdout) == {"topic": "t", "sent": 600}  # the bar is on stderr
+    assert b"Sending to t" in os.read(reader, 65536)
+    os.close(reader)
+
+
+def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
+    cases = [
+        (["t", "no json"], 2, "--text"),
+        (["t", "5", "--task", "f"], 2, "no list of arguments"),
+        (["t", "1", "--header", "x"], 2, "NAME=VALUE"),
+        (["t", "1", "--header", "ems-task=x"], 2, "reserved"),
+        (["t", "@missing"], 2, "cannot be read"),
+        (["t", "1", "--lines"], 2, "--lines"),
+        (["a b", "1"], 2, "no valid name"),
+    ]
+    for arguments, code, said in cases:
+        done = ems("send", *arguments)
+        assert done.code == code and said in done.err, done
+    unknown = ems("send", "nix", "1", auto_create="off")
+    assert unknown.code == 1 and "`ems topics create nix`" in unknown.err and len(unknown.errors) == 1
+    ems.ok("topics", "create", "small", "--max-message-bytes", "3")
+    assert "over the limit" in ems("send", "small", "12345").err
+    ems.ok("topics", "change", "small", "--rule", "r")
+    assert "rule" in ems("send", "small", "1").err
+    assert rows(url, "SELECT COUNT(*) FROM ems_message") == [(0,)]
+
+
+# -- ems check ---------------------------------------------------------------------------------------------------------
+
+
+def findings(done: object) -> dict[str, tuple[str, str]]:
+    return {one["name"]: (one["severity"], one["value"]) for one in done.json}  # type: ignore[attr-defined]
+
+
+def test_check_is_content_with_good_surroundings(ems: Ems, redis_url: str) -> None:
+    found = findings(ems.ok("check", "--json", redis_url=redis_url))
+    assert {severity for severity, _ in found.values()} == {"ok"}, found
+    assert {"settings", "connection", "server version", "schema version", "privileges", "clock", "redis"} <= set(found)
+    assert "SEVERITY" in ems.ok("check").out
+
+
+def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -> None:
+    execute(url, "UPDATE ems_schema_version SET version = 99")
+    execute(url, "INSERT INTO ems_topic (name, max_message_bytes, created_at) VALUES ('huge', 1000000000, NOW(6))")
+    execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+    try:
+        done = ems("check", "--json", threads="0", redis_url="redis://127.0.0.1:1")
+    finally:
+        execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    assert done.code == 1
+    errors = {name for name, (severity, _) in findings(done).items() if severity == "error"}
+    wanted = {"threads", "innodb_flush_log_at_trx_commit", "schema version", "max_allowed_packet", "redis"}
+    assert errors == wanted
+
+
+def test_check_of_a_server_that_is_away(bare: Ems) -> None:
+    done = bare("check", "--json", url="mysql://u:geheim@127.0.0.1:1/x", connect_timeout_s="1")
+    assert done.code == 1 and findings(done)["connection"][0] == "error" and "geheim" not in done.out
+
+
+@pytest.mark.parametrize("migrated", [True, False])
+def test_check_finds_missing_privileges(server: Server, database: str, tmp_path: Path, migrated: bool) -> None:
+    if migrated:
+        Ems({"EMS_URL": database}, tmp_path).ok("migrate")
+    name = database.rsplit("/", 1)[1]
+    user = f"{name[:20]}_r"
+    execute(
+        server.admin_url,
+        f"CREATE USER '{user}'@'%' IDENTIFIED BY 'Secret-1'",
+        f"GRANT SELECT, INSERT, ALTER ON `{name}`.* TO '{user}'@'%'",
+        *([f"GRANT UPDATE ON `{name}`.ems_claim TO '{user}'@'%'"] if migrated else []),
+    )
+    try:
+        limited = Ems({"EMS_URL": f"mysql://{user}:Secret-1@127.0.0.1:{server.port}/{name}"}, tmp_path)
+        done = limited("check", "--json")
+        said = {
+            (one["severity"], one["value"].removesuffix(" is missing"))
+            for one in done.json
+            if "missing" in one["value"]
+        }
+        refused = limited("migrate") if not migrated else limited("send", "t", "1")
+    finally:
+        execute(server.admin_url, f"DROP USER '{user}'@'%'")
+    assert done.code == 1
+    assert {("error", "DELETE"), ("warning", "CREATE"), ("warning", "INDEX")} <= said
+    assert not any(value.startswith(("SELECT", "INSERT", "ALTER")) for _, value in said), said
+    if migrated:
+        assert ("error", "UPDATE on ems_message") in said and ("error", "UPDATE on ems_claim") not in said
+    else:
+        assert ("error", "UPDATE") in said
+    assert refused.code == 1 and "denied" in refused.err and len(refused.errors) == 1, refused
+
+
+def test_probes_change_nothing(ems: Ems, url: str) -> None:
+    before = rows(url, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() ORDER BY 1")
+    ems.ok("check")
+    after = rows(url, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() ORDER BY 1")
+    assert before == after
+
+
+# -- ems local ---------------------------------------------------------------------------------------------------------
+
+
+def test_local_stream(bare: Ems, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bare("local", "url").code == 1
+    assert bare("local", "status").code == 1
+    try:
+        assert "runs in" in bare.ok("local", "start").out
+        assert bare.ok("local", "status", "--json").json["database"]["running"] is True
+        assert "***" in bare.ok("local", "status").out
+        done = bare.ok("topics", "create", "here", "--json")
+        assert done.err == f"Using the local stream in {bare.folder / 'local'} (neither --url nor EMS_URL is set).\n"
+        url = bare.ok("local", "url").out.strip()
+        assert bare.ok("topics", "list", "--json", url=url).err == ""
+    finally:
+        bare.ok("local", "stop")
+    assert "`ems local start`" in bare("topics", "list").err
+    monkeypatch.setenv("EMS_LOCAL_DIR", bare.environ["EMS_LOCAL_DIR"])
+    with pytest.raises(StoreUnavailable, match="ems local start"):
+        _ = App("x").url  # its address is known, but nobody answers there

@@ -1,0 +1,258 @@
+"""Lag, traces and dead letters, each compared with a recount in plain SQL after real work with failures."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from emsworker import Ems as App
+from emsworker.admin import Admin
+from emsworker.monitoring import Monitoring
+from emsworker.store.schema import ServerFacts, too_old
+from emsworker.task import Outgoing
+from tests.cli.test_commands import execute, rows
+from tests.support.commands import Ems, wait_for
+
+TASKS = """
+    from emsworker import Ems, Ignore, Reject, Retry
+
+    app = Ems("shop")
+
+    @app.subscribe("orders", "mail", batch=0)
+    def mail(message):
+        number = message.body
+        if number % 10 == 3:
+            raise Reject(f"number {number}")
+        if number % 10 == 4:
+            raise Retry("later", countdown=3600)
+        if number % 10 == 5 and message.attempt == 1:
+            raise ValueError("once")
+        if number % 10 == 6:
+            raise Ignore
+
+    @app.subscribe("orders", "stats")
+    def stats(message):
+        pass
+"""
+
+COUNT = 200
+
+
+@pytest.fixture
+def worked(ems: Ems, app: App) -> Iterator[Ems]:
+    """A stream of 200 messages in 2 partitions, worked through with rejects, retries and ignored ones."""
+    ems.write("shop.py", TASKS)
+    ems.ok("topics", "create", "orders", "--partitions", "2")
+    ems.ok("groups", "create", "orders", "mail", "--ladder", "10ms")
+    ems.ok("groups", "create", "orders", "idle")
+    app.send_many("orders", [Outgoing("orders", number, key=str(number)) for number in range(COUNT)])
+    with ems.running("worker", "-A", "shop", "-p", "1", "-t", "2") as worker:
+        worker.wait_ready()
+
+        def settled() -> bool:
+            lag = {one.group.name: one for one in Monitoring(app).lag()}
+            return (lag["mail"].lag, lag["stats"].lag) == (COUNT // 10, 0)
+
+        wait_for(settled, worker.tell)
+        assert worker.stop() == 0
+    yield ems
+
+
+def recount(url: str) -> dict[tuple[str, int], tuple[int, ...]]:
+    found = rows(
+        url,
+        """SELECT g.name, c.`partition`,
+          (SELECT COUNT(*) FROM ems_message m
+           WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` >= c.next_offset),
+          (SELECT COALESCE(SUM(l.hi - l.done_to), 0) FROM ems_claim l
+           WHERE l.group_id = g.id AND l.`partition` = c.`partition` AND l.state <> 'done' AND l.source = 'stream'),
+          (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id AND r.`partition` = c.`partition`),
+          (SELECT COUNT(*) FROM ems_dead d WHERE d.group_id = g.id AND d.`partition` = c.`partition`)
+        FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id""",
+    )
+    return {(str(row[0]), int(str(row[1]))): tuple(int(str(value)) for value in row[2:]) for row in found}
+
+
+def test_lag_equals_a_recount(worked: Ems, url: str) -> None:
+    # A live and a waiting claim, as crashed workers leave them.
+    idle = "FROM ems_group WHERE name = 'idle'"
+    columns = "group_id, `partition`, lo, claim_id, hi, done_to, state, source, claimed_at, progress_at, deadline_at"
+    now = "'stream', NOW(6), NOW(6), NOW(6)"
+    execute(
+        url,
+        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 1, 7, 20, 4, 'start', {now} {idle}",
+        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 21, 8, 30, 20, 'waiting', {now} {idle}",
+        f"UPDATE ems_cursor SET next_offset = 31 WHERE `partition` = 0 AND group_id = (SELECT id {idle})",
+    )
+    listed = worked.ok("groups", "list", "--json").json
+    told = {
+        (one["group"], part["partition"]): (part["unclaimed"], part["claimed"], part["retries"], part["dead"])
+        for one in listed
+        for part in one["partitions"]
+    }
+    assert told == recount(url)
+    by_name = {one["group"]: one for one in listed}
+    assert (by_name["idle"]["claimed"], by_name["idle"]["lag"]) == (26, COUNT - 4)
+    assert (by_name["mail"]["retries"], by_name["mail"]["dead"]) == (COUNT // 10, COUNT // 10)
+    assert by_name["stats"]["oldest_s"] is None
+    ages = rows(
+        url,
+        "SELECT MAX(TIMESTAMPDIFF(MICROSECOND, m.born_at, NOW(6)) / 1000000) FROM ems_retry r JOIN ems_message m "
+        "ON m.`partition` = r.`partition` AND m.`offset` = r.`offset`",
+    )
+    later = float(str(ages[0][0]))
+    assert 0 <= later - by_name["mail"]["oldest_s"] < 30
+
+
+def test_topics_are_ranked_by_length(worked: Ems, url: str, app: App) -> None:
+    app.send_many("small", ["x" * 100] * 5)
+    listed = worked.ok("topics", "list", "--json").json
+    assert [(one["topic"], one["messages"]) for one in listed] == [("orders", COUNT), ("small", 5)]
+    real = {
+        str(name): int(str(size)) for name, size in rows(url, "SELECT topic_id, SUM(size) FROM ems_message GROUP BY 1")
+    }
+    assert listed[0]["bytes"] == real["1"] and listed[1]["bytes"] == real["2"]
+    execute(url, "UPDATE ems_partition SET floor = 11 WHERE topic_id = 1 AND `partition` = 0")
+    assert worked.ok("topics", "list", "--json").json[0]["messages"] == COUNT - 10
+
+
+def expected_state(number: int) -> str:
+    return {3: "dead", 4: "retry"}.get(number % 10, "done")
+
+
+def test_traces_equal_a_recount(worked: Ems, url: str, app: App) -> None:
+    monitoring = Monitoring(app)
+    messages = rows(url, "SELECT `partition`, `offset`, body FROM ems_message")
+    assert len(messages) == COUNT
+    attempts = rows(url, "SELECT `partition`, `offset`, attempt, outcome FROM ems_attempt ORDER BY ended_at, attempt")
+    stats = "ems_claim c JOIN ems_group g ON g.id = c.group_id AND g.name = 'stats'"
+    owners = rows(
+        url,
+        "SELECT m.`partition`, m.`offset`, c.client_id FROM ems_message m "
+        f"JOIN ({stats}) ON c.`partition` = m.`partition` AND m.`offset` BETWEEN c.lo AND c.hi",
+    )
+    owner_of = {row[:2]: row[2] for row in owners}
+    assert len(owners) == len(owner_of) == COUNT
+    for partition, offset, body in messages:
+        number = int(bytes(body))  # type: ignore[call-overload]
+        trace = monitoring.trace_at("orders", int(str(partition)), int(str(offset)))
+        found = {one.group.name: one for one in trace.groups}
+        assert found["mail"].state == expected_state(number), number
+        assert (found["stats"].state, found["idle"].state) == ("done", "unclaimed")
+        assert found["stats"].client_id == owner_of[partition, offset]
+        told = [(one.attempt, one.outcome.value) for one in found["mail"].history.attempts]
+        assert told == [row[2:] for row in attempts if row[:2] == (partition, offset)]
+
+
+def test_the_trace_command(worked: Ems, url: str) -> None:
+    uid = str(
+        rows(
+            url,
+            "SELECT LOWER(INSERT(INSERT(INSERT(INSERT(HEX(uid),9,0,'-'),14,0,'-'),19,0,'-'),24,0,'-')) "
+            "FROM ems_message WHERE body = '5'",
+        )[0][0]
+    )
+    by_id = worked.ok("trace", uid, "--json").json
+    assert len(by_id) == 1 and by_id[0]["id"] == uid and by_id[0]["key"] == "5" and by_id[0]["producer"]
+    mail = next(group for group in by_id[0]["groups"] if group["group"] == "mail")
+    assert mail["state"] == "done"
+    assert [(one["attempt"], one["outcome"]) for one in mail["attempts"]] == [(1, "failed"), (2, "done")]
+    assert "ValueError: once" in mail["attempts"][0]["error"]
+    place = f"orders/{by_id[0]['partition']}/{by_id[0]['offset']}"
+    assert worked.ok("trace", place, "--json").json == by_id
+    assert "unclaimed" in worked.ok("trace", place).out
+    bad = [("orders/0/99999", 1), ("orders/9/1", 1), ("nix/0/1", 1), ("orders/x/1", 2), ("abc", 2)]
+    for what, code in [*bad, ("0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70", 1)]:
+        done = worked("trace", what)
+        assert (done.code, len(done.errors)) == (code, 1), done
+
+
+def test_dead_letters_are_shown(worked: Ems, url: str) -> None:
+    listed = worked.ok("dead", "list", "--json").json
+    assert {(one["topic"], one["group"], one["reason"]) for one in listed} == {
+        ("orders", "mail", f"number {number}") for number in range(3, COUNT, 10)
+    }
+    pages = [worked.ok("dead", "list", "--limit", "8", "--skip", str(skip), "--json").json for skip in (0, 8, 16, 24)]
+    assert [one for page in pages for one in page] == listed
+    assert "--skip 8" in worked.ok("dead", "list", "--limit", "8").err
+    shown = worked.ok("dead", "show", listed[0]["id"], "--json").json
+    assert len(shown) == 1
+    assert f"number {shown[0]['body']}" == shown[0]["reason"] and "Reject" in shown[0]["error"]
+    assert [(one["attempt"], one["outcome"]) for one in shown[0]["attempts_made"]] == [(1, "rejected")]
+    assert "rejected" in worked.ok("dead", "show", listed[0]["id"]).out
+    done = worked("dead", "show", "orders/0/99999")
+    assert done.code == 1 and len(done.errors) == 1
+    assert worked("dead", "list", "--group", "nix").code == 1
+    assert worked("dead", "requeue").code == 2 and worked("dead", "requeue", "--all").code == 2
+
+
+def dead_and_retries(url: str) -> tuple[int, int]:
+    found = rows(url, "SELECT (SELECT COUNT(*) FROM ems_dead), (SELECT COUNT(*) FROM ems_retry WHERE attempt = 0)")
+    return int(str(found[0][0])), int(str(found[0][1]))
+
+
+def test_dead_letters_run_again_with_a_fresh_ladder(worked: Ems, url: str) -> None:
+    letters = worked.ok("dead", "list", "--json").json
+    dead = len(letters)
+    assert worked.ok("dead", "requeue", letters[0]["id"]).out == "Requeued 1 dead letter.\n"
+    assert dead_and_retries(url) == (dead - 1, 1)
+    some = "\n".join(f"orders/{one['partition']}/{one['offset']}" for one in letters[1:4])
+    worked.ok("dead", "requeue", "-", stdin=some)
+    assert dead_and_retries(url) == (dead - 4, 4)
+    assert worked("dead", "requeue", letters[5]["id"], letters[0]["id"]).code == 1  # one is not dead: none is touched
+    assert worked.ok("dead", "delete", letters[5]["id"], "--yes", "--json").json == {"deleted": 1}
+    assert worked.ok("trace", letters[5]["id"], "--json").json[0]["groups"][1]["state"] == "dropped"
+    assert worked.ok("dead", "requeue", "--all", "--yes", "--json").json == {"requeued": dead - 5}
+    assert dead_and_retries(url) == (0, dead - 1)
+    with worked.running("worker", "-A", "shop", "-p", "1", "-t", "2") as worker:
+        worker.wait_ready()
+        wait_for(lambda: dead_and_retries(url) == (dead - 1, 0), worker.tell)
+        assert worker.stop() == 0
+    attempts = rows(url, "SELECT attempt, COUNT(*) FROM ems_attempt WHERE outcome = 'rejected' GROUP BY attempt")
+    assert attempts == [(1, 2 * dead - 1)]  # attempt 1 again
+    assert worked.ok("dead", "delete", "--all", "--topic", "orders", "--group", "mail", "--yes").code == 0
+    assert dead_and_retries(url)[0] == 0
+
+
+def test_a_requeued_letter_brings_its_message_back(worked: Ems, url: str, app: App) -> None:
+    dead = rows(url, "SELECT `partition`, `offset`, body FROM ems_dead ORDER BY `partition`, `offset`")
+    place = f"`partition` = {dead[0][0]} AND `offset` = {dead[0][1]}"
+    before = rows(url, f"SELECT * FROM ems_message WHERE {place}")
+    execute(url, f"DELETE FROM ems_message WHERE {place}")
+    admin = Admin(app)
+    refs = admin.dead.find(f"orders/{dead[0][0]}/{dead[0][1]}")
+    assert admin.dead.requeue(refs) == 1
+    assert rows(url, f"SELECT * FROM ems_message WHERE {place}") == before
+    assert admin.dead.requeue(refs) == 0  # not dead any more
+
+
+def test_a_letter_whose_id_is_taken_stays_dead(worked: Ems, url: str, app: App) -> None:
+    uid, partition, offset = rows(url, "SELECT HEX(uid), `partition`, `offset` FROM ems_dead LIMIT 1")[0]
+    execute(url, f"DELETE FROM ems_message WHERE `partition` = {partition} AND `offset` = {offset}")
+    app.send("orders", 1, uid=str(uid))
+    admin = Admin(app)
+    refs = admin.dead.find(f"orders/{partition}/{offset}")
+    count = admin.dead.count()
+    assert (admin.dead.requeue(refs), admin.dead.count()) == (0, count)
+
+
+def facts(version: str) -> ServerFacts:
+    values: dict[str, Any] = {name: 0 for name in ServerFacts.__dataclass_fields__}
+    return ServerFacts(**values | {"version": version})
+
+
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [
+        ("10.6.0-MariaDB", True),
+        ("11.4.2-MariaDB-ubu2404", True),
+        ("10.5.27-MariaDB", False),
+        ("8.0.40", True),
+        ("9.7.0", True),
+        ("5.7.44-log", False),
+        ("nonsense", False),
+    ],
+)
+def test_servers_that_are_too_old(version: str, supported: bool) -> None:
+    assert facts(version).supported is supported
+    assert version in too_old(facts(version)) and "10.6" in too_old(facts(version))
