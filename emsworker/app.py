@@ -176,6 +176,10 @@ class Ems:
         _refuse_reserved(options.get("headers"))
         place = self.catalog.topic(topic)
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
+        for item in outgoing:
+            _refuse_reserved(item.headers)
+            if item.topic != topic:
+                raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
         messages = [self._prepare(place, item) for item in outgoing]
         receipts = self.producer.send(place, messages)
         for item, receipt in zip(outgoing, receipts, strict=True):
@@ -208,7 +212,7 @@ class Ems:
                 f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
                 "(`ems topics change` sets the rule)"
             )
-        if outgoing.partition is not None and not 0 <= outgoing.partition < topic.partitions:
+        if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
             raise InvalidName(
                 f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
                 f"it has 0 to {topic.partitions - 1}"

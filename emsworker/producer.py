@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -24,7 +24,7 @@ from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.partitioner import partition_of
 from emsworker.offsets import Allocator
 from emsworker.store.database import until_connected
-from emsworker.store.errors import AssertionBroken, ConnectionLost, Duplicate
+from emsworker.store.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.messages import PartitionBatch, escape_message, find_uids, next_free_offset, publish
 from emsworker.store.session import Session
 from emsworker.wakeup import Bell
@@ -56,7 +56,7 @@ class _Entry:
         self.receipt = Receipt(uid_text(self.message.uid), self.topic.name, partition, offset, created)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Ticket:
     """What one caller waits for: some messages, sent in order."""
 
@@ -116,8 +116,8 @@ class Producer:
         """
         entries = [_Entry(topic, message, escape_message(message)) for message in messages]
         self._check_packets(entries)
-        for start in range(0, len(entries), _MAX_ROWS):
-            self._submit(_Ticket(entries[start : start + _MAX_ROWS]))
+        for part in self._packets(entries):
+            self._submit(_Ticket(part))
         return [entry.receipt for entry in entries if entry.receipt is not None]
 
     def _check_packets(self, entries: Iterable[_Entry]) -> None:
@@ -129,25 +129,47 @@ class Producer:
                     "(max_allowed_packet): raise that, or send a reference instead of the data"
                 )
 
+    def _packets(self, entries: list[_Entry]) -> Iterator[list[_Entry]]:
+        """Parts that the server takes as one packet each."""
+        part: list[_Entry] = []
+        size = 0
+        for entry in entries:
+            if part and (len(part) == _MAX_ROWS or size + len(entry.row) > self._max_bytes):
+                yield part
+                part, size = [], 0
+            part.append(entry)
+            size += len(entry.row)
+        if part:
+            yield part
+
     # -- group commit --------------------------------------------------------------------------------------------------
 
     def _submit(self, ticket: _Ticket) -> None:
-        with self._mutex:
-            self._queue.append(ticket)
-            ticket.leads = not self._busy
-            self._busy = True
-        if not ticket.leads:
-            ticket.turn.acquire()
-        if ticket.leads:
-            self._lead(ticket)
+        try:
+            with self._mutex:
+                self._queue.append(ticket)
+                ticket.leads = not self._busy
+                self._busy = True
+            if not ticket.leads:
+                ticket.turn.acquire()
+            if ticket.leads:
+                self._lead(ticket)
+        finally:
+            self._leave(ticket)
         if ticket.error is not None:
             raise ticket.error
 
     def _lead(self, own: _Ticket) -> None:
-        try:
-            while not own.done:
-                self._serve(self._next_tickets())
-        finally:
+        while not own.done:
+            self._serve(self._next_tickets())
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Nobody must wait for a thread that is gone: an exception from outside may end it while it queues or leads."""
+        if not ticket.done:
+            with self._mutex:
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+        if ticket.leads:
             self._pass_on()
 
     def _next_tickets(self) -> list[_Ticket]:
@@ -197,18 +219,24 @@ class Producer:
     def _publish(self, entries: list[_Entry]) -> None:
         """Until no entry is open: place, insert, look at what stood in the way."""
         deadline = ticks() + self._timeout_s
+        obstacle: Exception | None = None
         while todo := [entry for entry in entries if entry.open]:
             if ticks() > deadline:
-                raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: offsets kept being taken")
+                raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: {obstacle}") from obstacle
             batches = self._batches(todo)
             try:
-                bases = publish(self._session, [batch for batch, _ in batches], self._producer_id)
-            except ConnectionLost:
+                bases = publish(self._session, [batch for batch, _ in batches], self._producer_id, deadline)
+            except Conflict as error:  # nothing was kept, so there is nothing to look up
+                obstacle = error
+            except ConnectionLost as error:
+                obstacle = error
                 self._find_landed(todo, deadline, in_doubt=True)
-            except Duplicate:
+            except Duplicate as error:
+                obstacle = error
                 if not self._find_landed(todo, deadline, in_doubt=False):
                     self._reseed(batches)
-            except AssertionBroken:
+            except AssertionBroken as error:
+                obstacle = error
                 self._refuse_deleted(batches)
                 self._reseed(batches)
             else:

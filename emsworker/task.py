@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from emsworker.app import Ems
 
 ON_ERROR = ("retry", "dead", "ignore")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= 65535
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,13 @@ class HandlerOptions:
         problems = []
         if self.on_error not in ON_ERROR:
             problems.append(Problem("on_error", repr(self.on_error), f"must be one of {', '.join(ON_ERROR)}"))
-        if not isinstance(self.batch, int) or self.batch < 0:
+        if not _is_count(self.batch, 0):
             problems.append(Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one"))
-        if self.max_attempts is not None and self.max_attempts < 1:
-            problems.append(Problem("max_attempts", repr(self.max_attempts), "must be at least 1"))
+        if self.max_attempts is not None and not _is_count(self.max_attempts, 1):
+            problems.append(Problem("max_attempts", repr(self.max_attempts), "must be a number from 1 to 65535"))
         for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
                 problems.append(Problem(name, repr(value), "must be a number of seconds above 0"))
         try:
             if self.ladder is not None:
@@ -92,6 +97,9 @@ class Outgoing:
     uid: str | None = None
     serializer: str | None = None
     compression: str | None = None
+
+    def __post_init__(self) -> None:
+        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
 
 
 class Handler:

@@ -79,7 +79,10 @@ def _serialize(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
     if isinstance(body, bytes):
         return body, {CONTENT_TYPE: "application/data", CONTENT_ENCODING: "binary"}
     if isinstance(body, str):
-        return body.encode(), {CONTENT_TYPE: "text/plain"}
+        try:
+            return body.encode(), {CONTENT_TYPE: "text/plain"}
+        except UnicodeEncodeError as error:
+            raise EncodeError(f"the body has no UTF-8 form: {error}") from error
     if serializer == "json":
         return encode_json(body), {}
     return _serialize_by_kombu(body, serializer)
@@ -122,10 +125,10 @@ def decode_headers(raw: bytes) -> Mapping[str, str]:
         return MappingProxyType({})
     try:
         headers = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DecodeError(f"the headers are no JSON: {error}") from error
-    if not isinstance(headers, dict):
-        raise DecodeError(f"the headers are a {type(headers).__name__}, not an object")
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise DecodeError("the headers are no JSON object of strings")
     return MappingProxyType(headers)
 
 
@@ -185,7 +188,7 @@ def _decode_json(raw: bytes) -> Any:
     try:
         text = raw.decode()
         return _JSON_DECODE_SPECIAL(text) if '"__type__"' in text else _JSON_DECODE(text)
-    except (ValueError, RecursionError, TypeError, ArithmeticError) as error:
+    except Exception as error:  # kombu's readers of dates, uuids and so on raise whatever a damaged value makes them
         raise DecodeError(f"the body is no valid json: {error}") from error
 
 
@@ -195,7 +198,10 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
     if content_type == "application/data":
         return raw
     if content_type == "text/plain":
-        return raw.decode(errors="replace")
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"the body is no valid text: {error}") from error
     import kombu.serialization
 
     try:
@@ -210,10 +216,12 @@ def _zstd_decompressor() -> Any:
     return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - it is there only if it is installed
 
 
+# A body of some bytes may ask for a dictionary of gigabytes; the highest preset needs 65 MiB.
+_LZMA_MEMORY_BYTES = 128 << 20
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-gzip": zlib.decompressobj,
     "application/x-bz2": bz2.BZ2Decompressor,
-    "application/x-lzma": lzma.LZMADecompressor,
+    "application/x-lzma": lambda: lzma.LZMADecompressor(memlimit=_LZMA_MEMORY_BYTES),
     "application/zstd": _zstd_decompressor,
 }
 
@@ -222,9 +230,12 @@ def _decompress(raw: bytes, compression: str, max_bytes: int) -> bytes:
     if compression not in _DECOMPRESSORS:
         raise ContentRefused(f"compression {compression!r} is not known here")
     try:
-        body: bytes = _DECOMPRESSORS[compression]().decompress(raw, max_bytes + 1)
-    except (zlib.error, OSError, lzma.LZMAError, ImportError, EOFError) as error:
+        unpacking = _DECOMPRESSORS[compression]()
+        body: bytes = unpacking.decompress(raw, max_bytes + 1)
+    except Exception as error:  # each compression raises errors of its own
         raise DecodeError(f"the body is no valid {compression}: {error}") from error
     if len(body) > max_bytes:
         raise DecodeError(f"the body unpacks to more than {max_bytes} bytes")
+    if not unpacking.eof or unpacking.unused_data:
+        raise DecodeError(f"the body is no valid {compression}: it is cut off, or something follows it")
     return body

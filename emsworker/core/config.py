@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,7 +12,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from emsworker.core.codec import COMPRESSIONS
-from emsworker.core.durations import parse_duration
+from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
@@ -19,15 +20,35 @@ from emsworker.core.url import DatabaseUrl, redact
 
 Check = Callable[[Any], None]
 
+_LONGEST_LADDER = 1000  # what the table of groups holds
 
-def _setting(default: Any, meaning: str, check: Check | None = None) -> Any:
-    return field(default=default, metadata={"help": meaning, "check": check})
+# What somebody may take for a setting of ours, and would not want to see in a log.
+_SECRET_NAME = re.compile("passw|pwd|secret|token", re.IGNORECASE)
+
+
+def _setting(default: Any, meaning: str, check: Check | None = None, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"help": meaning, "check": check})
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value as an error may show it."""
+    return "***" if _SECRET_NAME.search(name) else redact(repr(value))
 
 
 def _at_least(least: float) -> Check:
     def check(value: float) -> None:
-        if value < least:
+        if not least <= value:  # not a number is neither
             raise ValueError(f"must be at least {least:g}")
+        if isinstance(value, float) and value > LONGEST_S:
+            raise ValueError("must be a time of at most 100 years")
+
+    return check
+
+
+def _between(least: int, most: int) -> Check:
+    def check(value: int) -> None:
+        if not least <= value <= most:
+            raise ValueError(f"must lie between {least} and {most}")
 
     return check
 
@@ -59,6 +80,8 @@ def _check_name(value: str) -> None:
 
 def _check_ladder(value: str) -> None:
     Ladder.parse(value)
+    if len(value) > _LONGEST_LADDER:
+        raise ValueError(f"must be at most {_LONGEST_LADDER} characters long")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +93,14 @@ class Settings:
     """
 
     url: str | None = _setting(
-        None, "the MySQL server, mysql://user:password@host:3306/database; the local stream if unset", _check_url
+        None,
+        "the MySQL server, mysql://user:password@host:3306/database; the local stream if unset",
+        _check_url,
+        secret=True,
     )
-    redis_url: str | None = _setting(None, "a Redis server for wake-ups and the redis allocator", _check_redis_url)
+    redis_url: str | None = _setting(
+        None, "a Redis server for wake-ups and the redis allocator", _check_redis_url, secret=True
+    )
     allocator: str = _setting("mysql", "what hands out offsets: mysql or redis", _one_of("mysql", "redis"))
     topic: str = _setting("default", "the topic of tasks that name none", _check_name)
     group: str = _setting("workers", "the group that runs tasks", _check_name)
@@ -85,7 +113,9 @@ class Settings:
     )
     auto_create: bool = _setting(True, "create topics and groups on first use")
     publishing: bool = _setting(True, "the global switch: off refuses every send of this process")
-    max_message_bytes: int = _setting(4 << 20, "the largest encoded body of topics that are created here", _at_least(1))
+    max_message_bytes: int = _setting(
+        4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
+    )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))
@@ -99,8 +129,10 @@ class Settings:
     poll_max_s: float = _setting(0.2, "the longest pause of an idle poller", _at_least(0.001))
     timeout_s: float = _setting(60.0, "how long a message may run before it is moved to retry", _at_least(0.1))
     ladder: str = _setting(DEFAULT_LADDER, "the delays between attempts", _check_ladder)
-    max_attempts: int = _setting(DEFAULT_MAX_ATTEMPTS, "how often a message is run before it is dead", _at_least(1))
-    jitter: float = _setting(0.1, "by up to which share a delay is lengthened at random", _at_least(0))
+    max_attempts: int = _setting(
+        DEFAULT_MAX_ATTEMPTS, "how often a message is run before it is dead", _between(1, 65535)
+    )
+    jitter: float = _setting(0.1, "by up to which share a delay is lengthened at random, 0 to 1", _between(0, 1))
     soft_time_limit_s: float | None = _setting(
         None, "after this SoftTimeLimitExceeded is raised in the handler", _at_least(0.001)
     )
@@ -172,7 +204,7 @@ class Settings:
         environ = os.environ if environ is None else environ
         names = {item.name for item in dataclasses.fields(cls)}
         problems = [
-            Problem(name, redact(repr(value)), "there is no such setting")
+            Problem(name, _shown(name, value), "there is no such setting")
             for name, value in given.items()
             if name not in names
         ]
@@ -211,7 +243,7 @@ def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: l
         if not variable.startswith("EMS_") or variable.startswith("EMS_TEST_") or variable in _OTHER_VARIABLES:
             continue
         if name not in hints:
-            problems.append(Problem(variable, redact(repr(text)), "there is no such setting"))
+            problems.append(Problem(variable, _shown(variable, text), "there is no such setting"))
             continue
         try:
             values[name] = _read(text, hints[name])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Due times must stay within the range of DATETIME, and nobody waits longer.
+LONGEST_S = 100 * 366 * 86400.0
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 
 
@@ -15,17 +18,31 @@ def parse_duration(text: str | float) -> float:
         text: a number of seconds, or a number with a unit (``ms s m h d``).
 
     Raises:
-        ValueError: it is neither, or negative.
+        ValueError: it is neither, negative, or longer than 100 years.
     """
-    match = _PATTERN.fullmatch(str(text).strip())
+    if isinstance(text, int | float):
+        return _checked(float(text), text)
+    match = _PATTERN.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write it like 500ms, 10s, 5m, 2h or 7d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    return _checked(float(match[1]) * _UNITS[match[2] or "s"], text)
+
+
+def _checked(seconds: float, text: str | float) -> float:
+    if not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"{text!r} is out of range; a duration lies between 0 and 100 years")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest way to write a duration that :func:`parse_duration` reads back."""
+    """A short way to write a duration that :func:`parse_duration` reads back exactly."""
     for unit in ("d", "h", "m", "s"):
         if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
-            return f"{seconds / _UNITS[unit]:g}{unit}"
-    return f"{seconds * 1000:g}ms" if seconds < 1 else f"{seconds:g}s"
+            return f"{_plain(seconds / _UNITS[unit])}{unit}"
+    in_ms = f"{_plain(seconds * 1000)}ms"
+    return in_ms if seconds < 1 and parse_duration(in_ms) == seconds else f"{_plain(seconds)}s"
+
+
+def _plain(number: float) -> str:
+    """All digits of a number, without an exponent."""
+    return f"{Decimal(repr(number)):f}".removesuffix(".0")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from emsworker.core.durations import parse_duration
+
 
 class EmsError(Exception):
     """Base of all errors of EMS; its text names the thing, the value and the mend."""
@@ -137,10 +139,13 @@ class Retry(EmsError):
     Args:
         countdown: seconds until the next attempt; without it the ladder decides.
         reason: kept with the attempt.
+
+    Raises:
+        ValueError: the countdown is no number of seconds from 0 to 100 years.
     """
 
     def __init__(self, reason: str = "", *, countdown: float | None = None) -> None:
-        self.countdown_s = countdown
+        self.countdown_s = None if countdown is None else parse_duration(countdown)
         super().__init__(reason or "retry asked for")
 
 

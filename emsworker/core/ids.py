@@ -69,7 +69,10 @@ def encode_key(what: str, key: str | bytes | None) -> bytes | None:
     """
     if key is None:
         return None
-    raw = key.encode() if isinstance(key, str) else key
+    try:
+        raw = key.encode() if isinstance(key, str) else key
+    except UnicodeEncodeError:
+        raise InvalidName(f"{what} {key!r} has no UTF-8 form; use valid text, or bytes") from None
     if not isinstance(raw, bytes):
         raise InvalidName(f"{what} {key!r} is of type {type(key).__name__}; use str or bytes")
     if len(raw) > MAX_KEY_BYTES:

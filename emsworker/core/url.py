@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-_SECRET = re.compile(r"(://[^:/@\s]*:)[^@\s]*@")
+# Up to the last @ of the line, because a password may contain one itself: hiding too much is no harm.
+_SECRET = re.compile(r"(://[^:/@\s]*:).*@")
+_SECRET_OPTION = re.compile(r"([?&](?:password|passwd|pwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
     """Hide the password in every URL of a text."""
-    return _SECRET.sub(r"\1***@", text)
+    return _SECRET_OPTION.sub(r"\1***", _SECRET.sub(r"\1***@", text))
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,10 @@ class DatabaseUrl:
         Raises:
             ValueError: it is malformed; the text never repeats the password.
         """
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError:  # its own text may repeat the password
+            raise ValueError("its host is malformed; write mysql://user:password@host:3306/database") from None
         if parts.scheme not in ("mysql", "mariadb", "mysql+pymysql"):
             raise ValueError(f"its scheme is {parts.scheme!r}; write mysql://user:password@host:3306/database")
         try:

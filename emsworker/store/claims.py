@@ -193,6 +193,11 @@ def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tupl
     )
 
 
+def _storable(text: str) -> str:
+    """The end of an error's text, where a traceback says what happened; half a surrogate pair has no UTF-8 form."""
+    return text[-_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
+
+
 def add_failures(
     packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
 ) -> None:
@@ -204,7 +209,7 @@ def add_failures(
             packet,
             claim,
             client_id,
-            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), f.error[:_ERROR_CHARACTERS]),
+            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), _storable(f.error)),
         )
         for f in failures
     ]
@@ -218,7 +223,11 @@ def add_failures(
                 "partition": claim.partition,
                 "offset": failure.offset,
             }
-            why = {"attempt": failure.attempt, "reason": failure.dead, "error": failure.error[:_ERROR_CHARACTERS]}
+            why = {
+                "attempt": failure.attempt,
+                "reason": _storable(failure.dead),
+                "error": _storable(failure.error),
+            }
             packet.add(_SQL.bury, where | why)
     ended = [f.offset for f in failures if f.retry_in_s is None]
     if ended and claim.source is ClaimSource.RETRY:
@@ -238,7 +247,7 @@ def _add_retries(packet: Packet, claim: Claim, failures: Sequence[Failure]) -> N
                 "offset": f.offset,
                 "attempt": f.attempt,
                 "delay_s": f.retry_in_s,
-                "error": f.error[-_ERROR_CHARACTERS:],
+                "error": _storable(f.error),
             },
         )
         for f in sorted(failures, key=lambda f: f.offset)

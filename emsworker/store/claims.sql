@@ -36,7 +36,7 @@ VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, '
 
 -- name: release_retries
 -- Retries that were claimed and not started go back as they were.
-UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` > %(after)s
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` > %(after)s
 
 -- name: finish_retries
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
@@ -93,7 +93,7 @@ SET @ems_hi = IF(ROW_COUNT() = 1, @ems_hi, NULL)
 UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL
 
 -- name: find_waiting
-SELECT `partition`, lo, hi, careful, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_careful, @ems_old FROM ems_claim
+SELECT `partition`, lo, hi, careful, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_careful, @ems_old FROM ems_claim FORCE INDEX (live)
 WHERE state = 'waiting' AND group_id = %(group_id)s LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
@@ -113,21 +113,22 @@ WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND clai
 AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 
 -- name: find_due_retry
-SELECT `partition`, `offset`, careful INTO @ems_p, @ems_old, @ems_careful FROM ems_retry
-WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) ORDER BY due_at LIMIT 1
+SELECT `partition`, `offset`, careful INTO @ems_p, @ems_old, @ems_careful FROM ems_retry FORCE INDEX (due)
+WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) ORDER BY group_id, claim_id, due_at LIMIT 1
 
 -- name: take_due_retries
--- Of one partition; a careful one is taken alone, so that a crash names it exactly.
-UPDATE ems_retry SET claim_id = %(claim_id)s
+-- Of one partition; a careful one is taken alone, so that a crash names it exactly. Only for a client whose lease is good.
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
 AND careful = @ems_careful AND (careful = 0 OR `offset` = @ems_old)
-ORDER BY due_at LIMIT %(batch)s
+AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
+ORDER BY group_id, claim_id, due_at LIMIT %(batch)s
 
 -- name: insert_retry_claim
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
 SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_careful, %(client_id)s,
   NOW(6), NOW(6), NOW(6) + INTERVAL %(timeout_s)s SECOND
-FROM ems_retry r WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s GROUP BY r.`partition`
+FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s GROUP BY r.`partition`
 
 -- name: get_claimed
 SELECT @ems_p, @ems_lo, @ems_hi, @ems_careful
@@ -139,7 +140,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems
 
 -- name: read_retry_bodies
 SELECT r.attempt, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
-FROM ems_retry r JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
+FROM ems_retry r FORCE INDEX (due) JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
 WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim
@@ -147,14 +148,26 @@ SELECT `partition`, lo, hi, careful FROM ems_claim WHERE state = 'start' AND gro
 
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.
-(SELECT 0, group_id, 0, 0, 0 FROM ems_claim WHERE state = 'waiting' AND group_id IN %(group_ids)s LIMIT 1)
+-- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
+-- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
+-- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
+-- whole index, or MySQL sorts.
+(SELECT 0, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+  AND (SELECT c.lo FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id LIMIT 1) IS NOT NULL)
 UNION ALL
-(SELECT DISTINCT 1, group_id, 0, 0, 0 FROM ems_retry WHERE group_id IN %(group_ids)s AND claim_id IS NULL AND due_at <= NOW(6))
+(SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+  AND (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL
+    ORDER BY r.group_id, r.claim_id, r.due_at LIMIT 1) <= NOW(6))
 UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, w.head FROM (
-  SELECT c.group_id, c.`partition`, c.next_offset,
-    (SELECT m.`offset` FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` >= c.next_offset
-     ORDER BY m.`offset` LIMIT 1) AS head
+  SELECT c.group_id, c.`partition`, c.next_offset, COALESCE(
+    (SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
+     WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` = c.next_offset),
+    (SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
+     WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1)) AS head
   FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
   WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
-) w WHERE w.head IS NOT NULL)
+) w WHERE w.head >= w.next_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,17 +44,21 @@ def escape_message(message: NewMessage) -> str:
     return ",".join([bytes_literal(value) for value in values]) + f",{len(message.body)})"
 
 
-def publish(session: Session, batches: Iterable[PartitionBatch], producer_id: str) -> list[int]:
+def publish(
+    session: Session, batches: Iterable[PartitionBatch], producer_id: str, until: float = math.inf
+) -> list[int]:
     """Write messages of one or more partitions in one transaction and one packet.
 
     Args:
         batches: at most one for each partition; they are locked in sorted order, so that publishers do not deadlock.
+        until: a time of :func:`ticks` after which a conflict is not tried again.
 
     Returns:
         the first offset of each batch, in sorted order of (topic, partition).
 
     Raises:
         AssertionBroken: a partition is gone, or an offset lies below the floor.
+        Conflict: others kept the partition locked; nothing was kept.
         Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; nothing was kept.
     """
     ordered = sorted(batches, key=lambda batch: (batch.topic_id, batch.partition))
@@ -66,7 +71,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], producer_id: st
         results = packet.send()
         return [results[index].insert_id if base is None else base for index, base in placed]
 
-    return session.again_on_conflict(attempt)
+    return session.again_on_conflict(attempt, until)
 
 
 def _place(packet: Packet, batch: PartitionBatch, producer_id: str) -> tuple[int, int | None]:

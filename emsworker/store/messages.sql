@@ -1,11 +1,12 @@
 -- name: raise_counter
 -- The mysql allocator: the row stays locked until the commit, so commit order is offset order and there are no holes.
-UPDATE ems_partition SET next_offset = LAST_INSERT_ID(next_offset) + %(count)s
+-- Never below the floor: there nobody reads, and retention may have deleted rows that this counter never counted.
+UPDATE ems_partition SET next_offset = LAST_INSERT_ID(GREATEST(next_offset, floor)) + %(count)s
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: raise_counter_past_rows
 -- The same when another allocator may have written rows that the counter does not know of.
-UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset,
+UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset, p.floor,
   COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s), 0) + 1)) + %(count)s
 WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 

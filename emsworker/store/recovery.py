@@ -56,10 +56,10 @@ def _recover_one(key: tuple[Any, ...], jitter: float) -> Callable[[Session], Rec
     def work(session: Session) -> Recovered | None:
         rows = session.rows(_SQL.lock_lost, where)
         if not rows or not (rows[0][-2] or rows[0][-1]):
-            return None  # the owner finished it, or came back with a good lease
+            return None  # the owner finished it, is finishing it, or came back with a good lease
         hi, done_to, running, source, careful, client_id, orphaned, _ = rows[0]
         claim = Claim(group_id, partition, lo, hi, done_to, claim_id, ClaimSource(source), bool(careful), client_id)
-        if topic_id is None:  # the group has been deleted
+        if not session.rows(_SQL.get_ladder, where):  # the group has been deleted
             session.execute(_SQL.delete_claim, where)
             return None
         blamed = not orphaned or (running is not None and running > done_to)

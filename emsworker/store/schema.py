@@ -67,7 +67,7 @@ def migrate(session: Session) -> list[int]:
     """
     if session.rows(_SQL.lock_migration)[0][0] != 1:
         raise SchemaMissing(
-            "another `ems migrate` has been running for 60 seconds; wait for it, or look at SHOW PROCESSLIST"
+            "another `ems migrate` has been running for 30 seconds; wait for it, or look at SHOW PROCESSLIST"
         )
     try:
         current = current_version(session)

@@ -1,9 +1,10 @@
 -- name: lock_migration
--- Two migrations at once run one after the other (a lock of the server, held by the connection).
-SELECT GET_LOCK(CONCAT('ems_migrate:', DATABASE()), 60)
+-- Two migrations at once run one after the other (a lock of the server, held by the connection). The name of a lock has
+-- at most 64 characters, the name of a database alone may have as many. The wait stays below our read timeout.
+SELECT GET_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)), 30)
 
 -- name: unlock_migration
-SELECT RELEASE_LOCK(CONCAT('ems_migrate:', DATABASE()))
+SELECT RELEASE_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)))
 
 -- name: find_version_table
 SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'ems_schema_version'

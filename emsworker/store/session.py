@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import time
@@ -14,6 +15,7 @@ import pymysql
 from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 
+from emsworker.core.clock import ticks
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
@@ -180,13 +182,17 @@ class Session:
 
         return self.again_on_conflict(attempt)
 
-    def again_on_conflict(self, attempt: Callable[[], T]) -> T:
-        """Call ``attempt`` until it meets no conflict, with growing random pauses; the one place that does so."""
+    def again_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
+        """Call ``attempt`` until it meets no conflict, with growing random pauses; the one place that does so.
+
+        Args:
+            until: a time of :func:`ticks` after which it is not tried again.
+        """
         for tries in range(1, _CONFLICT_TRIES + 1):
             try:
                 return attempt()
             except Conflict:
-                if tries == _CONFLICT_TRIES:
+                if tries == _CONFLICT_TRIES or ticks() > until:
                     raise
                 time.sleep(random.random() * 0.002 * 2**tries)
             except BaseException:

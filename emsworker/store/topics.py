@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from emsworker.core.errors import GroupInUse
+from emsworker.core.errors import GroupInUse, UnknownTopic
 from emsworker.core.model import Group, Topic, TopicKind, TopicRule
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -50,13 +50,24 @@ def create_topic(
         values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
         limits = {"max_message_bytes": max_message_bytes, "retention_s": retention_s}
         topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
-        topic = _topic(session.rows(_SQL.lock_topic, {"id": topic_id})[0])
-        _add_partitions(session, topic)
+        _add_partitions(session, _locked(session, topic_id, name))
 
     session.transaction(work)
     topic = get_topic(session, name)
     assert topic is not None, "created in the transaction above"
     return topic
+
+
+def _locked(session: Session, topic_id: int, name: str) -> Topic:
+    """The topic as it is now, locked until the commit.
+
+    Raises:
+        UnknownTopic: it has been deleted.
+    """
+    rows = session.rows(_SQL.lock_topic, {"id": topic_id})
+    if not rows:
+        raise UnknownTopic(f"topic {name!r} was deleted meanwhile")
+    return _topic(rows[0])
 
 
 def _add_partitions(session: Session, topic: Topic) -> None:
@@ -65,10 +76,14 @@ def _add_partitions(session: Session, topic: Topic) -> None:
 
 
 def change_topic(session: Session, topic: Topic) -> None:
-    """Write a topic's changed settings; new partitions come with a cursor for every group."""
+    """Write a topic's changed settings; new partitions come with a cursor for every group.
+
+    Raises:
+        UnknownTopic: it has been deleted.
+    """
 
     def work(session: Session) -> None:
-        session.rows(_SQL.lock_topic, {"id": topic.id})
+        _locked(session, topic.id, topic.name)
         values = {"id": topic.id, "partitions": topic.partitions, "rule": topic.rule}
         session.execute(
             _SQL.change_topic, values | {"max_message_bytes": topic.max_message_bytes, "retention_s": topic.retention_s}
@@ -134,11 +149,14 @@ def create_group(
     Args:
         timeout_s: how long one of its messages may run.
         from_start: begin with the oldest message rather than with the next one.
+
+    Raises:
+        UnknownTopic: the topic has been deleted.
     """
 
     def work(session: Session) -> None:
         # The lock keeps a partition from being added between our reading their number and adding cursors.
-        locked = _topic(session.rows(_SQL.lock_topic, {"id": topic.id})[0])
+        locked = _locked(session, topic.id, topic.name)
         values = {"topic_id": topic.id, "name": name, "timeout_ms": round(timeout_s * 1000)}
         group_id = session.execute(_SQL.add_group, values | {"ladder": ladder, "max_attempts": max_attempts}).insert_id
         _add_cursors(session, locked, group_id, from_start)

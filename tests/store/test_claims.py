@@ -1,0 +1,405 @@
+"""Claims: taking, recording, giving back."""
+
+import dataclasses
+import multiprocessing
+import random
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from emsworker.core.codec import Decoder
+from emsworker.core.errors import FenceLost
+from emsworker.core.model import ClaimSource, Group, Outcome, Topic
+from emsworker.store import claims, clients, topics
+from emsworker.store.claims import Taker, Work
+from emsworker.store.database import Database
+from tests.support.streams import Stream, failed, flush_of, offsets
+
+
+def filled(stream: Stream, count: int, name: str = "t") -> tuple[Topic, Group, str]:
+    """A topic with messages 1..count, a group and a client."""
+    app = stream.app()
+    app.send_many(name, range(1, count + 1))
+    topic = app.catalog.topic(name)
+    return topic, stream.group(topic), stream.client()
+
+
+def _claim_everything(
+    url: str, topic: Topic, group: Group, client_ids: list[str], seed: int
+) -> list[tuple[int, int, int]]:
+    """One of several processes: some threads claim until nothing is left; returns partition, lo, hi of each claim."""
+
+    def one(client_id: str) -> list[tuple[int, int, int]]:
+        rng = random.Random(f"{seed}{client_id}")
+        taken, empty = [], 0
+        with Database(url).session() as session:
+            before = None
+            while empty < 6:
+                taker = Taker(topic, group, client_id, rng.randint(1, 40), 1 << 20, Decoder())
+                claim = claims.take_range(session, taker, rng.randrange(topic.partitions), before, wait=True)
+                before = None
+                if claim is None:
+                    empty += 1
+                    continue
+                assert offsets(claim) == list(range(claim.lo, claim.hi + 1))
+                taken.append((claim.partition, claim.lo, claim.hi))
+                before = flush_of(claim, topic, claim.hi)
+        return taken
+
+    with ThreadPoolExecutor(len(client_ids)) as pool:
+        return [claim for made in pool.map(one, client_ids) for claim in made]
+
+
+def test_r2_20_threads_in_4_processes_never_claim_an_offset_twice(stream: Stream) -> None:
+    topic = stream.topic("t", partitions=2)
+    app = stream.app()
+    for partition in (0, 1):
+        app.send_many("t", range(1500), partition=partition)
+    group = stream.group(topic)
+    ids = [[stream.client() for _ in range(5)] for _ in range(4)]
+    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
+        working = [pool.submit(_claim_everything, stream.url, topic, group, ids[n], n) for n in range(4)]
+        taken = [claim for future in working for claim in future.result(100)]
+    for partition in (0, 1):
+        claimed = [n for where, lo, hi in taken if where == partition for n in range(lo, hi + 1)]
+        assert len(claimed) == len(set(claimed))
+        assert sorted(claimed) == list(range(1, stream.cursor(group, partition)))
+    assert stream.value("SELECT COUNT(*) FROM ems_claim") == len(taken)
+
+
+def test_a_claim_keeps_to_its_rows_and_bytes(stream: Stream) -> None:
+    app = stream.app()
+    app.send_many("t", [b"x" * 100, b"x" * 100, b"x" * 100, b"x" * 1000, b"x"])
+    topic = app.catalog.topic("t")
+    group, me = stream.group(topic), stream.client()
+
+    def take(batch: int, batch_bytes: int) -> list[int]:
+        claim = claims.take_range(stream.session, stream.taker(topic, group, me, batch, batch_bytes), 0)
+        return offsets(claim) if claim is not None else []
+
+    assert take(500, 250) == [1, 2]
+    assert take(500, 250) == [3]
+    assert take(500, 250) == [4], "one message always fits"
+    assert take(1, 250) == [5]
+    assert take(500, 250) == []
+
+
+def test_groups_are_independent_and_may_begin_at_the_end(stream: Stream) -> None:
+    topic, group, me = filled(stream, 5)
+    late = topics.create_group(
+        stream.session, topic, "late", timeout_s=1, ladder="1s", max_attempts=1, from_start=False
+    )
+    assert offsets(stream.take(topic, group, me)) == [1, 2, 3, 4, 5]
+    assert claims.take_range(stream.session, stream.taker(topic, late, me), 0) is None
+    stream.app().send("t", 6)
+    assert offsets(stream.take(topic, late, me)) == [6]
+
+
+def test_nobody_claims_without_a_lease(stream: Stream) -> None:
+    topic, group, me = filled(stream, 5)
+    claim = stream.take(topic, group, me, batch=2)
+    claims.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
+    rest = stream.take(topic, group, me, batch=1)
+    claims.give_back(stream.session, flush_of(rest, topic, 2, finished=False), 2)
+    assert claims.find_work(stream.session, [group.id])[group.id] == Work(True, True, (0,))
+    gone = stream.client()
+    stream.expire(gone)
+    for nobody in ("never-registered", gone):
+        taker = stream.taker(topic, group, nobody)
+        assert claims.take_range(stream.session, taker, 0) is None
+        assert claims.take_waiting(stream.session, taker) is None
+        assert claims.take_retries(stream.session, taker) is None
+    assert stream.cursor(group) == 4
+    assert stream.retries(group) == [(1, 1, False, 0)]
+    assert stream.recover() == []
+
+
+def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:
+    topic, first, me = filled(stream, 4)
+    second, idle = stream.group(topic, "second"), stream.group(topic, "idle")
+    for group in (first, second):
+        claim = stream.take(topic, group, me)
+        claims.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
+        claims.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
+    ids = [first.id, second.id, idle.id]
+    assert claims.find_work(stream.session, ids) == {
+        first.id: Work(True, True),
+        second.id: Work(True, True),
+        idle.id: Work(partitions=(0,)),
+    }
+    topics.change_group(stream.session, dataclasses.replace(first, paused=True))
+    topics.change_group(stream.session, dataclasses.replace(idle, paused=True))
+    assert set(claims.find_work(stream.session, ids)) == {second.id}
+
+
+def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> None:
+    topic, group, me = filled(stream, 10)
+    claim = stream.take(topic, group, me, batch=4)
+    stream.expire(me)
+    assert len(stream.recover()) == 1
+    back = stream.client()
+    progress = flush_of(claim, topic, 4, failures=[failed(2), failed(3, dead="gone")])
+    with pytest.raises(FenceLost):
+        claims.flush(stream.session, progress)
+    for take in (claims.take_waiting, claims.take_retries):
+        with pytest.raises(FenceLost):
+            take(stream.session, stream.taker(topic, group, back), progress)
+    with pytest.raises(FenceLost):
+        claims.take_range(stream.session, stream.taker(topic, group, back), 0, progress)
+    with pytest.raises(FenceLost):
+        claims.give_back(stream.session, progress, 2)
+    assert stream.cursor(group) == 5, "the zombie's next claim is rolled back too"
+    assert stream.claims(group) == [(1, 4, 0, "waiting", None, 1)]
+    for table in ("ems_retry", "ems_dead", "ems_attempt"):
+        assert stream.rows(f"SELECT * FROM {table}") == []
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, back))
+    assert adopted is not None
+    with pytest.raises(FenceLost):
+        claims.flush(stream.session, progress)
+    claims.flush(stream.session, flush_of(adopted, topic, 4))
+
+
+def test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence(stream: Stream) -> None:
+    topic, group, me = filled(stream, 2)
+    claim = stream.take(topic, group, me)
+    stream.expire(me)
+    stream.recover()
+    stream.session.begin()
+    stream.session.execute("INSERT INTO ems_leader VALUES ('effect', 'h', NOW(6))")
+    with pytest.raises(FenceLost):
+        claims.commit_with(stream.session, flush_of(claim, topic, 2))
+    assert stream.rows("SELECT * FROM ems_leader") == []
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    assert adopted is not None
+    stream.session.begin()
+    stream.session.execute("INSERT INTO ems_leader VALUES ('effect', 'h', NOW(6))")
+    claims.commit_with(stream.session, flush_of(adopted, topic, 2))
+    assert len(stream.rows("SELECT * FROM ems_leader")) == 1
+
+
+def test_r6_an_acknowledged_claim_cannot_be_acknowledged_again(stream: Stream) -> None:
+    topic, group, me = filled(stream, 2)
+    claim = stream.take(topic, group, me)
+    progress = flush_of(claim, topic, 2, failures=[failed(1)])
+    claims.flush(stream.session, progress)
+    with pytest.raises(FenceLost):
+        claims.flush(stream.session, progress)
+    assert stream.retries(group) == [(1, 1, False, 0)]
+
+
+def test_give_back_of_a_claim_that_was_not_started(stream: Stream) -> None:
+    topic, group, me = filled(stream, 5)
+    claim = stream.take(topic, group, me)
+    claims.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
+    assert stream.claims(group) == [(1, 5, 0, "waiting", None, 0)]
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    assert adopted is not None
+    assert (offsets(adopted), adopted.careful) == ([1, 2, 3, 4, 5], False)
+    assert {message.attempt for message in adopted.messages} == {1}
+
+
+def test_give_back_of_what_was_not_started(stream: Stream) -> None:
+    topic, group, me = filled(stream, 5)
+    claim = stream.take(topic, group, me)
+    claims.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, careful=True)
+    assert stream.claims(group) == [(1, 3, 2, "start", me, 0), (4, 5, 3, "waiting", None, 1)]
+    claim.hi = 3
+    claims.flush(stream.session, flush_of(claim, topic, 3))
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    assert adopted is not None
+    assert (offsets(adopted), adopted.careful) == ([4, 5], True)
+    claims.give_back(stream.session, flush_of(adopted, topic, 4, finished=True), 4)
+    assert [row[:4] for row in stream.claims(group)] == [(1, 3, 3, "done"), (4, 4, 4, "done"), (5, 5, 4, "waiting")]
+    assert stream.rows("SELECT * FROM ems_attempt") == []
+
+
+def with_retries(stream: Stream, count: int) -> tuple[Topic, Group, str]:
+    """Messages 1..count, each failed once and due."""
+    topic, group, me = filled(stream, count)
+    claim = stream.take(topic, group, me)
+    claims.flush(stream.session, flush_of(claim, topic, count, failures=[failed(n) for n in range(1, count + 1)]))
+    stream.make_due()
+    return topic, group, me
+
+
+def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
+    topic, group, me = with_retries(stream, 5)
+    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert claim is not None
+    assert claim.source is ClaimSource.RETRY
+    assert [(m.offset, m.attempt, m.body) for m in claim.messages] == [(n, 2, n) for n in range(1, 6)]
+    assert claims.take_retries(stream.session, stream.taker(topic, group, me)) is None
+    progress = flush_of(claim, topic, 2, done_offsets=[(1, 2)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
+    claims.flush(stream.session, progress)
+    assert stream.retries(group) == [(2, 2, False, 0), (3, 1, True, 0), (4, 1, True, 0), (5, 1, True, 0)]
+    claims.give_back(stream.session, flush_of(claim, topic, 3, finished=True, done_offsets=[(3, 2)]), 3)
+    assert stream.retries(group) == [(2, 2, False, 0), (4, 1, False, 0), (5, 1, False, 0)]
+    assert [row[3] for row in stream.claims(group)] == ["done"], "a claim of retries leaves no row"
+    again = claims.take_retries(stream.session, stream.taker(topic, group, me, batch=1))
+    assert again is not None
+    assert len(again.messages) == 1
+    claims.give_back(stream.session, flush_of(again, topic, again.lo - 1, finished=True), again.lo - 1)
+    assert [row[2] for row in stream.retries(group)] == [False] * 3
+    outcomes = stream.rows("SELECT `offset`, attempt, outcome FROM ems_attempt WHERE attempt = 2 ORDER BY 1")
+    assert outcomes == [(1, 2, "done"), (2, 2, "failed"), (3, 2, "done")]
+
+
+def test_r7_a_dead_letter_carries_its_own_body_and_the_last_error(stream: Stream) -> None:
+    topic, group, me = with_retries(stream, 2)
+    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert claim is not None
+    end = dataclasses.replace(failed(1, attempt=2, dead="used up"), error="x" * 9000 + "ValueError: the end \ud800")
+    claims.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2)]))
+    stream.rows("DELETE FROM ems_message")
+    found = stream.rows("SELECT `offset`, body, attempts, reason, error, uid IS NULL FROM ems_dead")
+    assert [row[:4] for row in found] == [(1, b"1", 2, "used up")]
+    assert found[0][4].endswith("ValueError: the end \\ud800")
+    assert found[0][5] == 0
+    assert stream.retries(group) == []
+
+
+def test_r9_retries_of_one_group_do_not_touch_another(stream: Stream) -> None:
+    topic, group, me = with_retries(stream, 3)
+    other = stream.group(topic, "other")
+    claim = stream.take(topic, other, me)
+    claims.flush(stream.session, flush_of(claim, topic, 3))
+    assert claims.take_retries(stream.session, stream.taker(topic, other, me)) is None
+    assert len(stream.retries(group)) == 3
+    assert stream.retries(other) == []
+
+
+def test_retries_that_are_not_due_wait(stream: Stream) -> None:
+    topic, group, me = filled(stream, 1)
+    claim = stream.take(topic, group, me)
+    claims.flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, retry_in_s=30.5)]))
+    assert claims.take_retries(stream.session, stream.taker(topic, group, me)) is None
+    assert claims.find_work(stream.session, [group.id]) == {}
+    due_in = stream.value("SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1e6 FROM ems_retry")
+    assert 20 < due_in <= 30.5
+
+
+def _run_out(stream: Stream, claim_sql: str) -> None:
+    stream.rows(f"UPDATE ems_claim SET deadline_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE {claim_sql}")
+
+
+def test_r5_an_orphan_is_uncharged_then_careful_then_charged_exactly(stream: Stream) -> None:
+    topic, group, me = filled(stream, 6)
+    claim = stream.take(topic, group, me)
+    claims.flush(stream.session, flush_of(claim, topic, 2))
+    assert stream.recover() == []
+    stream.expire(me)
+    assert [(one.charged, one.outcome, one.client_id) for one in stream.recover()] == [(None, Outcome.ORPHANED, me)]
+    assert stream.claims(group) == [(1, 2, 2, "done", me, 0), (3, 6, 2, "waiting", None, 1)]
+    second = stream.client()
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, second))
+    assert adopted is not None
+    assert (adopted.careful, adopted.done_to, offsets(adopted)) == (True, 2, [3, 4, 5, 6])
+    claims.flush(stream.session, flush_of(adopted, topic, 3, running=4))
+    stream.expire(second)
+    assert [one.charged for one in stream.recover()] == [4]
+    assert stream.retries(group) == [(4, 1, False, 0)]
+    assert stream.rows("SELECT `offset`, attempt, outcome, client_id FROM ems_attempt") == [(4, 1, "orphaned", second)]
+    assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (5, 6, 4, "waiting")]
+    assert stream.recover() == []
+
+
+def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None:
+    topic, group, me = filled(stream, 5)
+    claim = stream.take(topic, group, me)
+    stream.rows("UPDATE ems_message SET kind = 'tombstone' WHERE `offset` = 1")
+    _run_out(stream, "state = 'start'")
+    assert [(one.charged, one.outcome) for one in stream.recover()] == [(2, Outcome.TIMEOUT)]
+    assert stream.claims(group) == [(3, 5, 2, "waiting", None, 1)]
+    assert stream.rows("SELECT `offset`, outcome FROM ems_attempt") == [(2, "timeout")]
+    with pytest.raises(FenceLost):
+        claims.flush(stream.session, flush_of(claim, topic, 5))
+
+
+def test_r7_a_poison_that_is_charged_too_often_dies(stream: Stream) -> None:
+    topic, _, me = filled(stream, 1)
+    group = stream.group(topic, "once", max_attempts=1)
+    stream.take(topic, group, me)
+    _run_out(stream, "state = 'start'")
+    assert [one.charged for one in stream.recover()] == [1]
+    assert stream.rows("SELECT `offset`, reason, body FROM ems_dead") == [(1, "used up its 1 attempts", b"1")]
+    assert stream.retries(group) == []
+
+
+def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
+    topic, group, me = with_retries(stream, 3)
+    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert claim is not None
+    claims.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2)]))
+    stream.expire(me)
+    assert [one.charged for one in stream.recover()] == [None]
+    assert stream.retries(group) == [(2, 1, False, 1), (3, 1, False, 1)]
+    second = stream.client()
+    alone = claims.take_retries(stream.session, stream.taker(topic, group, second))
+    assert alone is not None
+    assert (alone.careful, len(alone.messages)) == (True, 1), "a careful retry is taken alone"
+    suspect = alone.messages[0].offset
+    claims.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
+    stream.expire(second)
+    assert [one.charged for one in stream.recover()] == [suspect]
+    assert [row[:2] for row in stream.retries(group) if row[0] == suspect] == [(suspect, 2)]
+    third = claims.take_retries(stream.session, stream.taker(topic, group, stream.client()))
+    assert third is not None
+    assert offsets(third) == [5 - suspect]
+    _run_out(stream, "source = 'retry'")
+    assert [(one.charged, one.outcome) for one in stream.recover()] == [(5 - suspect, Outcome.TIMEOUT)]
+    assert stream.value("SELECT COUNT(*) FROM ems_claim WHERE source = 'retry'") == 0
+
+
+def test_a_deleted_groups_claims_are_swept(stream: Stream) -> None:
+    topic, group, me = filled(stream, 3)
+    stream.take(topic, group, me)
+    stream.rows("DELETE FROM ems_group")
+    stream.expire(me)
+    assert stream.recover() == []
+    assert stream.claims(group) == []
+
+
+def test_leases_run_out_by_the_servers_clock(stream: Stream) -> None:
+    ids = [f"c{n}" for n in range(3)]
+    clients.register(stream.session, ids, "p", "test", 30.0)
+    assert clients.renew(stream.session, ids, 30.0)
+    stream.expire("c1")
+    assert not clients.renew(stream.session, ids, 30.0)
+    assert [row.alive for row in clients.list_clients(stream.session)] == [1, 0, 1]
+    assert clients.delete_expired(stream.session) == 1
+    assert not clients.renew(stream.session, ids, 30.0)
+    clients.deregister(stream.session, ["c0"])
+    assert clients.delete_process(stream.session, "p") == 1
+    assert clients.list_clients(stream.session) == []
+
+
+def test_a_client_that_left_work_behind_stays_until_it_is_recovered(stream: Stream) -> None:
+    topic, group, me = filled(stream, 3)
+    stream.take(topic, group, me)
+    stream.expire(me)
+    assert clients.delete_expired(stream.session) == 0
+    stream.recover()
+    assert clients.delete_expired(stream.session) == 1
+
+
+def test_a_claim_whose_client_was_deregistered_is_an_orphan(stream: Stream) -> None:
+    topic, group, me = filled(stream, 3)
+    stream.take(topic, group, me)
+    clients.deregister(stream.session, [me])
+    assert [one.charged for one in stream.recover()] == [None]
+    assert stream.claims(group) == [(1, 3, 0, "waiting", None, 1)]
+
+
+def test_trap_9_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> None:
+    app = stream.app()
+    bodies: list[Any] = ["'; DROP TABLE ems_retry; --", "%s %(a)s %%", b"\x00'\\\xff", ""]
+    app.send_many("t", bodies)
+    topic = app.catalog.topic("t")
+    group, me = stream.group(topic), stream.client()
+    claim = stream.take(topic, group, me)
+    assert [message.body for message in claim.messages] == bodies
+    nasty = [dataclasses.replace(failed(n), error=str(bodies[n - 1])) for n in (1, 2, 3, 4)]
+    claims.flush(stream.session, flush_of(claim, topic, 4, failures=nasty))
+    found = [row[0] for row in stream.rows("SELECT last_error FROM ems_retry ORDER BY `offset`")]
+    assert found == [str(body) for body in bodies]

@@ -1,0 +1,201 @@
+"""Trap 1: an offset that is taken before its row commits is waited for, closed by a tombstone, and never lost."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from emsworker import Ems
+from emsworker.core.model import Group, Topic
+from emsworker.offsets.redis import RedisAllocator
+from emsworker.store import claims
+from emsworker.store.messages import Placement, close_hole
+from emsworker.store.session import Session
+from tests.support.streams import Stream, flush_of, wait_until
+
+
+class ProducerDied(BaseException):
+    """What kill -9 is to everybody else."""
+
+
+class Seam:
+    """Waits between the allocation and the insert, or dies there.
+
+    Args:
+        inner: the real allocator.
+        waits: seconds before each insert; ``None`` is death.
+    """
+
+    def __init__(self, inner: RedisAllocator, waits: Iterator[float | None]) -> None:
+        self.inner, self.waits = inner, waits
+        self.placed: list[int | None] = []
+
+    def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
+        placement = self.inner.place(session, topic_id, partition, count)
+        self.placed.append(placement.base)
+        wait = next(self.waits)
+        if wait is None:
+            raise ProducerDied
+        time.sleep(wait)
+        return placement
+
+    def reseed(self, session: Session, topic_id: int, partition: int) -> None:
+        self.inner.reseed(session, topic_id, partition)
+
+
+def seamed(stream: Stream, redis_url: str, waits: Iterator[float | None]) -> tuple[Ems, Seam]:
+    app = stream.app(allocator="redis", redis_url=redis_url)
+    inner = app.producer._allocator
+    assert isinstance(inner, RedisAllocator)
+    seam = Seam(inner, waits)
+    app.producer._allocator = seam
+    return app, seam
+
+
+@dataclass
+class Reader(threading.Thread):
+    """Reads a group to its end with claims of at most 50, and closes holes as the scout does."""
+
+    stream: Stream
+    topic: Topic
+    group: Group
+    gap_s: float
+    seen: list[int] = field(default_factory=list)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self.client_id = self.stream.client()
+
+    __hash__ = threading.Thread.__hash__
+
+    def run(self) -> None:
+        with self.stream.new_session() as session:
+            while not self.stopping.is_set():
+                work = claims.find_work(session, [self.group.id]).get(self.group.id, claims.Work())
+                for partition in work.holes:
+                    close_hole(session, self.topic.id, self.group.id, partition, self.gap_s)
+                if not work.partitions or not self.take(session, work.partitions[0]):
+                    time.sleep(0.005)
+
+    def take(self, session: Session, partition: int) -> bool:
+        claim = claims.take_range(session, self.stream.taker(self.topic, self.group, self.client_id, 50), partition)
+        if claim is None:
+            return False
+        self.seen += [message.body for message in claim.messages]
+        claims.flush(session, flush_of(claim, self.topic, claim.hi))
+        return True
+
+
+def readers(stream: Stream, topic: Topic, gap_s: float) -> list[Reader]:
+    group = stream.group(topic)
+    made = [Reader(stream, topic, group, gap_s) for _ in range(3)]
+    for reader in made:
+        reader.start()
+    return made
+
+
+def stop(made: list[Reader]) -> None:
+    for reader in made:
+        reader.stopping.set()
+    for reader in made:
+        reader.join(10)
+
+
+def test_trap_1_none_of_10000_is_lost_with_random_delays(stream: Stream, redis_url: str) -> None:
+    topic = stream.topic()
+    reading = readers(stream, topic, gap_s=0.02)  # far shorter than the delays: late producers meet tombstones
+    placed: list[int] = []
+
+    def produce(number: int) -> None:
+        rng = random.Random(number)
+        app, seam = seamed(stream, redis_url, iter(lambda: rng.choice([0.0, 0.001, 0.03, 0.06]), -1))
+        for start in range(0, 2500, 50):
+            app.send_many("t", range(number * 2500 + start, number * 2500 + start + 50))
+        placed.append(len(seam.placed))
+
+    producing = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+    for thread in producing:
+        thread.start()
+    for thread in producing:
+        thread.join(60)
+    wait_until(lambda: sum(len(reader.seen) for reader in reading) >= 10_000, 30, "reading everything")
+    stop(reading)
+    seen = [number for reader in reading for number in reader.seen]
+    assert sorted(seen) == list(range(10_000))
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'tombstone'") > 0, "the test met no hole"
+    assert sum(placed) > 200, "no producer came too late"
+
+
+def test_trap_1_a_dead_producer_leaves_one_tombstone_and_no_long_stall(stream: Stream, redis_url: str) -> None:
+    topic = stream.topic()
+    reading = readers(stream, topic, gap_s=1.0)
+    dying, seam = seamed(stream, redis_url, iter([None]))
+    with pytest.raises(ProducerDied):
+        dying.send("t", "never")
+    assert seam.placed == [1]
+    began = time.monotonic()
+    stream.app(allocator="redis", redis_url=redis_url).send("t", "after")
+    wait_until(lambda: any(reader.seen for reader in reading), 5, "the message after the hole")
+    stalled = time.monotonic() - began
+    stop(reading)
+    assert 0.5 < stalled < 2.0
+    assert stream.rows("SELECT `offset`, kind FROM ems_message ORDER BY 1") == [(1, "tombstone"), (2, "message")]
+
+
+def test_trap_1_a_late_producer_allocates_anew(stream: Stream, redis_url: str) -> None:
+    topic = stream.topic()
+    group = stream.group(topic)
+    late, seam = seamed(stream, redis_url, iter([0.0, 0.0, 0.0]))
+    inner_place = seam.inner.place
+
+    def place(session: Session, topic_id: int, partition: int, count: int) -> Placement:
+        placement = inner_place(session, topic_id, partition, count)
+        if len(seam.placed) == 0:  # meanwhile another one sends, and the hole grows old
+            stream.app(allocator="redis", redis_url=redis_url).send("t", "quick")
+            assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
+        return placement
+
+    seam.inner.place = place  # type: ignore[method-assign]
+    receipt = late.send("t", "late")
+    assert (receipt.offset, receipt.created) == (3, True)
+    assert seam.placed == [1, 3]
+    assert [message.body for message in stream.take(topic, group, stream.client()).messages] == ["quick", "late"]
+
+
+def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
+    app = stream.app()
+    app.send_many("t", range(10))
+    stream.rows("DELETE FROM ems_message WHERE `offset` IN (1, 5, 6)")
+    topic = app.catalog.topic("t")
+    group = stream.group(topic)
+    me = stream.client()
+    taker = stream.taker(topic, group, me)
+    assert claims.take_range(stream.session, taker, 0) is None
+    assert claims.find_work(stream.session, [group.id])[group.id].holes == (0,)
+    assert stream.cursor(group) == 1
+    assert not close_hole(stream.session, topic.id, group.id, 0, 60.0), "the neighbour is young"
+    assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
+    claim = stream.take(topic, group, me)
+    assert (claim.lo, claim.hi, [m.offset for m in claim.messages]) == (1, 4, [2, 3, 4])
+    assert claims.take_range(stream.session, stream.taker(topic, group, me), 0) is None
+    assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
+    assert close_hole(stream.session, topic.id, group.id, 0, 0.0), "closed already: the way is free"
+    claim = stream.take(topic, group, me)
+    assert (claim.lo, claim.hi, [m.offset for m in claim.messages]) == (5, 10, [7, 8, 9, 10])
+    assert not close_hole(stream.session, topic.id, group.id, 0, 0.0), "at the end there is no hole"
+
+
+def test_trap_1_another_groups_hole_is_closed_for_all(stream: Stream) -> None:
+    app = stream.app()
+    app.send_many("t", range(3))
+    stream.rows("DELETE FROM ems_message WHERE `offset` = 1")
+    topic = app.catalog.topic("t")
+    first, second = stream.group(topic, "a"), stream.group(topic, "b")
+    assert close_hole(stream.session, topic.id, first.id, 0, 0.0)
+    for group in (first, second):
+        claim = stream.take(topic, group, stream.client())
+        assert (claim.lo, claim.hi, len(claim.messages)) == (1, 3, 2)

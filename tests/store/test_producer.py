@@ -1,0 +1,464 @@
+"""Publishing: offsets, confirmation, batching, refusals, what travels with a message."""
+
+import dataclasses
+import os
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from emsworker import Ems, Middleware
+from emsworker.core.errors import (
+    ContentRefused,
+    EncodeError,
+    InvalidName,
+    MessageTooLarge,
+    PublishTimeout,
+    TopicRuleError,
+    UnknownGroup,
+    UnknownTopic,
+)
+from emsworker.core.ids import new_uid, uid_text
+from emsworker.core.model import NewMessage, Receipt, Topic, TopicRule
+from emsworker.offsets.redis import RedisAllocator
+from emsworker.producer import _Entry, _Ticket
+from emsworker.store import claims, topics
+from emsworker.store.messages import escape_message
+from emsworker.task import Outgoing
+from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
+
+
+def test_w1_8_producers_and_3_topics_have_contiguous_offsets(stream: Stream, new_app: AppFactory) -> None:
+    for name in ("a", "b", "c"):
+        stream.topic(name, partitions=2)
+
+    def produce(number: int) -> list[Receipt]:
+        app = new_app()
+        receipts = []
+        for n in range(20):
+            receipts += [app.send(topic, n, key=f"{number}-{n}") for topic in ("a", "b", "c")]
+            receipts += app.send_many("a", range(3))
+        return receipts
+
+    receipts = [receipt for made in in_threads(8, produce) for receipt in made]
+    for name, count in (("a", 8 * 20 * 4), ("b", 160), ("c", 160)):
+        found = stored(stream, name)
+        assert sum(map(len, found.values())) == count
+        for offsets in found.values():
+            assert offsets == list(range(1, len(offsets) + 1))
+        told = sorted((r.partition, r.offset) for r in receipts if r.topic == name)
+        assert told == sorted((partition, offset) for partition, these in found.items() for offset in these)
+
+
+def test_w5_concurrent_sends_share_commits(stream: Stream, app: Ems) -> None:
+    app.send("t", 0)
+    before = stream.status("Com_commit")["Com_commit"]
+
+    def produce(number: int) -> None:
+        for n in range(25):
+            app.send("t", n)
+
+    in_threads(16, produce)
+    commits = stream.status("Com_commit")["Com_commit"] - before
+    assert stored(stream, "t") == {0: list(range(1, 402))}
+    assert commits < 200, f"{commits} commits for 400 messages"
+
+
+def test_w5_send_many_is_one_commit(stream: Stream, app: Ems) -> None:
+    app.send("t", 0)
+    before = stream.status("Com_commit", "Com_insert")
+    receipts = app.send_many("t", range(900))
+    after = stream.status("Com_commit", "Com_insert")
+    assert {name: after[name] - before[name] for name in after} == {"Com_commit": 1, "Com_insert": 1}
+    assert [receipt.offset for receipt in receipts] == list(range(2, 902))
+
+
+def test_w5_send_many_of_nothing(app: Ems) -> None:
+    assert app.send_many("t", []) == []
+
+
+def test_w6_a_key_stays_in_its_partition(stream: Stream, app: Ems) -> None:
+    stream.topic("t", partitions=4)
+    found: dict[str, set[int | None]] = {}
+    for n in range(80):
+        key = f"key-{n % 20}"
+        found.setdefault(key, set()).add(app.send("t", n, key=key).partition)
+    assert all(len(partitions) == 1 for partitions in found.values())
+    assert len(set.union(*found.values())) == 4
+    assert {app.send("t", 0, partition=2).partition for _ in range(3)} == {2}
+    assert {app.send("t", 0).partition for _ in range(8)} == {0, 1, 2, 3}
+    for wrong in (4, -1, "1", 1.5):
+        with pytest.raises(InvalidName, match="0 to 3"):
+            app.send("t", 0, partition=wrong)
+
+
+def test_w10_refusals_are_typed_and_write_nothing(stream: Stream, app: Ems) -> None:
+    topic = stream.topic("t", max_message_bytes=100)
+    refused: list[tuple[type[Exception], dict[str, Any]]] = [
+        (MessageTooLarge, {"body": "x" * 101}),
+        (EncodeError, {"body": object()}),
+        (EncodeError, {"body": 1, "serializer": "smoke"}),
+        (EncodeError, {"body": 1, "headers": {"a": 1}}),
+        (InvalidName, {"body": 1, "headers": {"ems-task": "x"}}),
+        (InvalidName, {"body": 1, "key": "x" * 256}),
+        (InvalidName, {"body": 1, "key": 7}),
+        (InvalidName, {"body": 1, "uid": "x"}),
+    ]
+    for kind, given in refused:
+        with pytest.raises(kind):
+            app.send("t", **given)
+        with pytest.raises(kind):
+            options = {name: value for name, value in given.items() if name != "body"}
+            app.send_many("t", [1, Outgoing("t", given["body"], **options)])
+    with pytest.raises(InvalidName, match="'u'"):
+        app.send_many("t", [Outgoing("u", 1)])
+    for rule in (TopicRule.READ, TopicRule.NONE):
+        topics.change_topic(stream.session, _with_rule(topic, rule))
+        app.catalog.forget("t")
+        with pytest.raises(TopicRuleError, match=repr(rule.value)):
+            app.send("t", 1)
+    topics.change_topic(stream.session, _with_rule(topic, TopicRule.WRITE))
+    app.catalog.forget("t")
+    assert stored(stream, "t") == {}
+    assert app.send("t", "x" * 100).offset == 1
+
+
+def _with_rule(topic: Topic, rule: TopicRule) -> Topic:
+    return dataclasses.replace(topic, rule=rule)
+
+
+def test_w10_the_global_switch(stream: Stream) -> None:
+    with pytest.raises(TopicRuleError, match="publishing"):
+        stream.app(publishing=False).send("t", 1)
+    assert stored(stream, "t") == {}
+
+
+def test_w10_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None:
+    app = stream.app()
+    app.send("t", 1)
+    topic = app.catalog.topic("t")
+    group = stream.group(topic)
+    assert claims.find_work(stream.session, [group.id])
+    for rule, readable in ((TopicRule.WRITE, False), (TopicRule.NONE, False), (TopicRule.READ, True)):
+        topics.change_topic(stream.session, _with_rule(topic, rule))
+        assert bool(claims.find_work(stream.session, [group.id])) is readable
+
+
+def test_trap_17_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent(stream: Stream) -> None:
+    limit = stream.value("SELECT @@max_allowed_packet")
+    stream.topic("t", max_message_bytes=1 << 30)
+    app = stream.app()
+    with pytest.raises(MessageTooLarge, match="max_allowed_packet"):
+        app.send("t", b"x" * (limit // 2))
+    assert stored(stream, "t") == {}
+    assert app.send("t", b"x" * (1 << 20)).offset == 1
+
+
+def test_trap_17_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -> None:
+    app = stream.app(publish_timeout_s=20.0)
+    limit = stream.value("SELECT @@max_allowed_packet")
+    size = 1 << 20
+    count = limit // size + 4
+    receipts = app.send_many("t", [bytes([n]) * size for n in range(count)])
+    assert [receipt.offset for receipt in receipts] == list(range(1, count + 1))
+    assert stream.value("SELECT SUM(LENGTH(body)) FROM ems_message") == count * size
+
+
+def test_w11_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems) -> None:
+    app.send("new", 1)
+    topic = app.catalog.topic("new")
+    assert (topic.partitions, topic.rule, topic.max_message_bytes) == (1, TopicRule.READ_WRITE, 4 << 20)
+    group = app.catalog.group(topic, "g")
+    assert (group.timeout_s, group.max_attempts) == (60.0, 16)
+    assert stream.cursor(group) == 1
+
+
+def test_w11_or_refused(stream: Stream) -> None:
+    app = stream.app(auto_create=False)
+    with pytest.raises(UnknownTopic, match=r"'new'.*auto_create"):
+        app.send("new", 1)
+    topic = stream.topic("there")
+    with pytest.raises(UnknownGroup, match=r"'g'.*auto_create"):
+        app.catalog.group(topic, "g")
+    assert stream.rows("SELECT name FROM ems_topic") == [("there",)]
+    assert stream.rows("SELECT name FROM ems_group") == []
+
+
+def test_w11_two_creators_at_once_make_one_topic(stream: Stream) -> None:
+    apps = [stream.app() for _ in range(6)]
+    found = in_threads(
+        6, lambda n: (apps[n].catalog.topic("t").id, apps[n].catalog.group(apps[n].catalog.topic("t"), "g").id)
+    )
+    assert len(set(found)) == 1
+    assert stream.value("SELECT COUNT(*) FROM ems_cursor") == 1
+
+
+def test_w11_a_deleted_topic_is_an_error_of_ours(stream: Stream, app: Ems) -> None:
+    app.send("t", 1)
+    topic = app.catalog.topic("t")
+    topics.delete_topic(stream.session, topic)
+    with pytest.raises(UnknownTopic, match="deleted"):
+        app.send("t", 2)
+    with pytest.raises(UnknownTopic, match="deleted"):
+        stream.group(topic)
+    with pytest.raises(UnknownTopic, match="deleted"):
+        topics.change_topic(stream.session, topic)
+    assert stream.value("SELECT COUNT(*) FROM ems_message") == 0
+    app.catalog.forget("t")
+    assert app.send("t", 3).offset == 1
+
+
+def test_w12_everything_travels_with_a_message(stream: Stream, app: Ems) -> None:
+    uid = uid_text(new_uid())
+    headers = {"trace": "é", "x": ""}
+    body = {"n": 1, "at": datetime(2026, 11, 20, tzinfo=UTC)}
+    before = stream.value("SELECT NOW(6)")
+    receipt = app.send("t", body, key=b"\x00\xff", tag="tag", headers=headers, uid=uid)
+    assert receipt == Receipt(uid, "t", 0, 1, True)
+    topic = app.catalog.topic("t")
+    claim = stream.take(topic, stream.group(topic), stream.client())
+    message = claim.messages[0]
+    assert (message.id, message.key, message.tag, message.body) == (uid, b"\x00\xff", b"tag", body)
+    assert dict(message.headers) == headers
+    assert (message.topic, message.partition, message.offset, message.attempt) == ("t", 0, 1, 1)
+    age = message.born_at - before.replace(tzinfo=UTC)
+    assert timedelta(0) <= age < timedelta(seconds=20)
+    assert stream.value("SELECT producer_id FROM ems_message")
+
+
+def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:
+    app = stream.app(accept=("json", "msgpack", "yaml", "pickle"))
+    kinds = [(name, by) for name in ("json", "msgpack", "yaml", "pickle") for by in (None, "zlib", "zstd")]
+    body = {"n": [1, 2.5, None], "text": "é\U0001f600" * 50}
+    for serializer, compression in kinds:
+        app.send("t", body, serializer=serializer, compression=compression)
+    topic = app.catalog.topic("t")
+    taker = claims.Taker(topic, stream.group(topic), stream.client(), 100, 1 << 20, app.decoder)
+    claim = claims.take_range(stream.session, taker, 0)
+    assert claim is not None
+    assert [message.body for message in claim.messages] == [body] * len(kinds)
+    refused = stream.take(topic, stream.group(topic, "json_only"), stream.client()).messages
+    for message, (serializer, _) in zip(refused, kinds, strict=True):
+        if serializer == "json":
+            assert message.body == body
+            continue
+        with pytest.raises(ContentRefused):
+            _ = message.body
+
+
+def test_w4_the_same_uid_twice_is_one_row(stream: Stream, app: Ems) -> None:
+    uid = uid_text(new_uid())
+    stream.topic("t", partitions=3)
+    first = app.send("t", 1, uid=uid, partition=1)
+    second = app.send("t", 2, uid=uid, partition=2)
+    assert (first.created, second.created) == (True, False)
+    assert (second.partition, second.offset) == (first.partition, first.offset)
+    assert stored(stream, "t") == {1: [1]}
+    assert app.send("other", 1, uid=uid).created
+
+
+def test_w4_the_same_uid_within_one_send_many(stream: Stream, app: Ems) -> None:
+    one, two = uid_text(new_uid()), uid_text(new_uid())
+    receipts = app.send_many("t", [Outgoing("t", n, uid=uid) for n, uid in enumerate([one, two, one, one])])
+    assert [receipt.created for receipt in receipts] == [True, True, False, False]
+    assert {receipt.offset for receipt in receipts[2:]} == {receipts[0].offset}
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == 2
+
+
+def test_w4_the_same_uid_from_many_processes_at_once(stream: Stream, new_app: AppFactory) -> None:
+    apps = [new_app() for _ in range(6)]
+    apps[0].catalog.topic("t")
+    for _ in range(5):
+        uid = uid_text(new_uid())
+        receipts = in_threads(6, lambda n, uid=uid: apps[n].send("t", n, uid=uid))  # type: ignore[misc]
+        assert Counter(receipt.created for receipt in receipts) == {True: 1, False: 5}
+        assert len({receipt.offset for receipt in receipts}) == 1
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == 5
+
+
+def test_w4_a_locked_partition_ends_in_a_timeout_of_ours(stream: Stream) -> None:
+    app = stream.app(publish_timeout_s=1.0)
+    app.send("t", 1)
+    with stream.other() as other, other.cursor() as cursor:
+        cursor.execute("SELECT * FROM ems_partition FOR UPDATE")
+        began = time.monotonic()
+        with pytest.raises(PublishTimeout, match=r"1 s.*[Ll]ock"):
+            app.send("t", 2)
+        assert time.monotonic() - began < 8  # one wait of InnoDB is 5 s
+        other.rollback()
+    assert app.send("t", 3).offset == 2
+
+
+class _CtrlC:
+    """The lock of a thread that a signal ends while it queues."""
+
+    def acquire(self) -> None:
+        raise KeyboardInterrupt
+
+    def release(self) -> None:
+        pytest.fail("nobody may hand the lead to a thread that is gone")
+
+
+def test_w4_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -> None:
+    app = stream.app()
+    app.send("t", 0)
+    producer = app.producer
+    message = NewMessage(new_uid(), None, None, b"", b"never")
+    ticket = _Ticket([_Entry(app.catalog.topic("t"), message, escape_message(message))])
+    ticket.turn = _CtrlC()  # type: ignore[assignment]
+    with stream.other() as other, other.cursor() as cursor:
+        cursor.execute("SELECT * FROM ems_partition FOR UPDATE")
+        leader = threading.Thread(target=app.send, args=("t", 1))
+        leader.start()
+        wait_until(lambda: producer._busy and not producer._queue, what="the leader's flush")
+        with pytest.raises(KeyboardInterrupt):
+            producer._submit(ticket)
+        other.rollback()
+    leader.join(20)
+    assert not producer._busy
+    assert app.send("t", 2).offset == 3
+
+
+def test_t7_hooks_see_every_message(stream: Stream) -> None:
+    seen: list[Any] = []
+
+    class Tracing(Middleware):
+        def before_publish(self, outgoing: Outgoing) -> None:
+            outgoing.headers["trace"] = "1"
+
+        def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
+            seen.append((outgoing.body, receipt.offset))
+
+    app = Ems("test", url=stream.url, middleware=[Tracing()])
+    stream.apps.append(app)
+    headers = {"mine": "x"}
+    app.send("t", "a", headers=headers)
+    app.send_many("t", ["b", "c"], headers=headers)
+    assert seen == [("a", 1), ("b", 2), ("c", 3)]
+    assert headers == {"mine": "x"}
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE headers LIKE '%%trace%%'") == 3
+
+
+def test_trap_12_a_forked_child_sends_over_a_connection_of_its_own(stream: Stream, app: Ems) -> None:
+    app.send("t", "parent")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if app.send("t", "child").offset == 2 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert app.send("t", "parent again").offset == 3
+
+
+# -- the redis allocator -----------------------------------------------------------------------------------------------
+
+
+def redis_app(stream: Stream, redis_url: str, **settings: Any) -> Ems:
+    return stream.app(allocator="redis", redis_url=redis_url, **settings)
+
+
+def counters(redis_url: str) -> dict[bytes, int]:
+    with redis.Redis.from_url(redis_url) as client:
+        return {key: int(client.get(key)) for key in client.keys("ems:*:next:*")}  # type: ignore[arg-type,union-attr]
+
+
+def test_w3_a_missing_counter_is_seeded_from_mysql(stream: Stream, redis_url: str) -> None:
+    stream.app().send_many("t", range(5))
+    assert redis_app(stream, redis_url).send("t", 5).offset == 6
+    assert list(counters(redis_url).values()) == [7]
+
+
+def test_w3_two_streams_share_one_redis(stream: Stream, redis_url: str) -> None:
+    first = redis_app(stream, redis_url)
+    first.send_many("t", range(5))
+    key = next(iter(counters(redis_url)))
+    assert first.stream_id.encode() in key
+
+
+@pytest.mark.parametrize("accident", ["flushed", "rolled back", "garbage", "wrong type"])
+def test_w3_redis_loses_its_mind_mid_send(stream: Stream, redis_url: str, accident: str) -> None:
+    app = redis_app(stream, redis_url)
+    app.send("t", 0)
+    key = next(iter(counters(redis_url)))
+    stop = threading.Event()
+
+    def disturb() -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            while not stop.wait(0.01):
+                if accident == "flushed":
+                    client.flushall()
+                elif accident == "wrong type":
+                    client.delete(key)
+                    client.lpush(key, "x")
+                else:
+                    client.set(key, 1 if accident == "rolled back" else "garbage")
+
+    def produce(number: int) -> list[int | None]:
+        mine = redis_app(stream, redis_url)
+        return [mine.send("t", n).offset for n in range(15)]
+
+    disturbing = threading.Thread(target=disturb)
+    disturbing.start()
+    try:
+        told = [offset for made in in_threads(4, produce) for offset in made]
+    finally:
+        stop.set()
+        disturbing.join()
+    assert len(set(told)) == 60
+    assert sorted([1, *told]) == stored(stream, "t")[0]  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("allocator", ["redis", "mysql"])
+@pytest.mark.parametrize("away", [False, True])
+def test_trap_3_no_offset_below_the_floor(stream: Stream, redis_url: str, allocator: str, away: bool) -> None:
+    redis_app(stream, redis_url).send_many("t", range(50))
+    topic = stream.topic("t")
+    group = stream.group(topic)
+    stream.rows("UPDATE ems_partition SET floor = 51")  # retention: everything is consumed and deleted
+    stream.rows("DELETE FROM ems_message")
+    stream.rows("UPDATE ems_cursor SET next_offset = 51")
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(next(iter(counters(redis_url))), 7)  # and Redis comes back with an old snapshot
+    app = redis_app(stream, redis_url) if allocator == "redis" else stream.app()
+    if away and allocator == "redis":
+        allocate = app.producer._allocator
+        assert isinstance(allocate, RedisAllocator)
+        allocate._step_aside(redis.ConnectionError("away"))
+    assert app.send("t", "after").offset == 51
+    assert stream.take(topic, group, stream.client()).messages[0].body == "after"
+
+
+def test_w2_publishing_goes_on_without_redis_and_comes_back(stream: Stream, redis_url: str, redis_server: Any) -> None:
+    app = redis_app(stream, redis_url)
+    assert app.send("t", 0).offset == 1
+    redis_server.kill()
+    try:
+        began = time.monotonic()
+        assert app.send("t", 1).offset == 2
+        assert time.monotonic() - began < 2
+        assert [app.send("t", n).offset for n in range(5)] == [3, 4, 5, 6, 7]
+    finally:
+        redis_server.start()
+    deadline = time.monotonic() + 10
+    while not counters(redis_url):
+        assert time.monotonic() < deadline
+        app.send("t", 0)
+        time.sleep(0.05)
+    sent = stored(stream, "t")[0]
+    assert sent == list(range(1, len(sent) + 1))
+
+
+def test_w2_both_allocators_at_once_on_one_partition(stream: Stream, redis_url: str) -> None:
+    def produce(number: int) -> list[int | None]:
+        app = redis_app(stream, redis_url) if number % 2 else stream.app()
+        return [app.send("t", n).offset for n in range(20)]
+
+    told = [offset for made in in_threads(4, produce) for offset in made]
+    assert len(set(told)) == 80
+    assert set(told) == set(stored(stream, "t")[0])

@@ -1,0 +1,309 @@
+"""Sessions, transactions and migrations."""
+
+import os
+import re
+import threading
+from decimal import Decimal
+
+import pytest
+
+from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
+from emsworker.local import Database as Server
+from emsworker.store import topics
+from emsworker.store.database import Database
+from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.schema import check_version, grants, latest_version, migrate, server_facts, stream_id
+from emsworker.store.session import Session
+from tests.support.servers import _execute, connect
+from tests.support.streams import Stream, in_threads, wait_until
+
+
+def test_migrating_is_repeatable(database: str) -> None:
+    with Database(database).session() as session:
+        with pytest.raises(SchemaMissing, match="run `ems migrate`"):
+            check_version(session)
+        assert migrate(session) == list(range(1, latest_version() + 1))
+        identity = stream_id(session)
+        assert migrate(session) == []
+        check_version(session)
+        assert stream_id(session) == identity
+
+
+def test_migrating_twice_at_once_does_it_once(database: str) -> None:
+    def one(number: int) -> list[int]:
+        with Database(database).session() as session:
+            return migrate(session)
+
+    applied = in_threads(4, one)
+    assert sorted(map(len, applied)) == [0, 0, 0, latest_version()]
+
+
+def test_a_migration_that_was_interrupted_goes_on(stream: Stream) -> None:
+    stream.rows("DROP TABLE ems_leader")
+    stream.rows("DELETE FROM ems_schema_version")
+    assert migrate(stream.session) == list(range(1, latest_version() + 1))
+    assert stream.rows("SELECT * FROM ems_leader") == []
+
+
+def test_a_newer_schema_is_refused(stream: Stream) -> None:
+    stream.rows("INSERT INTO ems_schema_version VALUES (999, X'00', NOW(6))")
+    for refuse in (check_version, migrate):
+        with pytest.raises(SchemaMissing, match=r"version 999.*install a newer emsworker"):
+            refuse(stream.session)
+
+
+def test_a_missing_table_names_the_mend(database: str) -> None:
+    with Database(database).session() as session, pytest.raises(SchemaMissing, match="run `ems migrate`"):
+        topics.list_topics(session)
+
+
+def test_a_database_with_the_longest_name_can_be_migrated(server: Server) -> None:
+    name = "e" * 64
+    _execute(server.admin_url, f"CREATE DATABASE `{name}`")
+    try:
+        with Database(re.sub(r"/[^/]*$", f"/{name}", server.admin_url)).session() as session:
+            assert migrate(session)
+    finally:
+        _execute(server.admin_url, f"DROP DATABASE `{name}`")
+
+
+def test_trap_7_and_16_every_session_is_read_committed_in_utc_and_strict(stream: Stream) -> None:
+    name = "tx_isolation" if server_facts(stream.session).is_mariadb else "transaction_isolation"
+    row = stream.session.rows(f"SELECT @@{name}, @@time_zone, @@sql_mode, @@innodb_lock_wait_timeout, @@autocommit")[0]
+    assert row[0] == "READ-COMMITTED"
+    assert row[1] == "+00:00"
+    assert "STRICT_TRANS_TABLES" in row[2]
+    assert row[3:] == (5, 1)
+    stream.session.drop()
+    assert stream.session.rows("SELECT @@time_zone") == (("+00:00",),)
+
+
+def test_trap_7_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
+    topic = stream.topic()
+    stream.group(topic)
+    stream.session.begin()
+    where = f"topic_id = {topic.id} AND `partition` = 0 AND `offset` >= 1"
+    assert stream.session.rows(f"SELECT `offset` FROM ems_message WHERE {where} FOR UPDATE") == ()
+    with stream.other() as other, other.cursor() as cursor:
+        cursor.execute("SET innodb_lock_wait_timeout = 1")
+        cursor.execute(
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
+            f"VALUES ({topic.id}, 0, 1, '', '', NOW(6))"
+        )
+    stream.session.rollback()
+
+
+def test_trap_5_matched_rows_are_counted_not_changed_ones(stream: Stream) -> None:
+    topic = stream.topic()
+    result = stream.session.execute(f"UPDATE ems_topic SET name = name WHERE id = {topic.id}")
+    assert result.affected == 1
+
+
+def test_trap_16_fractions_of_seconds_are_kept(stream: Stream) -> None:
+    stream.session.execute(
+        "INSERT INTO ems_leader VALUES ('d', 'h', '2026-11-20 10:00:00.123456' + INTERVAL %(s)s SECOND)", {"s": 0.25}
+    )
+    assert stream.session.rows("SELECT expires_at FROM ems_leader") == (("2026-11-20 10:00:00.373456",),)
+
+
+def test_values_are_escaped(stream: Stream) -> None:
+    nasty = "x'; DROP TABLE ems_leader; -- \\ \" %s \0"
+    assert stream.session.rows("SELECT %(a)s, %(b)s", {"a": nasty, "b": b"\0'\\\xff"}) == ((nasty, b"\0'\\\xff"),)
+    assert stream.session.rows("SELECT 1 FROM DUAL WHERE 'b' IN %(names)s", {"names": ["a'", "b"]}) == ((1,),)
+    assert stream.session.rows("SELECT 1 FROM DUAL WHERE X'FF' IN %(names)s", {"names": [b"\xff"]}) == ((1,),)
+    assert stream.session.rows("SELECT %(n)s", {"n": 1.5})[0][0] in (1.5, Decimal("1.5"))
+
+
+def _two_rows(stream: Stream) -> tuple[int, int]:
+    return stream.topic("a").id, stream.topic("b").id
+
+
+def test_trap_6_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream: Stream) -> None:
+    first, second = _two_rows(stream)
+    stream.session.send("SET innodb_lock_wait_timeout = 1")
+    runs: list[int] = []
+    with stream.other() as other, other.cursor() as cursor:
+        cursor.execute(f"UPDATE ems_topic SET max_message_bytes = 7 WHERE id = {second}")
+
+        def work(session: Session) -> None:
+            runs.append(1)
+            session.execute(f"UPDATE ems_topic SET max_message_bytes = max_message_bytes + 1 WHERE id = {first}")
+            if len(runs) == 2:  # the first run waited in vain, and its first statement must be undone by now
+                other.rollback()
+            session.execute(f"UPDATE ems_topic SET max_message_bytes = max_message_bytes + 1 WHERE id = {second}")
+
+        stream.session.transaction(work)
+    assert len(runs) == 2
+    size = 4 << 20
+    found = stream.rows("SELECT max_message_bytes FROM ems_topic ORDER BY id")
+    assert found == [(size + 1,), (size + 1,)]
+
+
+def test_trap_6_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream) -> None:
+    ids = _two_rows(stream)
+    meet = threading.Barrier(2)
+    runs = [0, 0]
+
+    def one(number: int) -> None:
+        def work(session: Session) -> None:
+            runs[number] += 1
+            order = ids if number == 0 else ids[::-1]
+            session.execute(f"UPDATE ems_topic SET max_message_bytes = max_message_bytes + 1 WHERE id = {order[0]}")
+            if runs[number] == 1:
+                meet.wait(10)
+            session.execute(f"UPDATE ems_topic SET max_message_bytes = max_message_bytes + 1 WHERE id = {order[1]}")
+
+        with stream.new_session() as session:
+            session.transaction(work)
+
+    in_threads(2, one)
+    assert sorted(runs) == [1, 2]
+    assert stream.rows("SELECT max_message_bytes FROM ems_topic") == [((4 << 20) + 2,)] * 2
+
+
+def test_trap_6_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) -> None:
+    packet = stream.session.packet()
+    packet.begin()
+    packet.add("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
+    packet.add("INSERT INTO ems_leader VALUES (NULL, 'h', NOW(6))")
+    packet.commit()
+    with pytest.raises(Exception, match="null"):
+        packet.send()
+    assert not stream.session.in_transaction
+    assert stream.rows("SELECT * FROM ems_leader") == []
+
+
+def test_conflicts_end_at_the_deadline(stream: Stream) -> None:
+    tries: list[int] = []
+
+    def attempt() -> None:
+        tries.append(1)
+        raise Conflict("again")
+
+    with pytest.raises(Conflict):
+        stream.session.again_on_conflict(attempt, until=0.0)
+    assert len(tries) == 1
+
+
+def test_trap_12_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> None:
+    mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # nothing of pytest may run here
+        status = 1
+        try:
+            its = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
+            stream.session.close()
+            os.write(writer, str(its).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    its = int(os.read(reader, 100))
+    os.close(reader)
+    os.close(writer)
+    assert its != mine
+    assert stream.session.rows("SELECT CONNECTION_ID()") == ((mine,),)
+
+
+def test_trap_12_a_child_that_only_closes_does_not_say_goodbye_for_its_parent(stream: Stream) -> None:
+    mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
+    child = os.fork()
+    if child == 0:
+        stream.session.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert stream.session.rows("SELECT CONNECTION_ID()") == ((mine,),)
+
+
+def test_a_killed_connection_is_told_and_replaced(stream: Stream) -> None:
+    mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
+    stream.rows(f"KILL {mine}")
+    with pytest.raises(ConnectionLost):
+        stream.session.rows("SELECT 1")
+    assert not stream.session.connected
+    assert stream.session.rows("SELECT CONNECTION_ID()")[0][0] != mine
+
+
+def test_a_call_outlives_a_killed_connection(stream: Stream) -> None:
+    database = Database(stream.url)
+    mine = database.call(lambda session: session.rows("SELECT CONNECTION_ID()"))[0][0]
+    stream.rows(f"KILL {mine}")
+    assert database.call(lambda session: session.rows("SELECT 1")) == ((1,),)
+
+
+def test_an_exception_from_outside_leaves_no_half_packet(stream: Stream) -> None:
+    with pytest.raises(KeyboardInterrupt), stream.session._mapped_errors():
+        stream.session.begin()
+        raise KeyboardInterrupt
+    assert not stream.session.connected
+    assert stream.session.rows("SELECT 1") == ((1,),)
+
+
+def test_what_is_wrong_with_the_surroundings_is_named(stream: Stream) -> None:
+    wrong_password = re.sub(r"//([^:]+):[^@]*@", r"//\1:secret-and-wrong@", stream.url)
+    with Database(wrong_password).session() as session, pytest.raises(AccessDenied, match="EMS_URL") as caught:
+        session.rows("SELECT 1")
+    assert "secret" not in str(caught.value)
+    missing = re.sub(r"/[^/]*$", "/ems_there_is_none", stream.url)
+    with Database(missing).session() as session, pytest.raises((ConfigError, AccessDenied), match="ems_there_is_none"):
+        session.rows("SELECT 1")
+
+
+def test_trap_20_the_server_is_recognised(server: Server, stream: Stream) -> None:
+    facts = server_facts(stream.session)
+    assert facts.is_mariadb == (server.flavor == "mariadb")
+    assert facts.supported
+    assert facts.max_allowed_packet >= 1 << 20
+    assert facts.flush_log_at_commit == 1
+    assert facts.binlog_format == "ROW" or facts.is_mariadb
+    assert any("GRANT" in line for line in grants(stream.session))
+
+
+def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(stream: Stream) -> None:
+    types = dict(
+        stream.rows(
+            "SELECT CONCAT(TABLE_NAME, '.', COLUMN_NAME), DATA_TYPE FROM information_schema.COLUMNS "
+            "WHERE TABLE_SCHEMA = DATABASE() AND COLUMN_NAME = 'body'"
+        )
+    )
+    assert types == {"ems_message.body": "longblob", "ems_dead.body": "longblob"}
+    names = ["Orders", "orders", "ORDERS"]
+    assert len({stream.topic(name).id for name in names}) == 3
+    topic = stream.topic("orders")
+    assert len({stream.group(topic, name).id for name in names}) == 3
+    assert topics.get_topic(stream.session, "oRDERS") is None
+
+
+def test_trap_20_no_table_needs_what_only_one_server_has(stream: Stream) -> None:
+    rows = stream.rows("SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()")
+    assert {engine for _, engine in rows} == {"InnoDB"}
+    for table in ("TRIGGERS", "ROUTINES"):
+        column = "TRIGGER_SCHEMA" if table == "TRIGGERS" else "ROUTINE_SCHEMA"
+        assert stream.value(f"SELECT COUNT(*) FROM information_schema.{table} WHERE {column} = DATABASE()") == 0
+
+
+def test_another_migration_is_waited_for(database: str) -> None:
+    with connect(database, autocommit=True) as other, other.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)), 1)")
+        applied: list[list[int]] = []
+
+        def run() -> None:
+            with Database(database).session() as session:
+                applied.append(migrate(session))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: _waits_for_a_lock(database), what="the wait for the other migration")
+        assert applied == []
+        cursor.execute("SELECT RELEASE_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)))")
+        thread.join(20)
+    assert applied == [list(range(1, latest_version() + 1))]
+
+
+def _waits_for_a_lock(url: str) -> bool:
+    waiting = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE %s AND INFO LIKE %s"
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(waiting, ("%lock%", "SELECT GET_LOCK%"))
+        row = cursor.fetchone()
+        return row is not None and row[0] > 0

@@ -1,0 +1,226 @@
+"""A migrated database with what a test of the store wants to do to it; the fixtures are imported by a conftest."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pymysql
+import pytest
+
+from emsworker import Ems
+from emsworker.core.codec import Decoder
+from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
+from emsworker.store import claims, clients, recovery, topics
+from emsworker.store.claims import Flush, Taker
+from emsworker.store.database import Database
+from emsworker.store.schema import migrate
+from emsworker.store.session import Session
+from tests.support.servers import connect
+
+T = TypeVar("T")
+LEASE_S = 60.0
+TIMEOUT_S = 60.0
+
+
+def wait_until(condition: Callable[[], T], seconds: float = 15.0, what: str = "it") -> T:
+    """Poll until ``condition`` is true; fails the test after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
+        time.sleep(0.005)
+    return result
+
+
+def in_threads(count: int, work: Callable[[int], T]) -> list[T]:
+    """Run ``work(0)``, ``work(1)``, ... at once, all starting together; errors are raised here."""
+    barrier = threading.Barrier(count)
+
+    def one(number: int) -> T:
+        barrier.wait(30)
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@dataclass
+class Stream:
+    """A migrated database.
+
+    Args:
+        url: of the database.
+        session: one of ours, for the calling thread.
+        sql: one of PyMySQL's own, with autocommit, to look behind the scenes.
+    """
+
+    url: str
+    session: Session
+    sql: "pymysql.Connection[pymysql.cursors.Cursor]"
+    apps: list[Ems] = field(default_factory=list)
+
+    def app(self, **settings: Any) -> Ems:
+        """A new app on this database."""
+        app = Ems("test", url=self.url, **settings)
+        self.apps.append(app)
+        return app
+
+    def new_session(self) -> Session:
+        """One more session of ours, for another client."""
+        return Database(self.url).session()
+
+    def other(self) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+        """One more foreign connection, which does not commit by itself."""
+        return connect(self.url, autocommit=False)
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What a statement returns, on the foreign connection."""
+        with self.sql.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            return list(cursor.fetchall())
+
+    def value(self, statement: str, *values: Any) -> Any:
+        """The first value of the first row."""
+        return self.rows(statement, *values)[0][0]
+
+    def explain(self, statement: str, args: dict[str, Any]) -> list[dict[str, Any]]:
+        """The server's plan of one of our statements, on our session."""
+        text = self.session.mogrify(f"EXPLAIN FORMAT=TRADITIONAL {statement}", args)
+        if "mariadb" in str(self.value("SELECT VERSION()")).lower():
+            text = text.replace("FORMAT=TRADITIONAL ", "")
+        cursor = self.session._open().cursor(pymysql.cursors.DictCursor)
+        cursor.execute(text)
+        return list(cursor.fetchall())
+
+    def status(self, *names: str) -> dict[str, int]:
+        """Counters of the whole server."""
+        found = self.rows(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({','.join(['%s'] * len(names))})", *names)
+        return {str(name): int(value) for name, value in found}
+
+    def topic(self, name: str = "t", partitions: int = 1, **settings: Any) -> Topic:
+        """A topic."""
+        return topics.create_topic(self.session, name, partitions=partitions, **settings)
+
+    def group(self, topic: Topic, name: str = "g", **settings: Any) -> Group:
+        """A group that begins with the oldest message."""
+        defaults = {"timeout_s": TIMEOUT_S, "ladder": "1s 2s", "max_attempts": 3}
+        return topics.create_group(self.session, topic, name, **{**defaults, **settings})
+
+    def client(self, lease_s: float = LEASE_S) -> str:
+        """A registered client; each is its own process."""
+        client_id = f"client-{uuid.uuid4().hex}"
+        clients.register(self.session, [client_id], f"process-{client_id}", "test", lease_s)
+        return client_id
+
+    def taker(self, topic: Topic, group: Group, client_id: str, batch: int = 500, batch_bytes: int = 4 << 20) -> Taker:
+        """Who takes work, with a new claim id."""
+        return Taker(topic, group, client_id, batch, batch_bytes, Decoder())
+
+    def take(self, topic: Topic, group: Group, client_id: str, batch: int = 500, partition: int = 0) -> Claim:
+        """A claim of new messages; there must be some."""
+        claim = claims.take_range(self.session, self.taker(topic, group, client_id, batch), partition, wait=True)
+        assert claim is not None
+        return claim
+
+    def claims(self, group: Group) -> list[tuple[int, int, int, str, str | None, int]]:
+        """The log of a group: lo, hi, done_to, state, client_id, careful."""
+        return self.rows(
+            "SELECT lo, hi, done_to, state, client_id, careful FROM ems_claim WHERE group_id = %s "
+            "ORDER BY lo, claim_id",
+            group.id,
+        )
+
+    def retries(self, group: Group) -> list[tuple[int, int, bool, int]]:
+        """offset, attempt, claimed, careful."""
+        found = self.rows(
+            "SELECT `offset`, attempt, claim_id IS NOT NULL, careful FROM ems_retry WHERE group_id = %s "
+            "ORDER BY `offset`",
+            group.id,
+        )
+        return [(offset, attempt, bool(claimed), careful) for offset, attempt, claimed, careful in found]
+
+    def cursor(self, group: Group, partition: int = 0) -> int:
+        """The next offset that a group has not claimed."""
+        found = self.value(
+            "SELECT next_offset FROM ems_cursor WHERE group_id = %s AND `partition` = %s", group.id, partition
+        )
+        return int(found)
+
+    def expire(self, client_id: str) -> None:
+        """Let a lease run out."""
+        self.rows("UPDATE ems_client SET expires_at = NOW(6) - INTERVAL 1 SECOND WHERE client_id = %s", client_id)
+
+    def make_due(self) -> None:
+        """Let the time of every retry come."""
+        self.rows("UPDATE ems_retry SET due_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+
+    def recover(self) -> list[recovery.Recovered]:
+        """One round of the beat's duty."""
+        return recovery.recover(self.session, 0.0)
+
+
+def flush_of(claim: Claim, topic: Topic, done_to: int, **more: Any) -> Flush:
+    """Progress of a claim; it is finished when all of it is done."""
+    return Flush(claim, topic.id, done_to, TIMEOUT_S, **{"finished": done_to >= claim.hi, **more})
+
+
+def failed(offset: int, attempt: int = 1, retry_in_s: float | None = 0.0, dead: str | None = None) -> Failure:
+    """A failure that is retried, or with ``dead`` buried."""
+    return Failure(offset, attempt, Outcome.FAILED, "ValueError: no", None if dead else retry_in_s, dead, 0.001)
+
+
+def offsets(claim: Claim) -> list[int]:
+    """The offsets that a claim gives its owner to run."""
+    return [message.offset for message in claim.messages]
+
+
+@pytest.fixture
+def stream(database: str) -> Iterator[Stream]:
+    """A migrated database on each server."""
+    with Database(database).session() as session:
+        migrate(session)
+        with connect(database, autocommit=True, init_command="SET time_zone = '+00:00'") as sql:
+            made = Stream(database, session, sql)
+            try:
+                yield made
+            finally:
+                for app in made.apps:
+                    app.close()
+
+
+AppFactory = Callable[..., Ems]
+
+
+@pytest.fixture(params=["mysql", "redis"])
+def new_app(request: pytest.FixtureRequest, stream: Stream) -> AppFactory:
+    """Makes apps on the stream, once for each allocator."""
+    if request.param == "mysql":
+        return stream.app
+    redis_url: str = request.getfixturevalue("redis_url")
+
+    def make(**settings: Any) -> Ems:
+        return stream.app(**{"allocator": "redis", "redis_url": redis_url, **settings})
+
+    return make
+
+
+@pytest.fixture
+def app(new_app: AppFactory) -> Ems:
+    """An app on the stream, once for each allocator."""
+    return new_app()
+
+
+def stored(stream: Stream, topic: str) -> dict[int, list[int]]:
+    """The offsets that a topic has, by partition."""
+    found: dict[int, list[int]] = {}
+    rows: Sequence[tuple[Any, ...]] = stream.rows(
+        "SELECT m.`partition`, m.`offset` FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id "
+        "WHERE t.name = %s ORDER BY 1, 2",
+        topic,
+    )
+    for partition, offset in rows:
+        found.setdefault(partition, []).append(offset)
+    return found

@@ -1,0 +1,131 @@
+"""Settings: where they come from, and how wrong ones are told."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import ConfigError
+from emsworker.core.url import DatabaseUrl, redact
+
+URL = "mysql://user:secret@db.example:3307/stream"
+
+
+def problems(**given: object) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(environ={}, **given)
+    assert "secret" not in str(caught.value)
+    return {problem.name: problem.mend for problem in caught.value.problems}
+
+
+def test_settings_win_over_the_environment_and_that_over_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ems_settings_of_test.py").write_text(
+        "import os\nbatch = 1\nthreads = 1\nprocesses = 1\naccept = ['yaml']\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environ = {"EMS_CONFIG": "ems_settings_of_test", "EMS_BATCH": "2", "EMS_THREADS": "2", "EMS_TEST_SERVERS": "mysql"}
+    settings = Settings.load(environ=environ, batch=3)
+    assert (settings.batch, settings.threads, settings.processes, settings.accept) == (3, 2, 1, ("yaml",))
+    assert Settings.load("ems_settings_of_test", environ={}).batch == 1
+    sys.modules.pop("ems_settings_of_test")
+
+
+def test_the_environment_is_read_by_type() -> None:
+    environ = {
+        "EMS_URL": URL,
+        "EMS_AUTO_CREATE": "off",
+        "EMS_POLL_MIN_S": "20ms",
+        "EMS_ACCEPT": "json, msgpack,",
+        "EMS_COMPRESSION": "",
+    }
+    settings = Settings.load(environ=environ)
+    assert settings.url == URL
+    assert settings.auto_create is False
+    assert settings.poll_min_s == pytest.approx(0.02)
+    assert settings.accept == ("json", "msgpack")
+    assert settings.compression is None
+
+
+def test_all_problems_are_told_at_once() -> None:
+    environ = {"EMS_BATCH": "many", "EMS_PUBLISHING": "perhaps", "EMS_NONSENSE": "1", "EMS_TIMEOUT_S": "soon"}
+    with pytest.raises(ConfigError) as caught:
+        Settings.load("no.such.module", environ, threads=0, colour="red", allocator="redis", lease_s=1.0)
+    names = {problem.name for problem in caught.value.problems}
+    assert names == {
+        "EMS_CONFIG", "EMS_BATCH", "EMS_PUBLISHING", "EMS_NONSENSE", "EMS_TIMEOUT_S", "threads", "colour", "redis_url",
+        "lease_s",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "mend"),
+    [
+        ("url", "postgres://user:secret@h/d", "mysql://"),
+        ("url", "mysql://user:secret@h", "names no database"),
+        ("url", "mysql://user:secret@h:99999/d", "port"),
+        ("url", "mysql://user:secret@h\u2100st/d", "host is malformed"),
+        ("url", "mysql://user:secret@h/d?colour=red", "colour"),
+        ("url", "mysql://user@h/d?password=secret", "password"),
+        ("url", "mysql://user:secret@h/d?read_timeout_s=-1", "read_timeout_s"),
+        ("redis_url", "http://:secret@h", "redis://"),
+        ("allocator", "zookeeper", "mysql, redis"),
+        ("topic", "no blanks", "valid name"),
+        ("ladder", "1s often", "'often'"),
+        ("ladder", "1s " * 400, "characters"),
+        ("compression", "rar", "zlib"),
+        ("jitter", 2.0, "between 0 and 1"),
+        ("timeout_s", math.inf, "100 years"),
+        ("timeout_s", math.nan, "at least"),
+        ("max_attempts", 70000, "65535"),
+        ("batch", True, "int"),
+        ("threads", 1.5, "int"),
+        ("accept", "json", "tuple"),
+        ("lease_s", "long", "float"),
+        ("poll_max_s", 0.001, "poll_min_s"),
+        ("beat_lease_s", 1.0, "beat_s"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_mend(name: str, value: object, mend: str) -> None:
+    assert mend in problems(**{name: value})[name]
+
+
+def test_secrets_are_hidden_everywhere() -> None:
+    settings = Settings(url=URL, redis_url="redis://:secret@h:6379/0")
+    assert "secret" not in repr(settings)
+    assert "secret" not in repr(DatabaseUrl.parse(URL))
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(environ={"EMS_PASSWORD": "secret", "EMS_URI": URL})
+    assert "secret" not in str(caught.value)
+    assert "EMS_PASSWORD" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://u:secret@h/d",
+        "mysql://u:se@secret@h/d",
+        "mysql://u:my secret@h/d",
+        "redis://:secret@h",
+        "cannot connect to 'mysql://u:secret@h/d' (110)",
+        "mysql://h/d?user=u&password=secret&x=1",
+    ],
+)
+def test_a_url_is_shown_without_its_password(text: str) -> None:
+    shown = redact(text)
+    assert "secret" not in shown
+    assert "***" in shown
+
+
+def test_a_url_without_a_password_is_shown_as_it_is() -> None:
+    for text in ("http://example.org:80/a", "mysql://u@h/d", "Access denied for user 'u'@'h'"):
+        assert redact(text) == text
+
+
+def test_urls_are_unquoted() -> None:
+    url = DatabaseUrl.parse("mysql://u%40x:p%2Fw@h/d?unix_socket=%2Ftmp%2Fs&connect_timeout_s=2")
+    assert (url.user, url.password, url.port, url.database) == ("u@x", "p/w", 3306, "d")
+    assert url.options == {"unix_socket": "/tmp/s", "connect_timeout_s": "2"}

@@ -1,0 +1,161 @@
+"""Apps, tasks and their options, without a server."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emsworker import Ems
+from emsworker.core.errors import AppNotFound, ConfigError, DecodeError, InvalidName, UnknownTask
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Message
+from emsworker.loader import load_app
+from emsworker.store.sql import Statements, split_script
+from emsworker.task import HandlerOptions, Outgoing
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("on_error", "shrug"), ("batch", -1), ("batch", "5"), ("batch", True), ("max_attempts", 0),
+        ("max_attempts", "3"), ("max_attempts", 70000), ("timeout_s", 0), ("timeout_s", "1s"),
+        ("soft_time_limit_s", -1), ("ladder", "1x"),
+        ("hard_time_limit_s", float("nan")), ("hard_time_limit_s", float("inf")), ("colour", "red"),
+    ],
+)  # fmt: skip
+def test_t1_a_wrong_task_option_is_named(option: str, value: Any) -> None:
+    app = Ems("test")
+    with pytest.raises(ConfigError) as caught:
+        app.task(**{option: value})(print)
+    assert [problem.name for problem in caught.value.problems] == [option]
+
+
+def test_t1_all_wrong_options_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        HandlerOptions(on_error="shrug", batch=-1, max_attempts=0, timeout_s=-1, ladder="x")
+    assert len(caught.value.problems) == 5
+
+
+def test_r7_a_task_has_its_own_ladder_over_the_groups() -> None:
+    group = Ladder.parse("1s 2s", 5, 0.0)
+    assert HandlerOptions().ladder_over(group) is group
+    assert HandlerOptions(max_attempts=9).ladder_over(group) == Ladder((1.0, 2.0), 9, 0.0)
+    assert HandlerOptions(ladder="7s").ladder_over(group) == Ladder((7.0,), 5, 0.0)
+
+
+def test_t1_a_name_is_taken_once() -> None:
+    app = Ems("test")
+    app.task(name="a")(print)
+    with pytest.raises(ConfigError, match="has a handler"):
+        app.task(name="a")(print)
+    with pytest.raises(ConfigError, match="has a handler"):
+        app.subscribe("default", "workers")(print)
+    app.subscribe("t", "g")(print)
+    with pytest.raises(ConfigError, match="another group"):
+        app.subscribe("t", "g")(print)
+    with pytest.raises(InvalidName):
+        app.task(name="no blanks")(print)
+
+
+def message(app: Ems, body: bytes, headers: bytes = b"") -> Message:
+    row = (1, b"\x00" * 16, None, None, headers, body, "2026-11-20 00:00:00.000000")
+    return Message("default", 0, row, app.decoder)
+
+
+def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
+    app = Ems("test")
+
+    @app.task(bind=True, name="add")
+    def add(self: Any, a: int, b: int) -> tuple[int, str, int]:
+        return a + b, self.request.task, self.request.attempt
+
+    route = app.routes["default", "workers"]
+    sent = message(app, b'[[1],{"b":2}]', b'{"ems-task":"add"}')
+    assert route.resolve(sent).call(sent) == (3, "add", 1)
+    with pytest.raises(UnknownTask, match=r"'sub' is not known to this worker.*add"):
+        route.resolve(message(app, b"[]", b'{"ems-task":"sub"}'))
+    with pytest.raises(UnknownTask, match="names no task"):
+        route.resolve(message(app, b"[]"))
+    with pytest.raises(DecodeError, match="no call of a task"):
+        add.call(message(app, b"7"))
+
+
+def test_t7_middleware_changes_its_own_copy_of_the_headers() -> None:
+    headers = {"a": "b"}
+    outgoing = Outgoing("t", 1, headers=headers)
+    outgoing.headers["c"] = "d"
+    assert headers == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("no_such_module", None, "no module 'no_such_module'"),
+        ("loader_a", "", "has no Ems"),
+        ("loader_b:other", "from emsworker import Ems\napp = Ems()\n", "no Ems named 'other'; it has: app"),
+        ("loader_c", "from emsworker import Ems\none = Ems()\ntwo = Ems()\n", "several apps"),
+        ("loader_d", "1/0\n", "ZeroDivisionError"),
+        ("loader_e", "import no_such_module_of_theirs\n", "no_such_module_of_theirs"),
+        ("loader_f", "def f(:\n", "SyntaxError"),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str | None, message: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if text is not None:
+        (tmp_path / f"{path.partition(':')[0]}.py").write_text(text)
+    with pytest.raises(AppNotFound, match=message) as caught:
+        load_app(path)
+    assert f"-A {path}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_app_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "loader_ok.py").write_text("from emsworker import Ems\napp = Ems('one')\nsame = app\nb = Ems('two')\n")
+    assert load_app("loader_ok").name == "one"
+    assert load_app("loader_ok:b").name == "two"
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = "import sys, emsworker; print({'kombu', 'pymysql', 'redis', 'tenacity'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_sql_lives_in_the_store_only() -> None:
+    words = ("SELECT ", "INSERT INTO", "DELETE FROM", "UPDATE ems_")
+    elsewhere = [path for path in ROOT.glob("emsworker/**/*.py") if path.parent.name != "store" and path.is_file()]
+    assert len(elsewhere) > 30
+    local = {"database.py", "engines.py"}  # the private servers: users and databases, no tables
+    found = [
+        path.name
+        for path in elsewhere
+        if path.name not in local and any(word in path.read_text(encoding="utf-8") for word in words)
+    ]
+    assert found == []
+
+
+def test_every_named_statement_is_used_and_named_once() -> None:
+    store = ROOT / "emsworker" / "store"
+    for path in sorted(store.glob("*.sql")):
+        names = [
+            line.split()[2] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("-- name:")
+        ]
+        assert len(names) == len(set(names)), path.name
+        statements = Statements(path.stem)
+        code = path.with_suffix(".py").read_text(encoding="utf-8")
+        for name in names:
+            assert getattr(statements, name)
+            assert f"_SQL.{name}" in code, f"{path.name}: {name} is not used"
+    with pytest.raises(AttributeError):
+        _ = Statements("claims").no_such_statement
+
+
+def test_a_script_is_split_at_the_ends_of_lines() -> None:
+    assert split_script("-- a\nCREATE x (a\n);\n\n-- b;\nSELECT ';';\n") == ["CREATE x (a\n)", "SELECT ';'"]
