@@ -10,7 +10,8 @@ from emsworker.local import Database as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from tests.process.record import Record
-from tests.support.servers import connect, fresh_database
+from tests.support.looker import Looker
+from tests.support.servers import fresh_database
 from tests.support.waiting import until
 from tests.support.worker import Program
 
@@ -33,6 +34,7 @@ class Stream:
     def __init__(self, server: Server, url: str, folder: Path) -> None:
         self.server = server
         self.url = url
+        self._looker = Looker(url)
         self.record = Record(folder)
         self._folder = folder
         self._programs: list[Program] = []
@@ -53,7 +55,7 @@ class Stream:
     def start(self, what: str, settings: dict[str, Any] | None = None, **options: Any) -> Program:
         """Start a program without waiting for it."""
         log = self._folder / f"{what}-{len(self._programs)}.log"
-        program = Program(what, self.url, log, settings or {}, **options)
+        program = Program(what, self._looker, log, settings or {}, **options)
         self._programs.append(program)
         return program
 
@@ -62,11 +64,8 @@ class Stream:
         self.app.send_many(topic, bodies, **options)
 
     def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query over a connection of its own."""
-        with connect(self.url) as connection, connection.cursor() as cursor:
-            cursor.execute("SET time_zone = '+00:00'")
-            cursor.execute(statement, args)
-            return list(cursor.fetchall())
+        """The rows of a query."""
+        return self._looker.rows(statement, *args)
 
     def one(self, statement: str, *args: Any) -> Any:
         """The first column of the first row."""
@@ -74,8 +73,7 @@ class Stream:
 
     def run(self, statement: str, *args: Any) -> None:
         """Run a statement and commit."""
-        with connect(self.url, autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, args)
+        self._looker.rows(statement, *args)
 
     def wait_ended(self, numbers: Sequence[int], timeout_s: float = 20, **wanted: Any) -> None:
         """Wait until each of these numbers has ended at least once."""
@@ -114,6 +112,7 @@ class Stream:
         for program in self._programs:
             if program.process.poll() is None:
                 program.kill_all()
+        self._looker.close()
 
 
 @contextlib.contextmanager

@@ -58,8 +58,8 @@ def test_a_hard_stop_is_at_once_and_loses_nothing(one_stream: Stream, numbers: t
 @pytest.mark.parametrize("wait_s", [0.0, 0.3, 0.6])
 def test_a_stop_signal_during_the_start_is_not_lost(one_stream: Stream, wait_s: float) -> None:
     program = one_stream.start("worker", app="tests.process.apps.actor:app", topics=["acts"], processes=2)
+    until(lambda: "started child 1" in program.text(), 20, "children started")
     began = time.monotonic()
-    until(lambda: children_of(program.pid), 10, "children started")
     until(lambda: time.monotonic() - began >= wait_s, 5, "some moment of the start")
     assert program.stop() == 0
     assert one_stream.rows("SELECT * FROM ems_client") == []

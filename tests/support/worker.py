@@ -1,21 +1,15 @@
-"""Starts real workers and beats as processes of their own; run as a module it is such a process.
+"""Starts real workers and beats as processes of their own; ``_command`` is the one place that knows how."""
 
-``_command`` is the one place that knows how a worker is started.
-"""
-
-import json
-import logging
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.servers import connect
+from tests.support.looker import Looker
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +29,15 @@ QUICK = {
 }
 
 
-def _command(what: str, options: Mapping[str, Any]) -> list[str]:
-    return [sys.executable, "-m", "tests.support.worker", what, json.dumps(options)]
+def _command(what: str, name: str, options: Mapping[str, Any]) -> list[str]:
+    command = [sys.executable, "-m", "emsworker", what]
+    if what == "beat":
+        return command
+    command += ["-A", options["app"], "-n", name]
+    command += ["-p", str(options.get("processes", 1)), "-t", str(options.get("threads", 1))]
+    for option, names in (("-Q", options.get("topics", ())), ("--groups", options.get("groups", ()))):
+        command += [option, ",".join(names)] if names else []
+    return command if options.get("beat", True) else [*command, "--no-beat"]
 
 
 class Program:
@@ -44,24 +45,25 @@ class Program:
 
     Args:
         what: ``worker`` or ``beat``.
-        url: of the database.
+        looker: looks into the database.
         log: the file that its output is appended to.
         settings: over those of ``QUICK``.
         options: of the command: app, processes, threads, topics, groups, beat.
     """
 
-    def __init__(self, what: str, url: str, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
-        self.url = url
+    def __init__(self, what: str, looker: Looker, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
+        self._looker = looker
         self.log = log
         self.name = f"{what}-{secrets.token_hex(4)}"
         self.clients = options.get("processes", 1) * options.get("threads", 1)
-        options["name"] = self.name
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
-        environment |= {f"EMS_{key.upper()}": str(value) for key, value in {**QUICK, **settings, "url": url}.items()}
+        environment |= {
+            f"EMS_{key.upper()}": str(value) for key, value in {**QUICK, **settings, "url": looker.url}.items()
+        }
         environment["EMS_TEST_RECORD"] = str(log.parent)
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                _command(what, options), cwd=ROOT, env=environment, stdout=output, stderr=output
+                _command(what, self.name, options), cwd=ROOT, env=environment, stdout=output, stderr=output
             )
 
     @property
@@ -75,11 +77,8 @@ class Program:
 
     def client_ids(self) -> list[str]:
         """The client ids of this worker with a good lease."""
-        with connect(self.url) as connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT client_id FROM ems_client WHERE name = %s AND expires_at > UTC_TIMESTAMP(6)", (self.name,)
-            )
-            return [row[0] for row in cursor.fetchall()]
+        statement = "SELECT client_id FROM ems_client WHERE name = %s AND expires_at > UTC_TIMESTAMP(6)"
+        return [row[0] for row in self._looker.rows(statement, self.name)]
 
     def wait_ready(self) -> "Program":
         """Wait until every thread of the worker is registered."""
@@ -136,55 +135,3 @@ def _children_of(pid: int) -> list[int]:
 def children_of(pid: int) -> list[int]:
     """The process ids of a process's children."""
     return _children_of(pid)
-
-
-# -- the process itself ------------------------------------------------------------------------------------------------
-
-
-def _run_worker(options: dict[str, Any]) -> int:
-    from emsworker.core.config import Settings
-    from emsworker.runtime.child import ChildSpec
-    from emsworker.runtime.supervisor import Supervisor
-    from emsworker.store.database import Database
-
-    settings = Settings.load()
-    assert settings.url is not None
-    spec = ChildSpec(
-        app=options["app"],
-        topics=tuple(options.get("topics", ())),
-        groups=tuple(options.get("groups", ())),
-        threads=options.get("threads", 1),
-        process_id="",
-        name=options["name"],
-        log_level="info",
-        parent=-1,
-    )
-    database = Database(settings.url, settings.connect_timeout_s)
-    return Supervisor(spec, options.get("processes", 1), database, settings, with_beat=options.get("beat", True)).run()
-
-
-def _run_beat(options: dict[str, Any]) -> int:
-    from emsworker.core.config import Settings
-    from emsworker.runtime.beat import Beat
-    from emsworker.store.database import Database
-
-    settings = Settings.load()
-    assert settings.url is not None
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
-    beat = Beat(Database(settings.url, settings.connect_timeout_s), settings, lambda name, error: ended.set())
-    beat.start()
-    ended.wait()
-    beat.stop()
-    beat.join()
-    return 0
-
-
-def _main(arguments: Sequence[str]) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(process)d %(threadName)s %(message)s")
-    options = json.loads(arguments[1])
-    return _run_worker(options) if arguments[0] == "worker" else _run_beat(options)
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))
