@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
 from emsworker.runtime.duties import DUTIES
 from emsworker.runtime.runnable import Runnable
 from emsworker.store import clients
@@ -54,11 +55,16 @@ class Beat(Runnable):
                 self._lead()
             if self.leading:
                 self._do_duties()
-        except (ConnectionLost, Conflict) as error:
-            log.warning("the beat missed a turn: %s", error)
-            self._next_lead = 0.0
-            self.sleep(self._settings.beat_s)
+        except (ConnectionLost, Conflict, EmsError) as error:
+            self._miss_turn("the beat missed a turn: %s", error)
+        except Exception:  # a row that it cannot bear must not take the worker down, and every other worker after it
+            self._miss_turn("the beat missed a turn", exc_info=True)
         self.sleep(min([self._next_lead, *(self._next.values() if self.leading else ())]) - ticks())
+
+    def _miss_turn(self, text: str, *args: object, exc_info: bool = False) -> None:
+        log.warning(text, *args, exc_info=exc_info)
+        self._next_lead = 0.0
+        self.sleep(self._settings.beat_s)
 
     def _lead(self) -> None:
         self._next_lead = ticks() + self._settings.beat_s

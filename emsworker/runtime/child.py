@@ -227,6 +227,8 @@ class Child:
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
+        for consumer in self._consumers:
+            consumer.stop()  # none of them may take a new claim while the others' are given back
         self._completer.give_everything_back()
         self._lease.abandon()
         logging.shutdown()

@@ -48,6 +48,7 @@ class Completer(Runnable):
         on_death: Callable[[str, BaseException], None],
     ) -> None:
         super().__init__("ems-completer", on_death)
+        self._database = database
         self._session = database.session()
         self._settings = settings
         self._ladder_of = ladder_of
@@ -80,31 +81,29 @@ class Completer(Runnable):
     def _look_after(self, work: Work, now: float) -> None:
         if work.dirty and now - work.written_at >= self._settings.watermark_s:
             work.write_down(self._session)
-        if work.running is None or work.thread_id in self.hanging:
+        with work.lock:
+            running, through, since = work.running, work.running_through, work.running_since
+        if running is None:
             return
-        ran_s = now - work.running_since
         send_soft_limit(work, now)
-        if ran_s > work.time_limit_s:
-            self._end(work, ran_s)
-        elif ran_s > _HOARD_S and not work.lost:
-            work.give_back(self._session)
+        if now - since > work.time_limit_s:
+            messages = [m for m in work.claim.messages if running <= m.offset <= through]
+            self._end(work, messages, since, now - since)
+        elif now - work.began_at > _HOARD_S:
+            work.share_rest(self._session)
 
-    def _end(self, work: Work, ran_s: float) -> None:
+    def _end(self, work: Work, messages: list[Message], since: float, ran_s: float) -> None:
         """The running message is beyond its limit: to retry with it; the rest of the claim goes back."""
-        messages = [
-            m
-            for m in work.claim.messages
-            if work.running is not None and work.running <= m.offset <= work.running_through
-        ]
+        # Which one of a batch hangs is not known: each will be run alone, and written down before.
+        failure = self._timeout(work, messages[0], ran_s) if len(messages) == 1 else None
         try:
-            if len(messages) == 1:
-                work.give_up_running(self._session, self._timeout(work, messages[0], ran_s))
-            else:  # which one of the batch hangs is not known: each is run alone, and written down before
-                work.give_back(self._session, running_too=True, careful=True)
-        except FenceLost:
-            log.warning("the beat was faster: the message that hangs has been moved to retry already")
-        self.hanging.add(work.thread_id)
-        self._on_hang(f"a handler ran for {ran_s:.1f} s, over its limit of {work.time_limit_s:g} s")
+            hangs = work.give_up(self._session, since, failure)
+        except FenceLost:  # the beat was quicker; the thread hangs all the same
+            hangs = True
+        if hangs:
+            self.watch(work.thread_id, None)
+            self.hanging.add(work.thread_id)
+            self._on_hang(f"a handler ran for {ran_s:.1f} s, over its limit of {work.time_limit_s:g} s")
 
     def _timeout(self, work: Work, message: Message, ran_s: float) -> Failure:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {work.time_limit_s:g} s")
@@ -123,11 +122,12 @@ class Completer(Runnable):
         """The process is about to die with its handlers running: return all claims, running messages included."""
         with self._mutex:
             works = list(self._works.values())
-        for work in works:
-            try:
-                work.give_back(self._session, running_too=True)
-            except (FenceLost, ConnectionLost, Conflict) as error:
-                log.warning("could not give claim %d..%d back: %s", work.claim.lo, work.claim.hi, error)
+        with self._database.session() as session:  # the completer's own thread may be using the other one
+            for work in works:
+                try:
+                    work.give_back(session)
+                except (FenceLost, ConnectionLost, Conflict) as error:
+                    log.warning("could not give claim %d..%d back: %s", work.claim.lo, work.claim.hi, error)
 
     def shut_down(self) -> None:
         """Close the session."""

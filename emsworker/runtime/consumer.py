@@ -20,6 +20,7 @@ from emsworker.runtime.executor import Executor
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
+from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import claims, clients
 from emsworker.store.claims import Flush, Miss, Taker
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 _IDLE_S = 5.0
 _LEASE_WAIT_S = 0.1
-_CAREFUL_WAIT_S = 0.5
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 
@@ -61,8 +61,7 @@ class Shared:
     lease: LeaseKeeper
     scout: Scout
     completer: Completer
-    # Two messages under suspicion must not run at once: a crash has to name one of them.
-    careful: threading.Lock = field(default_factory=threading.Lock)
+    turns: Turns = field(default_factory=Turns)
 
 
 class Consumer(Runnable):
@@ -82,11 +81,17 @@ class Consumer(Runnable):
         self._generation = -1
         self._before: Flush | None = None
         self._was_busy = False  # the last cursor was locked: wait for the next one
+        self._in_doubt = False  # the last packet may have taken a claim that nobody knows of
         settings = shared.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.duties}
         self._executors = {
             group_id: Executor(
-                duty.route, duty.ladder(settings.jitter), shared.middleware, self._session, self._may_go_on
+                duty.route,
+                duty.ladder(settings.jitter),
+                shared.middleware,
+                self._session,
+                self._may_go_on,
+                shared.turns,
             )
             for group_id, duty in shared.duties.items()
         }
@@ -95,18 +100,19 @@ class Consumer(Runnable):
     def step(self) -> None:
         """Take one claim and work through it; a lost connection is no reason to die."""
         try:
+            if self._in_doubt:
+                self._start_anew()
             if self._generation != self._shared.lease.generation or self._client_id is None:
                 self._register()
             if not self._shared.lease.good:
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
-        except FenceLost:
-            log.warning("%s lost a claim; what it had not recorded is run elsewhere", self.name)
-            self._before = None
         except (ConnectionLost, Conflict) as error:
             log.warning("%s lost its connection: %s", self.name, error)
-            self._start_anew()
+            if self._in_doubt or self._client_id is None:
+                self.sleep(_AWAY_S)
+            self._in_doubt = self._client_id is not None
 
     def _register(self) -> None:
         self._before = None
@@ -115,7 +121,8 @@ class Consumer(Runnable):
         self.registered.set()
 
     def _may_go_on(self) -> bool:
-        return not self.stopping.is_set() and self._shared.lease.good
+        lease = self._shared.lease
+        return not self.stopping.is_set() and lease.good and lease.generation == self._generation
 
     # -- one claim -----------------------------------------------------------------------------------------------------
 
@@ -126,11 +133,15 @@ class Consumer(Runnable):
             self._write_before()
             scout.wait_for_lead(_IDLE_S)
             return
-        claim = self._take(lead)
+        try:
+            claim = self._take(lead)
+        except FenceLost:
+            self._note_lost()
+            return
         self._before = None
         self._was_busy = claim is Miss.BUSY and lead.kind == "stream"
         if isinstance(claim, Claim):
-            self._run_carefully(claim) if claim.careful else self._run(claim)
+            self._run(claim)
         elif not self._was_busy:
             scout.forget(lead)
 
@@ -152,23 +163,9 @@ class Consumer(Runnable):
             self._shared.scout.more()
         return claim
 
-    def _run_carefully(self, claim: Claim) -> None:
-        careful = self._shared.careful
-        if not careful.acquire(timeout=_CAREFUL_WAIT_S):
-            self._work_of(claim).give_back(self._session)
-            return
-        try:
-            self._run(claim)
-            self._write_before()  # or a neighbour's crash would blame the message that is marked as running
-        finally:
-            careful.release()
-
-    def _work_of(self, claim: Claim) -> Work:
-        duty = self._shared.duties[claim.group_id]
-        return Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
-
     def _run(self, claim: Claim) -> None:
-        work = self._work_of(claim)
+        duty = self._shared.duties[claim.group_id]
+        work = Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
         self._shared.completer.watch(self.ident or 0, work)
         began = ticks()
         try:
@@ -176,8 +173,13 @@ class Consumer(Runnable):
             self._sizers[claim.group_id].record(work.completed, ticks() - began)
             if finished:
                 self._before = work.finish()
+                self._in_doubt |= self._before is None
             else:
+                self._in_doubt |= work.lost
                 work.give_back(self._session)
+        except FenceLost:
+            log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
+            self._in_doubt = True
         except ConnectionLost:
             self._before = work.unfinished()
             raise
@@ -190,8 +192,14 @@ class Consumer(Runnable):
         try:
             claims.flush(self._session, self._before)
         except FenceLost:
-            log.warning("%s lost a claim; what it had not recorded is run elsewhere", self.name)
+            self._note_lost()
         self._before = None
+
+    def _note_lost(self) -> None:
+        """The claim is somebody else's, or its state is not what we know: give up the identity and so the claim."""
+        log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+        self._before = None
+        self._in_doubt = self._client_id is not None
 
     # -- trouble and the end -------------------------------------------------------------------------------------------
 
@@ -200,17 +208,15 @@ class Consumer(Runnable):
 
         Whether the lost packet took a claim cannot be known; if it did, the beat finds it orphaned and gives it back,
         without charging anybody. What was done is written first, under the old identity: if the lost packet had
-        written it already, the fence refuses, and all is well too.
+        written it already, the fence refuses, and all is well too. Until the old identity is given up nothing is taken
+        under it: a claim that its owner does not know of would look alive until its deadline.
         """
-        try:
-            self._write_before()
-            old, self._client_id = self._client_id, None
-            if old is not None:
-                self._shared.lease.leave(old)
-                clients.deregister(self._session, [old])
-        except (ConnectionLost, Conflict):
-            self._session.drop()
-            self.sleep(_AWAY_S)
+        self._write_before()
+        if self._client_id is not None:
+            self._shared.lease.leave(self._client_id)
+            clients.deregister(self._session, [self._client_id])
+        self._client_id = None
+        self._in_doubt = False
 
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""

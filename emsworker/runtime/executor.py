@@ -21,8 +21,9 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
-from emsworker.runtime.limits import disarm
+from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.transaction import Transaction
+from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import claims
 from emsworker.store.errors import Conflict, ConnectionLost, translate
@@ -47,6 +48,7 @@ class Executor:
         middleware: of the app.
         session: the thread's own; transactional handlers work in it.
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
+        turns: of the process, for messages of careful claims.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class Executor:
         middleware: tuple[Middleware, ...],
         session: Session,
         may_go_on: Callable[[], bool],
+        turns: Turns,
     ) -> None:
         self._route = route
         self._ladder = ladder
         self._session = session
         self._may_go_on = may_go_on
+        self._turns = turns
         self._before = hooks(middleware, "before_run")
         self._after = hooks(middleware, "after_run")
 
@@ -103,8 +107,21 @@ class Executor:
             return error
 
     def _run(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
-        if work.claim.careful and len(messages) > 1:
+        if work.claim.careful:
+            return self._run_alone(work, messages, handler)
+        return self._run_together(work, messages, handler)
+
+    def _run_alone(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
+        """One by one, each in a turn of its own: a crash must name one message only."""
+        if len(messages) > 1:
             return self._run_singly(work, messages, handler)
+        with self._turns.turn():
+            ran = self._may_go_on() and self._run_together(work, messages, handler)
+            if work.dirty:
+                work.write_down(self._session)  # or the next turn's crash would blame this message too
+            return ran
+
+    def _run_together(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
         options = handler.options if isinstance(handler, Handler) else _PLAIN
         began = ticks()
         if not work.start(messages, options, began):
@@ -116,7 +133,6 @@ class Executor:
         except (_LostHere, FenceLost) as error:
             raise error.__cause__ or error from None
         except BaseException as error:
-            disarm(work)
             if len(messages) > 1:
                 log.warning(
                     "a batch of %d of %s failed (%r); its messages are run one by one",
@@ -146,35 +162,36 @@ class Executor:
         if options.transactional:
             failures = self._call_transactional(work, messages, handler)
         else:
-            failures = self._failures_of(messages, self._call_plainly(messages, handler), options, ticks() - began)
-        if options.soft_time_limit_s is not None:
-            disarm(work)
-        self._note_done(work, messages, failures, recorded=options.transactional)
-        for hook in self._after:
+            failed = self._call_plainly(work, messages, handler)
+            failures = self._failures_of(messages, failed, options, ticks() - began)
+            work.done(messages, failures)
+        if self._after:
+            outcomes = {failure.offset: failure for failure in failures}
             for message in messages:
-                hook(message, self._route.group, Outcome.DONE, None, ticks() - began)
+                self._tell(message, outcomes.get(message.offset), None, ticks() - began)
 
     def _call_plainly(
-        self, messages: list[Message], handler: Handler, transaction: Transaction | None = None
+        self, work: Work, messages: list[Message], handler: Handler, transaction: Transaction | None = None
     ) -> BatchFailed | None:
         if not handler.options.batch:
-            handler.call(messages[0], transaction)
+            call_interruptibly(work, lambda: handler.call(messages[0], transaction))
             return None
         try:
-            handler.call_batch(messages, transaction)
+            call_interruptibly(work, lambda: handler.call_batch(messages, transaction))
         except BatchFailed as failed:
             return failed
         return None
 
-    def _note_done(self, work: Work, messages: list[Message], failures: list[Failure], *, recorded: bool) -> None:
-        failed = {failure.offset: failure for failure in failures}
-        for message in messages:
-            if message.offset not in failed:
-                work.done(message, recorded=recorded)
-            elif recorded:
-                work.done(message, recorded=True)
-            else:
-                work.failed(failed[message.offset])
+    def _tell(self, message: Message, failure: Failure | None, error: BaseException | None, ran_s: float) -> None:
+        """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""
+        outcome = failure.outcome if failure is not None else Outcome.DONE
+        if failure is not None and error is None:
+            error = RuntimeError(failure.error)
+        for hook in self._after:
+            try:
+                hook(message, self._route.group, outcome, error, ran_s)
+            except Exception:
+                log.exception("a hook failed after %r was run", message)
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
@@ -186,9 +203,7 @@ class Executor:
             self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
             failures = self._failures_of(messages, failed, handler.options, ticks() - began)
-            flush = work.transactional_flush(messages, failures)
-            self._own(lambda: claims.commit_with(self._session, flush))
-            work.written(flush)
+            self._own(lambda: work.commit(messages, failures, lambda flush: claims.commit_with(self._session, flush)))
             return failures
 
         return self._session.again_on_conflict(attempt)
@@ -196,20 +211,18 @@ class Executor:
     def _in_transaction(self, work: Work, messages: list[Message], handler: Handler) -> BatchFailed | None:
         try:
             with self._session.lent_to_handler() as connection:
-                failed = self._call_plainly(messages, handler, Transaction(connection))
-            if disarm(work):
-                raise SoftTimeLimitExceeded("the soft time limit passed; a transactional handler is rolled back then")
+                failed = self._call_plainly(work, messages, handler, Transaction(connection))
+            if work.soft_limit_sent:
+                raise SoftTimeLimitExceeded  # the handler caught it, but the state of its connection is unknown
         except BaseException as error:
-            if disarm(work):
-                # It may have cut a statement in two, so that answers no longer belong to their questions.
-                self._session.drop()
+            if work.soft_limit_sent:
+                self._session.drop()  # it may have cut a packet in two; the server rolls back
                 raise
             meaning = translate(error)
-            if isinstance(meaning, ConnectionLost):
-                raise _LostHere from meaning
+            if isinstance(meaning, ConnectionLost) and not self._session.alive:
+                raise _LostHere from meaning  # ours, and not that of a service which the handler calls
             if isinstance(meaning, Conflict):
                 self._session.rollback()
-                work.arm()
                 raise meaning from error
             raise
         if not self._session.in_transaction:
@@ -243,9 +256,8 @@ class Executor:
 
     def _fail(self, work: Work, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> None:
         failure = self._failure(message, error, options, ran_s)
-        work.failed(failure)
-        for hook in self._after:
-            hook(message, self._route.group, failure.outcome, error, ran_s)
+        work.done([message], [failure])
+        self._tell(message, failure, error, ran_s)
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
         decision = self._decide(message, error, options)

@@ -46,7 +46,9 @@ class LeaseKeeper(Runnable):
         on_death: Callable[[str, BaseException], None],
     ) -> None:
         super().__init__("ems-lease", on_death)
+        self._database = database
         self._session = database.session()
+        self._abandoned = False
         self._settings = settings
         self._process_id = process_id
         self._worker_name = name
@@ -59,7 +61,7 @@ class LeaseKeeper(Runnable):
     @property
     def good(self) -> bool:
         """Whether the clients of this process may work."""
-        return ticks() < self._valid_until
+        return ticks() < self._valid_until and not self._abandoned
 
     @property
     def valid_until(self) -> float:
@@ -83,9 +85,14 @@ class LeaseKeeper(Runnable):
             self._clients.discard(client_id)
 
     def abandon(self) -> None:
-        """The process dies now: end all its leases, so that nobody waits for them to run out."""
+        """The process dies now: end all its leases, so that nobody waits for them to run out.
+
+        No lock is taken, because its holder may be waiting for a server that does not answer.
+        """
+        self._abandoned = True
         try:
-            clients.delete_process(self._session, self._process_id)
+            with self._database.session() as session:  # this is another thread than the keeper's own
+                clients.delete_process(session, self._process_id)
         except (ConnectionLost, Conflict) as error:
             log.warning("could not end the leases: %s", error)
 
@@ -102,7 +109,7 @@ class LeaseKeeper(Runnable):
     def renew(self) -> None:
         """One renewal of all clients; a lost lease begins a new generation, in which every thread registers anew."""
         with self._mutex:
-            if not self._clients:
+            if not self._clients or self._abandoned:
                 return
             began = ticks()
             try:

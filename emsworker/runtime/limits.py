@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from typing import TypeVar
 
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.runtime.work import Work
+
+T = TypeVar("T")
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
@@ -17,25 +21,35 @@ def send_soft_limit(work: Work, now: float) -> bool:
     """
     with work.lock:
         limit = work.options.soft_time_limit_s
-        if not work.armed or limit is None or work.soft_limit_sent or now - work.running_since < limit:
+        if not work.interruptible or limit is None or work.soft_limit_sent or now - work.running_since < limit:
             return False
         work.soft_limit_sent = True
         _raise_in(ctypes.c_ulong(work.thread_id), ctypes.py_object(SoftTimeLimitExceeded))
         return True
 
 
-def disarm(work: Work) -> bool:
-    """The handler has ended: an exception that was sent and has not arrived must not hit what comes after it.
+def call_interruptibly(work: Work, call: Callable[[], T]) -> T:
+    """Call a handler; a soft limit arrives inside of this call or never, so never in a commit of ours.
 
-    Returns:
-        whether the limit was sent, arrived or not.
+    Raises:
+        SoftTimeLimitExceeded: the limit passed; it is sent only once, so nothing is pending when this returns.
     """
-    while True:
-        try:
-            with work.lock:
-                sent, work.armed = work.soft_limit_sent, False
-                if sent:
-                    _raise_in(ctypes.c_ulong(work.thread_id), None)
-            return sent
-        except SoftTimeLimitExceeded:  # it arrived right here; none comes after it
-            continue
+    if work.options.soft_time_limit_s is None:
+        return call()
+    with work.lock:
+        work.interruptible = True
+    try:
+        return call()
+    finally:
+        _close(work)
+
+
+def _close(work: Work) -> None:
+    try:
+        with work.lock:
+            work.interruptible = False
+            if work.soft_limit_sent:
+                _raise_in(ctypes.c_ulong(work.thread_id), None)
+    except SoftTimeLimitExceeded:  # it arrived right here, and there is only one
+        work.interruptible = False
+        raise

@@ -54,6 +54,7 @@ class _Slot:
     process_id: str = ""
     status: IO[bytes] | None = None
     ready: bool = False
+    told: bool = False
     restarting: bool = False
     started_at: float = 0.0
     start_at: float = 0.0
@@ -129,7 +130,7 @@ class Supervisor:
             slot.start_at, slot.crashes = 0.0, 0
             if slot.alive and slot.process is not None:
                 slot.restarting = True
-                slot.process.send_signal(signal.SIGTERM)
+                self._tell(slot, signal.SIGTERM)
 
     def request_restart(self) -> None:
         """Have :meth:`restart` called by the supervisor's own loop; for any thread."""
@@ -158,7 +159,8 @@ class Supervisor:
             os.close(writer)
         os.set_blocking(reader, False)  # what a child has forked keeps its end open beyond the child's death
         slot.status = os.fdopen(reader, "rb", buffering=0)
-        slot.ready = slot.restarting = False
+        os.set_blocking(reader, False)  # a task may have forked, and then the pipe never ends
+        slot.ready = slot.told = slot.restarting = False
         slot.started_at = ticks()
         log.info("started child %d as process %d", slot.number, slot.process.pid)
 
@@ -173,21 +175,19 @@ class Supervisor:
         if slot.status is not None:
             self._on_status(slot)
             self._close_status(slot)
-        if code != 0:
+        well = code == 0 and slot.told  # a task may have called os._exit(0)
+        if not well:
             self._end_leases(slot.process_id)
-        if self._stopping or code == 0 or slot.restarting:
+        if self._stopping or well or slot.restarting:
             slot.start_at = 0.0
             return
         if code == USAGE and not slot.ready:
             self._on_hopeless(slot)
             return
-        slot.start_at = ticks() + self._backoff(slot, code)
+        pause_s = self._backoff(slot, code)
+        slot.start_at = ticks() + pause_s
         log.warning(
-            "child %d (process %d) ended with %s; the next starts in %.1f s",
-            slot.number,
-            pid,
-            _meaning(code),
-            slot.start_at - ticks(),
+            "child %d (process %d) ended with %s; the next starts in %.1f s", slot.number, pid, _meaning(code), pause_s
         )
 
     def _on_hopeless(self, slot: _Slot) -> None:
@@ -273,8 +273,13 @@ class Supervisor:
         self._kill_at = ticks() + grace + _GRACE_S
         log.info("stopping%s", " at once" if number == signal.SIGQUIT else "; running messages finish first")
         for slot in self._slots:
-            if slot.alive and slot.process is not None:
-                slot.process.send_signal(number)
+            if slot.alive:
+                self._tell(slot, number)
+
+    def _tell(self, slot: _Slot, number: signal.Signals) -> None:
+        if slot.process is not None:
+            slot.told = True
+            slot.process.send_signal(number)
 
     def _kill_rest(self) -> None:
         for slot in self._slots:

@@ -6,6 +6,7 @@ The consumer thread works through it; the completer writes its progress down mea
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from emsworker.core.clock import ticks
@@ -43,8 +44,9 @@ class Work:
         self.running_through = claim.done_to  # a batch handler runs several messages at once
         self.running_since = 0.0
         self.options = _NO_LIMITS
-        self.armed = False  # whether the soft limit may be raised in the thread
         self.soft_limit_sent = False
+        self.interruptible = False  # a handler runs, and nothing of ours
+        self.began_at = ticks()
         self._failures: list[Failure] = []
         self._done_retries: list[tuple[int, int]] = []
         self._written_to = claim.done_to
@@ -62,29 +64,24 @@ class Work:
             self.running_through = messages[-1].offset
             self.running_since = now
             self.options = options
-            self.soft_limit_sent = False
-            self.armed = options.soft_time_limit_s is not None
+            self.soft_limit_sent = self.interruptible = False
             return True
 
-    def arm(self) -> None:
-        """The handler starts again, after a conflict: its soft limit counts again."""
-        with self.lock:
-            self.armed = self.options.soft_time_limit_s is not None
+    def done(self, messages: list[Message], failures: list[Failure]) -> None:
+        """What ran together has ended; what is to become of the failed ones is written with the next flush.
 
-    def done(self, message: Message, *, recorded: bool = False) -> None:
-        """A message ended well; ``recorded``: its own transaction has written that down already."""
+        It is one step: the completer must never see a part of a batch as finished and give the rest back.
+        """
+        failed = {failure.offset for failure in failures}
+        with self.lock:
+            if self.claim.source is ClaimSource.RETRY:
+                self._done_retries += [(m.offset, m.attempt) for m in messages if m.offset not in failed]
+            self._failures += failures
+            self._ended(messages)
+
+    def _ended(self, messages: list[Message]) -> None:
         self.running = None
-        if self.claim.source is ClaimSource.RETRY and not recorded:
-            with self.lock:
-                self._done_retries.append((message.offset, message.attempt))
-        self.done_to = message.offset
-
-    def failed(self, failure: Failure) -> None:
-        """A message did not end well; what is to become of it is written with the next flush."""
-        with self.lock:
-            self.running = None
-            self._failures.append(failure)
-            self.done_to = failure.offset
+        self.done_to = messages[-1].offset
 
     def rewind(self) -> None:
         """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
@@ -127,6 +124,7 @@ class Work:
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
+            was=self._written_to,
         )
 
     @property
@@ -178,8 +176,28 @@ class Work:
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
 
-    def transactional_flush(self, messages: list[Message], failures: list[Failure]) -> Flush:
-        """What a transactional handler's commit is to contain: everything so far, and its own messages."""
+    def commit(self, messages: list[Message], failures: list[Failure], send: Callable[[Flush], None]) -> None:
+        """Commit what a transactional handler did, together with everything so far and the end of its messages.
+
+        Nobody else may write this claim's progress meanwhile: a flush that was made before and arrives after the
+        commit would move the watermark back, and the effect would happen twice.
+
+        Args:
+            send: commits a flush.
+
+        Raises:
+            FenceLost: the claim is somebody else's by now.
+        """
+        with self._flushing:
+            if self.lost:
+                raise FenceLost("the claim was given back while its handler ran")
+            flush = self._transactional_flush(messages, failures)
+            send(flush)
+            self.written(flush)
+            with self.lock:
+                self._ended(messages)
+
+    def _transactional_flush(self, messages: list[Message], failures: list[Failure]) -> Flush:
         failed = {failure.offset for failure in failures}
         own = (
             [(m.offset, m.attempt) for m in messages if m.offset not in failed]
@@ -192,11 +210,10 @@ class Work:
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
-    def give_back(self, session: Session, *, running_too: bool = False, careful: bool = False) -> bool:
-        """Return what has not been started, so that others can take it; false if there is nothing.
+    def give_back(self, session: Session, *, careful: bool = False) -> None:
+        """Return all that is not done, also what is running if the process is about to die; this ends the claim.
 
         Args:
-            running_too: also what is running, because the process is about to die.
             careful: have its next owner write every message down before it is started.
 
         Raises:
@@ -204,30 +221,57 @@ class Work:
         """
         with self._flushing:
             with self.lock:
-                busy = self.running is not None and not running_too
-                last = self.running_through if busy else self.done_to
-                if self.lost or (last >= self.last and busy):
-                    return False
-                self.last = last
-                flush = self._flush(finished=not busy)
-            try:
-                claims.give_back(session, flush, last, careful=careful)
-            except FenceLost:
-                self.lost = True
-                raise
-            self.written(flush)
-            self.claim.hi = last
-            self.lost = not busy
-            return True
+                if self.lost:
+                    return
+                flush = self._flush(finished=True)
+            self._cut(session, flush, careful=careful)
 
-    def give_up_running(self, session: Session, failure: Failure) -> None:
-        """The running message hangs: write ``failure`` down for it and give back the rest.
+    def share_rest(self, session: Session) -> None:
+        """Return what comes after the running messages, so that others can take it.
 
         Raises:
-            FenceLost: somebody else did so already.
+            FenceLost: the claim is somebody else's; ``lost`` is set.
         """
-        with self.lock:
-            if self.done_to < failure.offset:  # a second try after a lost connection finds it noted
-                self._failures.append(failure)
-                self.done_to = failure.offset
-        self.give_back(session, running_too=True)
+        with self._flushing:
+            with self.lock:
+                if self.lost or self.running is None or self.running_through >= self.claim.hi:
+                    return
+                self.last = self.running_through
+                flush = self._flush()
+            self._cut(session, flush)
+
+    def give_up(self, session: Session, since: float, failure: Failure | None) -> bool:
+        """The handler that began at ``since`` hangs: write ``failure`` down for its message and give back the rest.
+
+        Args:
+            failure: without it, of a batch, all is given back, to be run one by one.
+
+        Returns:
+            false if the handler has come back meanwhile.
+
+        Raises:
+            FenceLost: the claim is somebody else's; ``lost`` is set.
+        """
+        with self._flushing:
+            with self.lock:
+                if self.running is None or self.running_since != since:
+                    return False
+                if self.lost:
+                    return True
+                flush = self._flush(finished=True)
+            if failure is not None:
+                flush = replace(flush, done_to=failure.offset, failures=(*flush.failures, failure))
+            self._cut(session, flush, careful=failure is None)
+            return True
+
+    def _cut(self, session: Session, flush: Flush, *, careful: bool = False) -> None:
+        """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
+        last = flush.done_to if flush.finished else self.last
+        try:
+            claims.give_back(session, flush, last, careful=careful)
+        except FenceLost:
+            self.lost = True
+            raise
+        self.written(flush)
+        self.claim.hi = self.last = last
+        self.lost = flush.finished

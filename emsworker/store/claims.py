@@ -31,6 +31,7 @@ class Flush:
 
     Args:
         done_to: the last finished offset.
+        was: the one that was written before, as far as its owner knows; ``None`` to write in any case.
         running: the message that is being started, told only while the claim is careful.
         timeout_s: how long the running message may take from now on.
         finished: all of the claim is done.
@@ -46,6 +47,7 @@ class Flush:
     finished: bool = False
     done_offsets: Sequence[tuple[int, int]] = ()
     failures: Sequence[Failure] = ()
+    was: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,13 @@ def flush(session: Session, progress: Flush) -> None:
         packet.commit()
         _send_fenced(packet)
 
-    session.again_on_conflict(attempt)
+    try:
+        session.again_on_conflict(attempt)
+    except FenceLost:
+        # An earlier try may have been committed though its answer was lost.
+        ends = session.rows(_SQL.get_end, _fence(progress.claim))
+        if progress.finished or progress.was == progress.done_to or not ends or ends[0][1] != progress.done_to:
+            raise
 
 
 def commit_with(session: Session, progress: Flush) -> None:
@@ -152,6 +160,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     """Append the statements of a flush to an open transaction: first the fence, then what went wrong."""
     claim = progress.claim
     args = _fence(claim) | {"done_to": progress.done_to, "timeout_s": progress.timeout_s, "running": progress.running}
+    args["was"] = progress.was
     if progress.finished and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.end_retry_claim, args)
     else:
@@ -278,7 +287,7 @@ def give_back(session: Session, progress: Flush, last: int, *, careful: bool = F
             packet.commit()
             _send_fenced(packet)
             return
-        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last})
+        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
         packet.assert_one_matched()
         if claim.source is ClaimSource.RETRY:
             packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
@@ -294,7 +303,14 @@ def give_back(session: Session, progress: Flush, last: int, *, careful: bool = F
         packet.commit()
         _send_fenced(packet)
 
-    session.again_on_conflict(attempt)
+    try:
+        session.again_on_conflict(attempt)
+    except FenceLost:
+        # An earlier try may have been committed though its answer was lost: to return the rest again would double it.
+        ends = session.rows(_SQL.get_end, _fence(claim))
+        if last == claim.hi or not ends or ends[0][0] != last:
+            raise
+        flush(session, progress)
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
@@ -324,7 +340,7 @@ def take_range(
 
 
 def take_waiting(session: Session, taker: Taker, before: Flush | None = None) -> Claim | Miss:
-    """Adopt a claim that its owner gave back or lost.
+    """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
@@ -332,8 +348,10 @@ def take_waiting(session: Session, taker: Taker, before: Flush | None = None) ->
 
     def add(packet: Packet) -> None:
         packet.add(_SQL.find_waiting, taker.args)
+        packet.add(_SQL.cut_waiting, taker.args)
         packet.add(_SQL.adopt_waiting, taker.args)
         packet.add(_SQL.keep_if_claimed)
+        packet.add(_SQL.add_rest, taker.args | {"rest_id": new_claim_id()})
 
     return _take(session, taker, before, add)
 

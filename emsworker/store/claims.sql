@@ -1,9 +1,10 @@
 -- name: move_watermark
--- Finish as the owner: a zombie's update matches no row, and its transaction rolls back.
+-- Finish as the owner: a zombie's update matches no row, and its transaction rolls back. So does one that was made
+-- before another whose answer was lost: it would move the watermark back, and a transactional effect would be repeated.
 UPDATE ems_claim SET done_to = %(done_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
   deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
-AND client_id = %(client_id)s AND state = 'start'
+AND client_id = %(client_id)s AND state = 'start' AND (%(was)s IS NULL OR done_to = %(was)s)
 
 -- name: end_retry_claim
 -- A claim of retries leaves no log row: ems_attempt tells what became of each message.
@@ -12,8 +13,14 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AN
 AND client_id = %(client_id)s AND state = 'start'
 
 -- name: cut_claim
--- The owner gives back what it has not started.
+-- The owner gives back what it has not started; only once, though its first answer may have been lost.
 UPDATE ems_claim SET hi = %(hi)s, progress_at = NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start' AND hi = %(was_hi)s
+
+-- name: get_end
+-- Where a claim ends and how far it has come by now, if it is still its owner's.
+SELECT hi, done_to FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
@@ -89,9 +96,18 @@ UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AN
 SELECT `partition`, lo, hi, careful, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_careful, @ems_old FROM ems_claim FORCE INDEX (live)
 WHERE state = 'waiting' AND group_id = %(group_id)s LIMIT 1 FOR UPDATE SKIP LOCKED
 
+-- name: cut_waiting
+-- Only as much as a claim should hold; the rest goes on waiting, for others.
+SET @ems_end = @ems_hi, @ems_hi = LEAST(@ems_hi, @ems_lo + %(batch)s - 1)
+
+-- name: add_rest
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiting', 'stream', @ems_careful, NULL, NOW(6), NOW(6), NOW(6)
+FROM DUAL WHERE @ems_hi < @ems_end
+
 -- name: adopt_waiting
 -- A new token for a new tenure, and again only for a client whose lease is good.
-UPDATE ems_claim SET claim_id = %(claim_id)s, state = 'start', client_id = %(client_id)s, claimed_at = NOW(6), progress_at = NOW(6),
+UPDATE ems_claim SET claim_id = %(claim_id)s, hi = @ems_hi, state = 'start', client_id = %(client_id)s, claimed_at = NOW(6), progress_at = NOW(6),
   deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND state = 'waiting'
 AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))

@@ -123,4 +123,6 @@ def _charge(
     )
     packet = session.packet()
     add_failures(packet, claim, where["topic_id"], [failure], claim.client_id)
+    if outcome is Outcome.ORPHANED:
+        packet.add(_SQL.mark_careful, where | {"offset": offset})
     packet.send()

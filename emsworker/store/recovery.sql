@@ -1,15 +1,17 @@
 -- name: find_lost
 -- Claims whose owner is gone (1) or whose running message is past its deadline (0). Few rows: one for each busy thread.
+-- Only an owner that has renewed its lease since then hangs; another may be dead, and then its message is not to blame.
 SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, l.client_id IS NULL
 FROM ems_claim c FORCE INDEX (live) LEFT JOIN ems_client l ON l.client_id = c.client_id AND l.expires_at > NOW(6)
 LEFT JOIN ems_group g ON g.id = c.group_id
-WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < NOW(6))
+WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at)
 
 -- name: lock_lost
 -- Looked at again under the lock: the owner may have come back in between. Whoever holds the lock just now is recovering
 -- or finishing the claim, so there is nothing to wait for; a beat that waits would lose its lead.
 SELECT c.hi, c.done_to, c.running, c.source, c.careful, c.client_id,
-  NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)), c.deadline_at < NOW(6)
+  NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)),
+  EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.renewed_at > c.deadline_at)
 FROM ems_claim c
 WHERE c.group_id = %(group_id)s AND c.`partition` = %(partition)s AND c.lo = %(lo)s AND c.claim_id = %(claim_id)s AND c.state = 'start'
 FOR UPDATE SKIP LOCKED
@@ -32,6 +34,10 @@ SELECT `offset`, attempt FROM ems_retry FORCE INDEX (due) WHERE group_id = %(gro
 
 -- name: release_claimed_retries
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, careful = 1 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+
+-- name: mark_careful
+-- It has killed a process: from now on it runs alone.
+UPDATE ems_retry SET careful = 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: get_ladder
 SELECT ladder, max_attempts FROM ems_group WHERE id = %(group_id)s

@@ -151,7 +151,7 @@ class Session:
         try:
             yield
         except SoftTimeLimitExceeded:
-            self.drop()  # raised from another thread, it may have cut a packet in two
+            self.drop()  # raised from outside, in a handler that sends; it may have cut a packet in two
             raise
         except Exception as error:
             meaning = translate(error)
@@ -163,7 +163,7 @@ class Session:
                 raise
             raise meaning from error
         except BaseException:
-            self.drop()  # as above: an interrupt
+            self.drop()  # the same for a signal's
             raise
 
     def transaction(self, work: Callable[[Session], T]) -> T:
@@ -225,6 +225,11 @@ class Session:
     def connected(self) -> bool:
         """Whether there is a connection (it may have died without our knowledge)."""
         return self._connection is not None and self._pid == os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection has not been seen to die."""
+        return self._connection is not None and self._connection.open
 
     @property
     def in_transaction(self) -> bool:

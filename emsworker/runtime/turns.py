@@ -1,0 +1,36 @@
+"""Turns of careful messages: they begin one at a time in a process, so that a crash names one of them only."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from emsworker.core.clock import ticks
+
+_TURN_S = 1.0
+
+
+class Turns:
+    """Lets one message run alone for its first second: poison mostly kills sooner, others wait no longer."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holder: object | None = None
+        self._until = 0.0
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a turn, and hold it meanwhile."""
+        me = object()
+        with self._changed:
+            while self._holder is not None and (left_s := self._until - ticks()) > 0:
+                self._changed.wait(left_s)
+            self._holder, self._until = me, ticks() + _TURN_S
+        try:
+            yield
+        finally:
+            with self._changed:
+                if self._holder is me:
+                    self._holder = None
+                    self._changed.notify()

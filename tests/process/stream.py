@@ -1,0 +1,126 @@
+"""A stream on a real server, with everything that a process test needs around it."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from emsworker import Ems
+from emsworker.local import Database as Server
+from emsworker.store.database import Database
+from emsworker.store.schema import migrate
+from tests.process.record import Record
+from tests.support.looker import Looker
+from tests.support.servers import fresh_database
+from tests.support.waiting import until
+from tests.support.worker import Program
+
+ACTOR = "tests.process.apps.actor:app"
+_TABLES = (
+    "CREATE TABLE effect (id INT PRIMARY KEY AUTO_INCREMENT, n INT NOT NULL, pid INT NOT NULL, KEY (n)) ENGINE=InnoDB",
+    "CREATE TABLE account (id INT PRIMARY KEY, amount INT NOT NULL) ENGINE=InnoDB",
+)
+
+
+class Stream:
+    """A migrated database, a producer, and the programs that a test starts.
+
+    Args:
+        server: runs the database.
+        url: of the database.
+        folder: for records and logs.
+    """
+
+    def __init__(self, server: Server, url: str, folder: Path) -> None:
+        self.server = server
+        self.url = url
+        self._looker = Looker(url)
+        self.record = Record(folder)
+        self._folder = folder
+        self._programs: list[Program] = []
+        with Database(url).session() as session:
+            migrate(session)
+        for statement in _TABLES:
+            self.run(statement)
+        self.app = Ems("sender", url=url)
+
+    def worker(self, app: str = ACTOR, settings: dict[str, Any] | None = None, **options: Any) -> Program:
+        """Start a worker and wait until it is ready; ``options`` as those of the command."""
+        return self.start("worker", settings, app=app, **options).wait_ready()
+
+    def beat(self, settings: dict[str, Any] | None = None) -> Program:
+        """Start a beat alone."""
+        return self.start("beat", settings)
+
+    def start(self, what: str, settings: dict[str, Any] | None = None, **options: Any) -> Program:
+        """Start a program without waiting for it."""
+        log = self._folder / f"{what}-{len(self._programs)}.log"
+        program = Program(what, self._looker, log, settings or {}, **options)
+        self._programs.append(program)
+        return program
+
+    def send(self, topic: str, bodies: Sequence[dict[str, Any]], **options: Any) -> None:
+        """Send some messages."""
+        self.app.send_many(topic, bodies, **options)
+
+    def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self._looker.rows(statement, *args)
+
+    def one(self, statement: str, *args: Any) -> Any:
+        """The first column of the first row."""
+        return self.rows(statement, *args)[0][0]
+
+    def run(self, statement: str, *args: Any) -> None:
+        """Run a statement and commit."""
+        self._looker.rows(statement, *args)
+
+    def wait_ended(self, numbers: Sequence[int], timeout_s: float = 20, **wanted: Any) -> None:
+        """Wait until each of these numbers has ended at least once."""
+        until(
+            lambda: set(numbers) <= set(self.record.numbers(**wanted)),
+            timeout_s,
+            f"{len(numbers)} messages have ended; log:\n{self.logs()}",
+        )
+
+    def open_claims(self) -> list[tuple[Any, ...]]:
+        """Claims that are not finished."""
+        return self.rows(
+            "SELECT group_id, lo, hi, done_to, state, source, client_id FROM ems_claim WHERE state <> 'done'"
+        )
+
+    def wait_settled(self, timeout_s: float = 20) -> None:
+        """Wait until nothing is left to do: no lag, no open claim, no retry."""
+
+        def left() -> list[Any]:
+            lag = self.rows(
+                "SELECT g.name, c.next_offset, p.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
+                "JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition` "
+                "WHERE c.next_offset < p.next_offset"
+            )
+            return [*lag, *self.open_claims(), *self.rows("SELECT * FROM ems_retry")]
+
+        until(lambda: not left(), timeout_s, f"settled; log:\n{self.logs()}")
+
+    def logs(self) -> str:
+        """The last lines of every program."""
+        return "\n".join("\n".join(program.text().splitlines()[-25:]) for program in self._programs)
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self.app.close()
+        for program in self._programs:
+            if program.process.poll() is None:
+                program.kill_all()
+        self._looker.close()
+
+
+@contextlib.contextmanager
+def open_stream(server: Server, folder: Path) -> Iterator[Stream]:
+    """A stream in a database of its own, closed and dropped afterwards."""
+    with fresh_database(server) as url:
+        stream = Stream(server, url, folder)
+        try:
+            yield stream
+        finally:
+            stream.close()

@@ -1,0 +1,68 @@
+"""R1, R3, R19: groups share work, clients are visible and fenced, slow threads do not hoard."""
+
+import re
+import signal
+from collections import Counter
+
+from tests.process.stream import Stream
+from tests.support.waiting import until
+from tests.support.worker import kill
+
+
+def test_three_groups_run_each_message_once_in_four_processes_of_four_threads(stream: Stream) -> None:
+    stream.send("acts", [{"n": n} for n in range(1000)])
+    worker = stream.worker(processes=4, threads=4, topics=["acts"])
+    stream.send("acts", [{"n": n} for n in range(1000, 2000)])
+    for group in "abc":
+        stream.wait_ended(range(2000), 60, group=group)
+    stream.wait_settled()
+    for group in "abc":
+        assert stream.record.numbers(group=group) == list(range(2000))
+    assert len({(one["pid"], one["thread"]) for one in stream.record.events("end")}) > 4
+    assert worker.stop() == 0
+    assert stream.rows("SELECT * FROM ems_client") == []
+    assert stream.open_claims() == []
+
+
+def test_a_stopped_worker_loses_its_work_and_finishes_nothing_of_it_afterwards(stream: Stream) -> None:
+    first = stream.worker(topics=["acts"], groups=["a"], threads=2)
+    old = set(first.client_ids())
+    for client in old:
+        assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+-\d+-[0-9a-f]{32}-\d+", client), client
+    stream.send("acts", [{"n": 0, "do": "sleep", "s": 1.0, "until": 1}])
+    until(lambda: stream.record.events("start"), 10, "it runs")
+    children = first.children()
+    for pid in [first.pid, *children]:
+        kill(pid, signal.SIGSTOP)
+    second = stream.worker(topics=["acts"], groups=["a"])
+    until(lambda: len(stream.record.events("end")) == 1, 15, "the other worker ran it")
+    assert stream.record.events("end")[0]["pid"] not in children
+    for pid in [first.pid, *children]:
+        kill(pid, signal.SIGCONT)
+    until(lambda: len(first.client_ids()) == 2, 10, "it has registered anew")
+    assert not old & set(first.client_ids())
+    assert first.children() == children, "the same processes go on"
+    second.stop()
+    stream.send("acts", [{"n": n} for n in range(1, 20)])
+    stream.wait_ended(range(1, 20))
+    stream.wait_settled()
+    assert first.stop() == 0
+    assert Counter(stream.record.numbers("start"))[0] == 2, "its first run was overtaken, not repeated"
+    by = stream.rows("SELECT client_id FROM ems_claim WHERE state = 'done' AND lo = 1")
+    assert len(by) == 1 and by[0][0] not in old
+
+
+def test_an_idle_worker_gets_the_rest_of_a_slow_ones_claim(stream: Stream) -> None:
+    slow = stream.worker(topics=["acts"], groups=["a"])
+    stream.send("acts", [{"n": n} for n in range(2000)])
+    stream.wait_ended(range(2000))  # its claims have grown large
+    stream.send("acts", [{"n": 2000, "do": "sleep", "s": 6}, *({"n": n} for n in range(2001, 2101))])
+    until(lambda: 2000 in stream.record.numbers("start"), 10, "it runs the slow message")
+    (slow_pid,) = slow.children()
+    stream.worker(topics=["acts"], groups=["a"])
+    stream.wait_ended(range(2001, 2101), 5)
+    assert 2000 not in stream.record.numbers(), "the slow one still runs"
+    assert {one["pid"] for one in stream.record.events("end") if one["n"] > 2000}.isdisjoint({slow_pid})
+    stream.wait_ended([2000])
+    stream.wait_settled()
+    assert stream.record.numbers("start") == list(range(2101))

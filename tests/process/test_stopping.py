@@ -1,0 +1,89 @@
+"""R4: SIGTERM, a second SIGTERM, SIGQUIT; the end of a supervisor."""
+
+import signal
+import time
+
+import pytest
+
+from tests.process.stream import Stream
+from tests.support.waiting import until
+from tests.support.worker import children_of, kill
+
+
+def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(stream: Stream) -> None:
+    worker = stream.worker(topics=["acts"], groups=["a"], processes=2, threads=2)
+    stream.send("acts", [{"n": n} for n in range(3000)])  # so that claims are large
+    stream.wait_ended(range(3000))
+    stream.send("acts", [{"n": n, "do": "sleep", "s": 0.4} for n in range(3000, 3040)])
+    until(lambda: len([n for n in stream.record.numbers("start") if n >= 3000]) >= 2, 10, "slow ones run")
+    began = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - began < 2, "only what ran was finished"
+    assert stream.rows("SELECT * FROM ems_client") == []
+    assert stream.record.numbers("start") == stream.record.numbers("end")
+    assert stream.rows("SELECT * FROM ems_claim WHERE state = 'start'") == []
+    assert stream.rows("SELECT * FROM ems_claim WHERE careful = 1") == []
+    stream.worker(topics=["acts"], groups=["a"], processes=4, threads=4, beat=False)  # nothing to recover
+    stream.wait_ended(range(3040), 10)
+    stream.wait_settled()
+    assert stream.record.numbers("start") == list(range(3040)), "nothing twice"
+    assert stream.rows("SELECT * FROM ems_attempt") == []
+    assert len(stream.record.events("process_stop")) == 2
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGQUIT,)], ids=["twice", "quit"])
+def test_a_hard_stop_is_at_once_and_loses_nothing(one_stream: Stream, numbers: tuple[signal.Signals, ...]) -> None:
+    stream = one_stream
+    worker = stream.worker(topics=["acts"], groups=["a"], processes=2, threads=2)
+    stream.send("acts", [{"n": n, "do": "sleep", "s": 30, "until": 1} for n in range(4)])
+    until(lambda: len(stream.record.numbers("start")) == 4, 10, "all four run")
+    stream.send("acts", [{"n": n} for n in range(4, 50)])
+    began = time.monotonic()
+    for number in numbers:
+        worker.send(number)
+        until(lambda: "stopping" in worker.text(), 5, "the signal arrived")
+    assert worker.wait() == 0
+    assert time.monotonic() - began < 4
+    assert stream.rows("SELECT * FROM ems_client") == []
+    assert stream.rows("SELECT * FROM ems_claim WHERE state = 'start'") == [], "given back by itself, without a beat"
+    assert stream.rows("SELECT * FROM ems_attempt") == [], "nobody is charged"
+    assert len(stream.record.numbers("start")) == 4, "nothing new was begun"
+    stream.run("DELETE FROM ems_client")
+    # Run again: attempt 1 still, so it would sleep again; the group's second worker only has to take it at once.
+    stream.worker(topics=["acts"], groups=["a"], processes=4, threads=4, beat=False)
+    stream.wait_ended(range(4, 50), 5)
+    until(lambda: stream.record.numbers("start").count(3) == 2, 5, "taken over at once")
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.3, 0.6])
+def test_a_stop_signal_during_the_start_is_not_lost(one_stream: Stream, wait_s: float) -> None:
+    program = one_stream.start("worker", app="tests.process.apps.actor:app", topics=["acts"], processes=2)
+    until(lambda: "started child 1" in program.text(), 20, "children started")
+    began = time.monotonic()
+    until(lambda: time.monotonic() - began >= wait_s, 5, "some moment of the start")
+    assert program.stop() == 0
+    assert one_stream.rows("SELECT * FROM ems_client") == []
+
+
+def test_children_end_when_their_supervisor_is_killed(one_stream: Stream) -> None:
+    stream = one_stream
+    worker = stream.worker(topics=["acts"], groups=["a"], processes=2, threads=2)
+    children = children_of(worker.pid)
+    assert len(children) == 2
+    stream.send("acts", [{"n": 0, "do": "sleep", "s": 1}])
+    until(lambda: stream.record.events("start"), 10, "it runs")
+    kill(worker.pid, signal.SIGKILL)
+    worker.process.wait()
+    until(lambda: not stream.rows("SELECT * FROM ems_client"), 10, "they deregistered")
+    assert stream.record.numbers() == [0], "what ran was finished"
+    assert stream.open_claims() == []
+    for pid in children:
+        until(lambda pid=pid: _gone(pid), 10, f"{pid} is gone")
+
+
+def _gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - a moment in the life of a process
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
