@@ -240,9 +240,7 @@ class Producer:
                 self._refuse_deleted(batches)
                 self._reseed(batches)
             else:
-                for (batch, members), base in zip(batches, bases, strict=True):
-                    for number, entry in enumerate(members):
-                        entry.confirm(batch.partition, base + number, created=True)
+                _confirm(batches, bases)
 
     def _batches(self, entries: list[_Entry]) -> list[tuple[PartitionBatch, list[_Entry]]]:
         turn = next(self._spread)  # keyless messages of a flush stay together; the next flush takes the next partition
@@ -293,6 +291,12 @@ class Producer:
     def close(self) -> None:
         """Close the session."""
         self._session.close()
+
+
+def _confirm(batches: list[tuple[PartitionBatch, list[_Entry]]], bases: list[int]) -> None:
+    for (batch, members), base in zip(batches, bases, strict=True):
+        for number, entry in enumerate(members):
+            entry.confirm(batch.partition, base + number, created=True)
 
 
 def _partition(entry: _Entry, turn: int) -> int:
