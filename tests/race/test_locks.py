@@ -9,7 +9,8 @@ import pytest
 from emsworker.core.errors import FenceLost
 from emsworker.store import claims, clients
 from emsworker.store.messages import close_hole
-from tests.support.streams import Stream, flush_of, in_threads
+from emsworker.store.recovery import recover
+from tests.support.streams import Stream, failed, flush_of, in_threads
 
 
 def claimed(stream: Stream) -> tuple[Any, Any, str, Any]:
@@ -92,8 +93,6 @@ def test_two_recoveries_at_once_recover_each_claim_once(stream: Stream) -> None:
     stream.expire(me)
 
     def one(number: int) -> int:
-        from emsworker.store.recovery import recover
-
         with stream.new_session() as session:
             return len(recover(session, 0.0))
 
@@ -103,8 +102,6 @@ def test_two_recoveries_at_once_recover_each_claim_once(stream: Stream) -> None:
 
 def test_due_retries_are_shared_out_without_doubles(stream: Stream) -> None:
     topic, group, _, claim = claimed(stream)
-    from tests.support.streams import failed
-
     claims.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(n) for n in range(1, 5)]))
     stream.make_due()
     ids = [stream.client() for _ in range(4)]

@@ -1,0 +1,154 @@
+"""Recovery of orphaned and stuck claims, and the leases that tell them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from emsworker.core.errors import FenceLost
+from emsworker.core.model import Group, Outcome, Topic
+from emsworker.store import claims, clients
+from tests.support.streams import Stream, failed, flush_of, offsets
+
+
+def filled(stream: Stream, count: int, name: str = "t") -> tuple[Topic, Group, str]:
+    """A topic with messages 1..count, a group and a client."""
+    app = stream.app()
+    app.send_many(name, range(1, count + 1))
+    topic = app.catalog.topic(name)
+    return topic, stream.group(topic), stream.client()
+
+
+def with_retries(stream: Stream, count: int) -> tuple[Topic, Group, str]:
+    """Messages 1..count, each failed once and due."""
+    topic, group, me = filled(stream, count)
+    claim = stream.take(topic, group, me)
+    claims.flush(stream.session, flush_of(claim, topic, count, failures=[failed(n) for n in range(1, count + 1)]))
+    stream.make_due()
+    return topic, group, me
+
+
+def _run_out(stream: Stream, claim_sql: str) -> None:
+    stream.rows(f"UPDATE ems_claim SET deadline_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE {claim_sql}")
+
+
+def test_r5_an_orphan_is_uncharged_then_careful_then_charged_exactly(stream: Stream) -> None:
+    topic, group, me = filled(stream, 6)
+    claim = stream.take(topic, group, me)
+    claims.flush(stream.session, flush_of(claim, topic, 2))
+    assert stream.recover() == []
+    stream.expire(me)
+    assert [(one.charged, one.outcome, one.client_id) for one in stream.recover()] == [(None, Outcome.ORPHANED, me)]
+    assert stream.claims(group) == [(1, 2, 2, "done", me, 0), (3, 6, 2, "waiting", None, 1)]
+    second = stream.client()
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, second))
+    assert adopted is not None
+    assert (adopted.careful, adopted.done_to, offsets(adopted)) == (True, 2, [3, 4, 5, 6])
+    claims.flush(stream.session, flush_of(adopted, topic, 3, running=4))
+    stream.expire(second)
+    assert [one.charged for one in stream.recover()] == [4]
+    assert stream.retries(group) == [(4, 1, False, 0)]
+    assert stream.rows("SELECT `offset`, attempt, outcome, client_id FROM ems_attempt") == [(4, 1, "orphaned", second)]
+    assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (5, 6, 4, "waiting")]
+    assert stream.recover() == []
+
+
+def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None:
+    topic, group, me = filled(stream, 5)
+    claim = stream.take(topic, group, me)
+    stream.rows("UPDATE ems_message SET kind = 'tombstone' WHERE `offset` = 1")
+    _run_out(stream, "state = 'start'")
+    assert [(one.charged, one.outcome) for one in stream.recover()] == [(2, Outcome.TIMEOUT)]
+    assert stream.claims(group) == [(3, 5, 2, "waiting", None, 1)]
+    assert stream.rows("SELECT `offset`, outcome FROM ems_attempt") == [(2, "timeout")]
+    with pytest.raises(FenceLost):
+        claims.flush(stream.session, flush_of(claim, topic, 5))
+
+
+def test_r7_a_poison_that_is_charged_too_often_dies(stream: Stream) -> None:
+    topic, _, me = filled(stream, 1)
+    group = stream.group(topic, "once", max_attempts=1)
+    stream.take(topic, group, me)
+    _run_out(stream, "state = 'start'")
+    assert [one.charged for one in stream.recover()] == [1]
+    assert stream.rows("SELECT `offset`, reason, body FROM ems_dead") == [(1, "used up its 1 attempts", b"1")]
+    assert stream.retries(group) == []
+
+
+def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
+    topic, group, me = with_retries(stream, 3)
+    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert claim is not None
+    claims.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2)]))
+    stream.expire(me)
+    assert [one.charged for one in stream.recover()] == [None]
+    assert stream.retries(group) == [(2, 1, False, 1), (3, 1, False, 1)]
+    second = stream.client()
+    alone = claims.take_retries(stream.session, stream.taker(topic, group, second))
+    assert alone is not None
+    assert (alone.careful, len(alone.messages)) == (True, 1), "a careful retry is taken alone"
+    suspect = alone.messages[0].offset
+    claims.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
+    stream.expire(second)
+    assert [one.charged for one in stream.recover()] == [suspect]
+    assert [row[:2] for row in stream.retries(group) if row[0] == suspect] == [(suspect, 2)]
+    third = claims.take_retries(stream.session, stream.taker(topic, group, stream.client()))
+    assert third is not None
+    assert offsets(third) == [5 - suspect]
+    _run_out(stream, "source = 'retry'")
+    assert [(one.charged, one.outcome) for one in stream.recover()] == [(5 - suspect, Outcome.TIMEOUT)]
+    assert stream.value("SELECT COUNT(*) FROM ems_claim WHERE source = 'retry'") == 0
+
+
+def test_a_deleted_groups_claims_are_swept(stream: Stream) -> None:
+    topic, group, me = filled(stream, 3)
+    stream.take(topic, group, me)
+    stream.rows("DELETE FROM ems_group")
+    stream.expire(me)
+    assert stream.recover() == []
+    assert stream.claims(group) == []
+
+
+def test_leases_run_out_by_the_servers_clock(stream: Stream) -> None:
+    ids = [f"c{n}" for n in range(3)]
+    clients.register(stream.session, ids, "p", "test", 30.0)
+    assert clients.renew(stream.session, ids, 30.0)
+    stream.expire("c1")
+    assert not clients.renew(stream.session, ids, 30.0)
+    assert [row.alive for row in clients.list_clients(stream.session)] == [1, 0, 1]
+    assert clients.delete_expired(stream.session) == 1
+    assert not clients.renew(stream.session, ids, 30.0)
+    clients.deregister(stream.session, ["c0"])
+    assert clients.delete_process(stream.session, "p") == 1
+    assert clients.list_clients(stream.session) == []
+
+
+def test_a_client_that_left_work_behind_stays_until_it_is_recovered(stream: Stream) -> None:
+    topic, group, me = filled(stream, 3)
+    stream.take(topic, group, me)
+    stream.expire(me)
+    assert clients.delete_expired(stream.session) == 0
+    stream.recover()
+    assert clients.delete_expired(stream.session) == 1
+
+
+def test_a_claim_whose_client_was_deregistered_is_an_orphan(stream: Stream) -> None:
+    topic, group, me = filled(stream, 3)
+    stream.take(topic, group, me)
+    clients.deregister(stream.session, [me])
+    assert [one.charged for one in stream.recover()] == [None]
+    assert stream.claims(group) == [(1, 3, 0, "waiting", None, 1)]
+
+
+def test_trap_9_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> None:
+    app = stream.app()
+    bodies: list[Any] = ["'; DROP TABLE ems_retry; --", "%s %(a)s %%", b"\x00'\\\xff", ""]
+    app.send_many("t", bodies)
+    topic = app.catalog.topic("t")
+    group, me = stream.group(topic), stream.client()
+    claim = stream.take(topic, group, me)
+    assert [message.body for message in claim.messages] == bodies
+    nasty = [dataclasses.replace(failed(n), error=str(bodies[n - 1])) for n in (1, 2, 3, 4)]
+    claims.flush(stream.session, flush_of(claim, topic, 4, failures=nasty))
+    found = [row[0] for row in stream.rows("SELECT last_error FROM ems_retry ORDER BY `offset`")]
+    assert found == [str(body) for body in bodies]
