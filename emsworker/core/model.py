@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from emsworker.core.codec import Decoder, decode_headers
@@ -47,6 +47,14 @@ class ClaimState(StrEnum):
     START = "start"
     WAITING = "waiting"
     DONE = "done"
+
+
+class Care(IntEnum):
+    """Under how much suspicion a claim is: each crash narrows it down, and only ``ALONE`` charges anybody."""
+
+    NONE = 0
+    FEW = 1  # claimed by a few dozen, after a first crash
+    ALONE = 2  # claimed one by one, each written down before it starts, no two at once in a process
 
 
 class ClaimSource(StrEnum):
@@ -198,7 +206,7 @@ class Claim:
     Attributes:
         lo, hi: first and last offset, both included.
         done_to: the last finished offset.
-        careful: flush before every message, because an earlier owner died in it.
+        care: how carefully to run it, because earlier owners died in it.
         messages: what is to be run, by offset; tombstones are left out.
     """
 
@@ -209,7 +217,7 @@ class Claim:
     done_to: int
     claim_id: int
     source: ClaimSource
-    careful: bool
+    care: Care
     client_id: str
     messages: list[Message] = field(default_factory=list)
 

@@ -18,7 +18,7 @@ from emsworker.core.errors import (
     TransactionEnded,
 )
 from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
-from emsworker.core.model import EXPIRES_HEADER, Failure, Message, Outcome
+from emsworker.core.model import EXPIRES_HEADER, Care, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
 from emsworker.runtime.limits import call_interruptibly
@@ -48,7 +48,7 @@ class Executor:
         middleware: of the app.
         session: the thread's own; transactional handlers work in it.
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
-        turns: of the process, for messages of careful claims.
+        turns: of the process, for messages under suspicion.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Executor:
             return error
 
     def _run(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
-        if work.claim.careful:
+        if work.claim.care is Care.ALONE:
             return self._run_alone(work, messages, handler)
         return self._run_together(work, messages, handler)
 
@@ -126,7 +126,7 @@ class Executor:
         began = ticks()
         if not work.start(messages, options, began):
             return False
-        if work.claim.careful:
+        if work.claim.care is Care.ALONE:
             work.write_down(self._session)
         try:
             self._call(work, messages, handler, options)

@@ -1,4 +1,4 @@
-"""Turns of careful messages: they begin one at a time in a process, so that a crash names one of them only."""
+"""Turns of messages under suspicion: they begin one at a time in a process, so that a crash names one of them only."""
 
 from __future__ import annotations
 

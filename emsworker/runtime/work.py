@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Claim, ClaimSource, Failure, Message
+from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message
 from emsworker.store import claims
 from emsworker.store.claims import Flush
 from emsworker.store.session import Session
@@ -120,7 +120,7 @@ class Work:
             self.topic_id,
             self.done_to if done_to is None else done_to,
             self._timeout_s,
-            running=self.running if self.claim.careful else None,
+            running=self.running if self.claim.care is Care.ALONE else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
@@ -210,11 +210,8 @@ class Work:
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
-    def give_back(self, session: Session, *, careful: bool = False) -> None:
+    def give_back(self, session: Session) -> None:
         """Return all that is not done, also what is running if the process is about to die; this ends the claim.
-
-        Args:
-            careful: have its next owner write every message down before it is started.
 
         Raises:
             FenceLost: the claim is somebody else's; ``lost`` is set.
@@ -224,7 +221,7 @@ class Work:
                 if self.lost:
                     return
                 flush = self._flush(finished=True)
-            self._cut(session, flush, careful=careful)
+            self._cut(session, flush)
 
     def share_rest(self, session: Session) -> None:
         """Return what comes after the running messages, so that others can take it.
@@ -261,14 +258,14 @@ class Work:
                 flush = self._flush(finished=True)
             if failure is not None:
                 flush = replace(flush, done_to=failure.offset, failures=(*flush.failures, failure))
-            self._cut(session, flush, careful=failure is None)
+            self._cut(session, flush, Care.NONE if failure is not None else Care.ALONE)
             return True
 
-    def _cut(self, session: Session, flush: Flush, *, careful: bool = False) -> None:
+    def _cut(self, session: Session, flush: Flush, care: Care = Care.NONE) -> None:
         """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
         last = flush.done_to if flush.finished else self.last
         try:
-            claims.give_back(session, flush, last, careful=careful)
+            claims.give_back(session, flush, last, care)
         except FenceLost:
             self.lost = True
             raise

@@ -26,13 +26,13 @@ AND client_id = %(client_id)s AND state = 'start'
 
 -- name: release_claim
 -- Nothing of it was started: it waits for another owner as it is.
-UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, careful = %(careful)s, progress_at = NOW(6)
+UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, care = %(care)s, progress_at = NOW(6)
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
 -- name: add_waiting
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
-VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(careful)s, NULL, NOW(6), NOW(6), NOW(6))
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
 
 -- name: release_retries
 -- Retries that were claimed and not started go back as they were.
@@ -58,7 +58,7 @@ SELECT %(group_id)s, m.`partition`, m.`offset`, m.uid, m.`key`, m.tag, m.headers
 FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
 
 -- name: forget
-SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_careful = 0, @ems_old = NULL
+SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL
 
 -- name: lock_cursor
 -- The only row that claims of a group contend for; locked until the commit at the end of this packet.
@@ -80,7 +80,7 @@ SELECT MAX(r.`offset`) INTO @ems_hi FROM (
 
 -- name: insert_claim
 -- Only for a client whose lease is good, so that no claim is born orphaned.
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
 SELECT %(group_id)s, %(partition)s, @ems_lo, %(claim_id)s, @ems_hi, @ems_lo - 1, 'start', 'stream', 0, %(client_id)s, NOW(6), NOW(6),
   NOW(6) + INTERVAL %(timeout_s)s SECOND
 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6) AND @ems_hi IS NOT NULL
@@ -93,16 +93,16 @@ SET @ems_hi = IF(ROW_COUNT() = 1, @ems_hi, NULL)
 UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL
 
 -- name: find_waiting
-SELECT `partition`, lo, hi, careful, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_careful, @ems_old FROM ems_claim FORCE INDEX (live)
+SELECT `partition`, lo, hi, care, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_care, @ems_old FROM ems_claim FORCE INDEX (live)
 WHERE state = 'waiting' AND group_id = %(group_id)s LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
--- Only as much as a claim should hold; the rest goes on waiting, for others.
-SET @ems_end = @ems_hi, @ems_hi = LEAST(@ems_hi, @ems_lo + %(batch)s - 1)
+-- Only as much as a claim should hold, and the less the more often owners have died in it; the rest goes on waiting.
+SET @ems_end = @ems_hi, @ems_hi = LEAST(@ems_hi, @ems_lo + %(batch)s - 1, @ems_lo + CASE @ems_care WHEN 0 THEN %(batch)s WHEN 1 THEN %(few)s ELSE 1 END - 1)
 
 -- name: add_rest
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
-SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiting', 'stream', @ems_careful, NULL, NOW(6), NOW(6), NOW(6)
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiting', 'stream', @ems_care, NULL, NOW(6), NOW(6), NOW(6)
 FROM DUAL WHERE @ems_hi < @ems_end
 
 -- name: adopt_waiting
@@ -113,25 +113,25 @@ WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND clai
 AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 
 -- name: find_due_retry
-SELECT `partition`, `offset`, careful INTO @ems_p, @ems_old, @ems_careful FROM ems_retry FORCE INDEX (due)
+SELECT `partition`, `offset`, care INTO @ems_p, @ems_old, @ems_care FROM ems_retry FORCE INDEX (due)
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_retries
--- Of one partition; a careful one is taken alone, so that a crash names it exactly. Only for a client whose lease is good.
+-- Of one partition; one under suspicion is taken alone, so that a crash names it exactly. Only for a client whose lease is good.
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
-AND careful = @ems_careful AND (careful = 0 OR `offset` = @ems_old)
+AND care = @ems_care AND (care = 0 OR `offset` = @ems_old)
 AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 LIMIT %(batch)s
 
 -- name: insert_retry_claim
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
-SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_careful, %(client_id)s,
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_care, %(client_id)s,
   NOW(6), NOW(6), NOW(6) + INTERVAL %(timeout_s)s SECOND
 FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s GROUP BY r.`partition`
 
 -- name: get_claimed
-SELECT @ems_p, @ems_lo, @ems_hi, @ems_careful
+SELECT @ems_p, @ems_lo, @ems_hi, @ems_care
 
 -- name: read_bodies
 -- After the commit, outside the lock; tombstones have nothing to run.
@@ -144,7 +144,7 @@ FROM ems_retry r FORCE INDEX (due) JOIN ems_message m ON m.topic_id = %(topic_id
 WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim
-SELECT `partition`, lo, hi, careful FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
+SELECT `partition`, lo, hi, care FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.

@@ -1,10 +1,11 @@
 """Recovery of claims whose owner is gone (orphaned) or hangs (stuck); a duty of the beat.
 
 Who is to blame? A claim's watermark is flushed every 100 ms, so after a crash the first unfinished message need not be
-the one that ran. Therefore nobody is charged for the first crash: what is left waits, marked *careful*, and whoever
-adopts it writes down each message before starting it. A second crash then names the poison exactly, and only that one
-message is charged an attempt. A stuck claim names its message at once, because its living process has flushed
-everything before it. (DESIGN.md charged the first unfinished message of the first crash; that punished neighbours.)
+the one that ran, and nobody is charged for it. Each crash narrows the suspicion down instead (:class:`Care`): what a
+first crash leaves is claimed by a few dozen; what a crash leaves of those is claimed one by one, each message written
+down before it starts and no two of them at once in a process. The third crash then names the poison exactly, and only
+that message is charged an attempt. A stuck claim names its message at once, because its living process has flushed
+everything before it. (An earlier design charged the first unfinished message of the first crash; that punished neighbours.)
 
 Each claim is recovered in one transaction that begins by locking its row, the same row that its owner's fence needs: a
 crash at any line leaves the claim as it was.
@@ -19,7 +20,7 @@ from typing import Any
 from emsworker.core.errors import TimeLimitExceeded
 from emsworker.core.ids import new_claim_id
 from emsworker.core.ladder import Dead, Ladder, RetryIn
-from emsworker.core.model import Claim, ClaimSource, Failure, Outcome
+from emsworker.core.model import Care, Claim, ClaimSource, Failure, Outcome
 from emsworker.store.claims import add_failures
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -57,8 +58,8 @@ def _recover_one(key: tuple[Any, ...], jitter: float) -> Callable[[Session], Rec
         rows = session.rows(_SQL.lock_lost, where)
         if not rows or not (rows[0][-2] or rows[0][-1]):
             return None  # the owner finished it, is finishing it, or came back with a good lease
-        hi, done_to, running, source, careful, client_id, orphaned, _ = rows[0]
-        claim = Claim(group_id, partition, lo, hi, done_to, claim_id, ClaimSource(source), bool(careful), client_id)
+        hi, done_to, running, source, care, client_id, orphaned, _ = rows[0]
+        claim = Claim(group_id, partition, lo, hi, done_to, claim_id, ClaimSource(source), Care(care), client_id)
         if not session.rows(_SQL.get_ladder, where):  # the group has been deleted
             session.execute(_SQL.delete_claim, where)
             return None
@@ -86,7 +87,10 @@ def _recover_range(
             _charge(session, claim, where, (charged, 1, blame), jitter)
             rest = charged + 1
     if rest <= claim.hi:
-        session.execute(_SQL.add_waiting, where | {"lo": rest, "hi": claim.hi, "claim_id": new_claim_id()})
+        care = claim.care if blame is not None else min(claim.care + 1, Care.ALONE)
+        session.execute(
+            _SQL.add_waiting, where | {"lo": rest, "hi": claim.hi, "claim_id": new_claim_id(), "care": care}
+        )
     return charged
 
 
@@ -124,5 +128,5 @@ def _charge(
     packet = session.packet()
     add_failures(packet, claim, where["topic_id"], [failure], claim.client_id)
     if outcome is Outcome.ORPHANED:
-        packet.add(_SQL.mark_careful, where | {"offset": offset})
+        packet.add(_SQL.mark_suspect, where | {"offset": offset})
     packet.send()

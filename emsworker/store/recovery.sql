@@ -9,7 +9,7 @@ WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at
 -- name: lock_lost
 -- Looked at again under the lock: the owner may have come back in between. Whoever holds the lock just now is recovering
 -- or finishing the claim, so there is nothing to wait for; a beat that waits would lose its lead.
-SELECT c.hi, c.done_to, c.running, c.source, c.careful, c.client_id,
+SELECT c.hi, c.done_to, c.running, c.source, c.care, c.client_id,
   NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)),
   EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.renewed_at > c.deadline_at)
 FROM ems_claim c
@@ -33,15 +33,15 @@ ORDER BY `offset` LIMIT 1
 SELECT `offset`, attempt FROM ems_retry FORCE INDEX (due) WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s ORDER BY `offset`
 
 -- name: release_claimed_retries
-UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, careful = 1 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, care = 2 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 
--- name: mark_careful
+-- name: mark_suspect
 -- It has killed a process: from now on it runs alone.
-UPDATE ems_retry SET careful = 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+UPDATE ems_retry SET care = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: get_ladder
 SELECT ladder, max_attempts FROM ems_group WHERE id = %(group_id)s
 
 -- name: add_waiting
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, careful, client_id, claimed_at, progress_at, deadline_at)
-VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', 1, NULL, NOW(6), NOW(6), NOW(6))
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))

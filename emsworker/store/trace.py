@@ -38,7 +38,7 @@ class ClaimRow:
     done_to: int
     running: int | None
     state: ClaimState
-    careful: bool
+    care: int
     client_id: str | None
     claimed_at: datetime
     progress_at: datetime
@@ -139,12 +139,10 @@ def get_history(session: Session, group_id: int, place: Place) -> History:
 
 
 def _claim(row: tuple[Any, ...], offset: int) -> ClaimRow | None:
-    lo, hi, done_to, running, state, careful, client_id, claimed_at, progress_at = row
+    lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at = row
     if hi < offset:
         return None
-    return ClaimRow(
-        lo, hi, done_to, running, ClaimState(state), bool(careful), client_id, utc(claimed_at), utc(progress_at)
-    )
+    return ClaimRow(lo, hi, done_to, running, ClaimState(state), care, client_id, utc(claimed_at), utc(progress_at))
 
 
 def _retry(row: tuple[Any, ...]) -> RetryRow:

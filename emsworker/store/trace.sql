@@ -16,7 +16,7 @@ SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition`
 
 -- name: find_claim
 -- The claim of the stream that begins last at or before the offset: ranges never overlap, so no other can cover it.
-SELECT lo, hi, done_to, running, state, careful, client_id, claimed_at, progress_at FROM ems_claim
+SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND source = 'stream'
 ORDER BY lo DESC LIMIT 1
 

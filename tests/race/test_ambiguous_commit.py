@@ -81,7 +81,7 @@ def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> N
         group, me = stream.group(topic), stream.client()
         with Database(url).session() as session:
             claim = claims.take_range(session, stream.taker(topic, group, me), 0)
-            assert claim is not None
+            assert claim
             proxy.arm(b"UPDATE ems_claim", cut)
             with pytest.raises(ConnectionLost):
                 claims.flush(session, flush_of(claim, topic, 4, failures=[failed(2)]))
@@ -92,7 +92,7 @@ def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> N
     stream.expire(me)
     assert len(stream.recover()) == (0 if landed else 1)
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
-    assert (adopted is None) == landed
+    assert (not adopted) == landed
     assert len(stream.retries(group)) == (1 if landed else 0)
 
 

@@ -25,11 +25,11 @@ def test_r2_a_held_cursor_is_skipped_or_waited_for(stream: Stream) -> None:
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_cursor FOR UPDATE")
         began = time.monotonic()
-        assert claims.take_range(stream.session, stream.taker(topic, group, me), 0) is None
+        assert not claims.take_range(stream.session, stream.taker(topic, group, me), 0)
         assert time.monotonic() - began < 1
         threading.Timer(0.3, other.rollback).start()
         claim = claims.take_range(stream.session, stream.taker(topic, group, me), 0, wait=True)
-    assert claim is not None
+    assert claim
     assert (claim.lo, claim.hi) == (5, 6)
 
 
@@ -38,9 +38,9 @@ def test_a_claim_that_another_adopts_just_now_is_skipped(stream: Stream) -> None
     claims.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_claim WHERE state = 'waiting' FOR UPDATE")
-        assert claims.take_waiting(stream.session, stream.taker(topic, group, me)) is None
+        assert not claims.take_waiting(stream.session, stream.taker(topic, group, me))
         other.rollback()
-    assert claims.take_waiting(stream.session, stream.taker(topic, group, me)) is not None
+    assert claims.take_waiting(stream.session, stream.taker(topic, group, me))
 
 
 def test_recovery_does_not_wait_for_an_owner_that_is_finishing(stream: Stream) -> None:
@@ -72,7 +72,7 @@ def test_r6_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: S
     stream.expire(me)
     with stream.other() as other, other.cursor() as cursor:  # what recovery does, seen from the owner
         cursor.execute(
-            "UPDATE ems_claim SET state = 'waiting', client_id = NULL, careful = 1 WHERE group_id = %s", (group.id,)
+            "UPDATE ems_claim SET state = 'waiting', client_id = NULL, care = 2 WHERE group_id = %s", (group.id,)
         )
         owner = threading.Thread(target=finish)
         owner.start()
@@ -81,7 +81,7 @@ def test_r6_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: S
         other.commit()
         owner.join(20)
     assert len(lost) == 1
-    assert stream.claims(group) == [(1, 4, 0, "waiting", None, 1)]
+    assert stream.claims(group) == [(1, 4, 0, "waiting", None, 2)]
 
 
 def test_two_recoveries_at_once_recover_each_claim_once(stream: Stream) -> None:
@@ -109,7 +109,7 @@ def test_due_retries_are_shared_out_without_doubles(stream: Stream) -> None:
     def one(number: int) -> list[int]:
         with stream.new_session() as session:
             mine = claims.take_retries(session, stream.taker(topic, group, ids[number], batch=1))
-            return [message.offset for message in mine.messages] if mine is not None else []
+            return [message.offset for message in mine.messages] if mine else []
 
     taken = [offset for offsets in in_threads(4, one) for offset in offsets]
     assert len(taken) == len(set(taken))

@@ -9,7 +9,7 @@ import pytest
 
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import ClaimSource, Group, Topic
+from emsworker.core.model import Care, ClaimSource, Group, Topic
 from emsworker.store import claims, topics
 from emsworker.store.claims import Taker, Work
 from emsworker.store.database import Database
@@ -38,7 +38,7 @@ def _claim_everything(
                 taker = Taker(topic, group, client_id, rng.randint(1, 40), 1 << 20, Decoder())
                 claim = claims.take_range(session, taker, rng.randrange(topic.partitions), before, wait=True)
                 before = None
-                if claim is None:
+                if not claim:
                     empty += 1
                     continue
                 assert offsets(claim) == list(range(claim.lo, claim.hi + 1))
@@ -75,7 +75,7 @@ def test_a_claim_keeps_to_its_rows_and_bytes(stream: Stream) -> None:
 
     def take(batch: int, batch_bytes: int) -> list[int]:
         claim = claims.take_range(stream.session, stream.taker(topic, group, me, batch, batch_bytes), 0)
-        return offsets(claim) if claim is not None else []
+        return offsets(claim) if claim else []
 
     assert take(500, 250) == [1, 2]
     assert take(500, 250) == [3]
@@ -90,7 +90,7 @@ def test_groups_are_independent_and_may_begin_at_the_end(stream: Stream) -> None
         stream.session, topic, "late", timeout_s=1, ladder="1s", max_attempts=1, from_start=False
     )
     assert offsets(stream.take(topic, group, me)) == [1, 2, 3, 4, 5]
-    assert claims.take_range(stream.session, stream.taker(topic, late, me), 0) is None
+    assert not claims.take_range(stream.session, stream.taker(topic, late, me), 0)
     stream.app().send("t", 6)
     assert offsets(stream.take(topic, late, me)) == [6]
 
@@ -106,9 +106,9 @@ def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     stream.expire(gone)
     for nobody in ("never-registered", gone):
         taker = stream.taker(topic, group, nobody)
-        assert claims.take_range(stream.session, taker, 0) is None
-        assert claims.take_waiting(stream.session, taker) is None
-        assert claims.take_retries(stream.session, taker) is None
+        assert not claims.take_range(stream.session, taker, 0)
+        assert not claims.take_waiting(stream.session, taker)
+        assert not claims.take_retries(stream.session, taker)
     assert stream.cursor(group) == 4
     assert stream.retries(group) == [(1, 1, False, 0)]
     assert stream.recover() == []
@@ -153,7 +153,7 @@ def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> N
     for table in ("ems_retry", "ems_dead", "ems_attempt"):
         assert stream.rows(f"SELECT * FROM {table}") == []
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, back))
-    assert adopted is not None
+    assert adopted
     with pytest.raises(FenceLost):
         claims.flush(stream.session, progress)
     claims.flush(stream.session, flush_of(adopted, topic, 4))
@@ -170,7 +170,7 @@ def test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence(stream: Str
         claims.commit_with(stream.session, flush_of(claim, topic, 2))
     assert stream.rows("SELECT * FROM ems_leader") == []
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
-    assert adopted is not None
+    assert adopted
     stream.session.begin()
     stream.session.execute("INSERT INTO ems_leader VALUES ('effect', 'h', NOW(6))")
     claims.commit_with(stream.session, flush_of(adopted, topic, 2))
@@ -193,21 +193,21 @@ def test_give_back_of_a_claim_that_was_not_started(stream: Stream) -> None:
     claims.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
     assert stream.claims(group) == [(1, 5, 0, "waiting", None, 0)]
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
-    assert adopted is not None
-    assert (offsets(adopted), adopted.careful) == ([1, 2, 3, 4, 5], False)
+    assert adopted
+    assert (offsets(adopted), adopted.care) == ([1, 2, 3, 4, 5], Care.NONE)
     assert {message.attempt for message in adopted.messages} == {1}
 
 
 def test_give_back_of_what_was_not_started(stream: Stream) -> None:
     topic, group, me = filled(stream, 5)
     claim = stream.take(topic, group, me)
-    claims.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, careful=True)
-    assert stream.claims(group) == [(1, 3, 2, "start", me, 0), (4, 5, 3, "waiting", None, 1)]
+    claims.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, Care.ALONE)
+    assert stream.claims(group) == [(1, 3, 2, "start", me, 0), (4, 5, 3, "waiting", None, 2)]
     claim.hi = 3
     claims.flush(stream.session, flush_of(claim, topic, 3))
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
-    assert adopted is not None
-    assert (offsets(adopted), adopted.careful) == ([4, 5], True)
+    assert adopted
+    assert (offsets(adopted), adopted.care) == ([4], Care.ALONE)
     claims.give_back(stream.session, flush_of(adopted, topic, 4, finished=True), 4)
     assert [row[:4] for row in stream.claims(group)] == [(1, 3, 3, "done"), (4, 4, 4, "done"), (5, 5, 4, "waiting")]
     assert stream.rows("SELECT * FROM ems_attempt") == []
@@ -225,10 +225,10 @@ def with_retries(stream: Stream, count: int) -> tuple[Topic, Group, str]:
 def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 5)
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
-    assert claim is not None
+    assert claim
     assert claim.source is ClaimSource.RETRY
     assert [(m.offset, m.attempt, m.body) for m in claim.messages] == [(n, 2, n) for n in range(1, 6)]
-    assert claims.take_retries(stream.session, stream.taker(topic, group, me)) is None
+    assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
     progress = flush_of(claim, topic, 2, done_offsets=[(1, 2)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
     claims.flush(stream.session, progress)
     assert stream.retries(group) == [(2, 2, False, 0), (3, 1, True, 0), (4, 1, True, 0), (5, 1, True, 0)]
@@ -236,7 +236,7 @@ def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
     assert stream.retries(group) == [(2, 2, False, 0), (4, 1, False, 0), (5, 1, False, 0)]
     assert [row[3] for row in stream.claims(group)] == ["done"], "a claim of retries leaves no row"
     again = claims.take_retries(stream.session, stream.taker(topic, group, me, batch=1))
-    assert again is not None
+    assert again
     assert len(again.messages) == 1
     claims.give_back(stream.session, flush_of(again, topic, again.lo - 1, finished=True), again.lo - 1)
     assert [row[2] for row in stream.retries(group)] == [False] * 3
@@ -247,7 +247,7 @@ def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
 def test_r7_a_dead_letter_carries_its_own_body_and_the_last_error(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 2)
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
-    assert claim is not None
+    assert claim
     end = dataclasses.replace(failed(1, attempt=2, dead="used up"), error="x" * 9000 + "ValueError: the end \ud800")
     claims.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2)]))
     stream.rows("DELETE FROM ems_message")
@@ -263,7 +263,7 @@ def test_r9_retries_of_one_group_do_not_touch_another(stream: Stream) -> None:
     other = stream.group(topic, "other")
     claim = stream.take(topic, other, me)
     claims.flush(stream.session, flush_of(claim, topic, 3))
-    assert claims.take_retries(stream.session, stream.taker(topic, other, me)) is None
+    assert not claims.take_retries(stream.session, stream.taker(topic, other, me))
     assert len(stream.retries(group)) == 3
     assert stream.retries(other) == []
 
@@ -272,7 +272,7 @@ def test_retries_that_are_not_due_wait(stream: Stream) -> None:
     topic, group, me = filled(stream, 1)
     claim = stream.take(topic, group, me)
     claims.flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, retry_in_s=30.5)]))
-    assert claims.take_retries(stream.session, stream.taker(topic, group, me)) is None
+    assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert claims.find_work(stream.session, [group.id]) == {}
     due_in = stream.value("SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1e6 FROM ems_retry")
     assert 20 < due_in <= 30.5

@@ -91,7 +91,7 @@ def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[
     sql = Statements("claims")
     args: dict[str, Any] = {"group_ids": [1, 2], "group_id": 2, "topic_id": 1, "partition": 0, "batch": BATCH}
     args |= {"batch_bytes": 1 << 20, "client_id": "c", "claim_id": 7}
-    stream.session.send("SET @ems_lo = 50000, @ems_p = 0, @ems_careful = 0, @ems_old = 1")
+    stream.session.send("SET @ems_lo = 50000, @ems_p = 0, @ems_care = 0, @ems_old = 1")
     statements = {
         "find_work": sql.find_work,
         "find_range": sql.find_range.replace("INTO @ems_hi", ""),

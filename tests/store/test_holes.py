@@ -83,7 +83,7 @@ class Reader(threading.Thread):
 
     def take(self, session: Session, partition: int) -> bool:
         claim = claims.take_range(session, self.stream.taker(self.topic, self.group, self.client_id, 50), partition)
-        if claim is None:
+        if not claim:
             return False
         self.seen += [message.body for message in claim.messages]
         claims.flush(session, flush_of(claim, self.topic, claim.hi))
@@ -174,14 +174,14 @@ def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
     group = stream.group(topic)
     me = stream.client()
     taker = stream.taker(topic, group, me)
-    assert claims.take_range(stream.session, taker, 0) is None
+    assert not claims.take_range(stream.session, taker, 0)
     assert claims.find_work(stream.session, [group.id])[group.id].holes == (0,)
     assert stream.cursor(group) == 1
     assert not close_hole(stream.session, topic.id, group.id, 0, 60.0), "the neighbour is young"
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
     claim = stream.take(topic, group, me)
     assert (claim.lo, claim.hi, [m.offset for m in claim.messages]) == (1, 4, [2, 3, 4])
-    assert claims.take_range(stream.session, stream.taker(topic, group, me), 0) is None
+    assert not claims.take_range(stream.session, stream.taker(topic, group, me), 0)
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0), "closed already: the way is free"
     claim = stream.take(topic, group, me)

@@ -237,7 +237,7 @@ def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:
     topic = app.catalog.topic("t")
     taker = claims.Taker(topic, stream.group(topic), stream.client(), 100, 1 << 20, app.decoder)
     claim = claims.take_range(stream.session, taker, 0)
-    assert claim is not None
+    assert claim
     assert [message.body for message in claim.messages] == [body] * len(kinds)
     refused = stream.take(topic, stream.group(topic, "json_only"), stream.client()).messages
     for message, (serializer, _) in zip(refused, kinds, strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Group, Outcome, Topic
+from emsworker.core.model import Care, Group, Outcome, Topic
 from emsworker.store import claims, clients
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -32,7 +32,7 @@ def _run_out(stream: Stream, claim_sql: str) -> None:
     stream.rows(f"UPDATE ems_claim SET deadline_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE {claim_sql}")
 
 
-def test_r5_an_orphan_is_uncharged_then_careful_then_charged_exactly(stream: Stream) -> None:
+def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream: Stream) -> None:
     topic, group, me = filled(stream, 6)
     claim = stream.take(topic, group, me)
     claims.flush(stream.session, flush_of(claim, topic, 2))
@@ -42,15 +42,33 @@ def test_r5_an_orphan_is_uncharged_then_careful_then_charged_exactly(stream: Str
     assert stream.claims(group) == [(1, 2, 2, "done", me, 0), (3, 6, 2, "waiting", None, 1)]
     second = stream.client()
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, second))
-    assert adopted is not None
-    assert (adopted.careful, adopted.done_to, offsets(adopted)) == (True, 2, [3, 4, 5, 6])
-    claims.flush(stream.session, flush_of(adopted, topic, 3, running=4))
+    assert adopted
+    assert (adopted.care, adopted.done_to, offsets(adopted)) == (Care.FEW, 2, [3, 4, 5, 6])
+    claims.flush(stream.session, flush_of(adopted, topic, 3))
     stream.expire(second)
+    assert [one.charged for one in stream.recover()] == [None]
+    assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (4, 6, 3, "waiting")]
+    third = stream.client()
+    alone = claims.take_waiting(stream.session, stream.taker(topic, group, third))
+    assert (alone.care, offsets(alone)) == (Care.ALONE, [4])
+    claims.flush(stream.session, flush_of(alone, topic, 3, running=4))
+    stream.expire(third)
     assert [one.charged for one in stream.recover()] == [4]
-    assert stream.retries(group) == [(4, 1, False, 0)]
-    assert stream.rows("SELECT `offset`, attempt, outcome, client_id FROM ems_attempt") == [(4, 1, "orphaned", second)]
+    assert stream.retries(group) == [(4, 1, False, 2)]
+    assert stream.rows("SELECT `offset`, attempt, outcome, client_id FROM ems_attempt") == [(4, 1, "orphaned", third)]
     assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (5, 6, 4, "waiting")]
     assert stream.recover() == []
+
+
+def test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged(stream: Stream) -> None:
+    topic, group, me = filled(stream, 2)
+    stream.take(topic, group, me)
+    for _ in range(3):
+        stream.expire(me)
+        assert [one.charged for one in stream.recover()] == [None]
+        me = stream.client()
+        claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    assert stream.retries(group) == []
 
 
 def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None:
@@ -59,7 +77,7 @@ def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None
     stream.rows("UPDATE ems_message SET kind = 'tombstone' WHERE `offset` = 1")
     _run_out(stream, "state = 'start'")
     assert [(one.charged, one.outcome) for one in stream.recover()] == [(2, Outcome.TIMEOUT)]
-    assert stream.claims(group) == [(3, 5, 2, "waiting", None, 1)]
+    assert stream.claims(group) == [(3, 5, 2, "waiting", None, 0)]
     assert stream.rows("SELECT `offset`, outcome FROM ems_attempt") == [(2, "timeout")]
     with pytest.raises(FenceLost):
         claims.flush(stream.session, flush_of(claim, topic, 5))
@@ -78,22 +96,22 @@ def test_r7_a_poison_that_is_charged_too_often_dies(stream: Stream) -> None:
 def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 3)
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
-    assert claim is not None
+    assert claim
     claims.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2)]))
     stream.expire(me)
     assert [one.charged for one in stream.recover()] == [None]
-    assert stream.retries(group) == [(2, 1, False, 1), (3, 1, False, 1)]
+    assert stream.retries(group) == [(2, 1, False, 2), (3, 1, False, 2)]
     second = stream.client()
     alone = claims.take_retries(stream.session, stream.taker(topic, group, second))
-    assert alone is not None
-    assert (alone.careful, len(alone.messages)) == (True, 1), "a careful retry is taken alone"
+    assert alone
+    assert (alone.care, len(alone.messages)) == (Care.ALONE, 1), "a retry under suspicion is taken alone"
     suspect = alone.messages[0].offset
     claims.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
     stream.expire(second)
     assert [one.charged for one in stream.recover()] == [suspect]
     assert [row[:2] for row in stream.retries(group) if row[0] == suspect] == [(suspect, 2)]
     third = claims.take_retries(stream.session, stream.taker(topic, group, stream.client()))
-    assert third is not None
+    assert third
     assert offsets(third) == [5 - suspect]
     _run_out(stream, "source = 'retry'")
     assert [(one.charged, one.outcome) for one in stream.recover()] == [(5 - suspect, Outcome.TIMEOUT)]

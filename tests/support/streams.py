@@ -122,22 +122,20 @@ class Stream:
     def take(self, topic: Topic, group: Group, client_id: str, batch: int = 500, partition: int = 0) -> Claim:
         """A claim of new messages; there must be some."""
         claim = claims.take_range(self.session, self.taker(topic, group, client_id, batch), partition, wait=True)
-        assert claim is not None
+        assert claim
         return claim
 
     def claims(self, group: Group) -> list[tuple[int, int, int, str, str | None, int]]:
         """The log of a group: lo, hi, done_to, state, client_id, careful."""
         return self.rows(
-            "SELECT lo, hi, done_to, state, client_id, careful FROM ems_claim WHERE group_id = %s "
-            "ORDER BY lo, claim_id",
+            "SELECT lo, hi, done_to, state, client_id, care FROM ems_claim WHERE group_id = %s ORDER BY lo, claim_id",
             group.id,
         )
 
     def retries(self, group: Group) -> list[tuple[int, int, bool, int]]:
         """offset, attempt, claimed, careful."""
         found = self.rows(
-            "SELECT `offset`, attempt, claim_id IS NOT NULL, careful FROM ems_retry WHERE group_id = %s "
-            "ORDER BY `offset`",
+            "SELECT `offset`, attempt, claim_id IS NOT NULL, care FROM ems_retry WHERE group_id = %s ORDER BY `offset`",
             group.id,
         )
         return [(offset, attempt, bool(claimed), careful) for offset, attempt, claimed, careful in found]

@@ -87,7 +87,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   running BIGINT UNSIGNED NULL,
   state ENUM('start', 'waiting', 'done') NOT NULL,
   source ENUM('stream', 'retry') NOT NULL,
-  careful TINYINT NOT NULL DEFAULT 0,
+  care TINYINT NOT NULL DEFAULT 0,
   client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NULL,
   claimed_at DATETIME(6) NOT NULL,
   progress_at DATETIME(6) NOT NULL,
@@ -105,7 +105,7 @@ CREATE TABLE IF NOT EXISTS ems_retry (
   attempt SMALLINT UNSIGNED NOT NULL,
   due_at DATETIME(6) NOT NULL,
   claim_id BIGINT UNSIGNED NULL,
-  careful TINYINT NOT NULL DEFAULT 0,
+  care TINYINT NOT NULL DEFAULT 0,
   last_error TEXT CHARACTER SET utf8mb4 NULL,
   PRIMARY KEY (group_id, `partition`, `offset`),
   KEY due (group_id, claim_id, due_at)
