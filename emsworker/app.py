@@ -16,7 +16,7 @@ from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Pro
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
 from emsworker.middleware import Middleware, hooks
-from emsworker.store.schema import check_version, server_facts, stream_id
+from emsworker.store.schema import check_version, server_facts, server_now, stream_id
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Ems:
             raise ConfigError([Problem("eta", str(eta), "give either countdown or eta")])
         from emsworker.store import pending
 
-        due_at = None if eta is None else self.server_time(eta).astimezone(UTC)
+        due_at = None if eta is None else self.server_time(eta)
         self.database.call(
             lambda session: pending.insert(
                 session, topic.id, message, self._producer_id, delay_s=countdown or 0.0, due_at=due_at
@@ -256,10 +256,10 @@ class Ems:
         )
 
     def server_time(self, when: float | datetime) -> datetime:
-        """A time, or a number of seconds from now, as a time in UTC."""
+        """A time, or a number of seconds from the server's now, as a time in UTC."""
         if isinstance(when, datetime):
-            return when if when.tzinfo else when.replace(tzinfo=UTC)
-        return datetime.now(UTC) + timedelta(seconds=when)
+            return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+        return self.database.call(server_now) + timedelta(seconds=when)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.ids import uid_text
 
@@ -208,6 +209,7 @@ class Claim:
         done_to: the last finished offset.
         care: how carefully to run it, because earlier owners died in it.
         messages: what is to be run, by offset; tombstones are left out.
+        taken_at: when it was taken, by the server's clock; ``taken_ticks``: by our own.
     """
 
     group_id: int
@@ -220,6 +222,12 @@ class Claim:
     care: Care
     client_id: str
     messages: list[Message] = field(default_factory=list)
+    taken_at: str = ""
+    taken_ticks: float = field(default_factory=ticks)
+
+    def server_now(self) -> datetime:
+        """The server's time now, without asking: what it was when the claim was taken, and the time since."""
+        return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=ticks() - self.taken_ticks)
 
 
 @dataclass(frozen=True, slots=True)

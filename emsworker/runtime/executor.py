@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import (
@@ -18,7 +18,7 @@ from emsworker.core.errors import (
     TransactionEnded,
 )
 from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
-from emsworker.core.model import EXPIRES_HEADER, Care, Failure, Message, Outcome
+from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
 from emsworker.runtime.limits import call_interruptibly
@@ -158,7 +158,7 @@ class Executor:
             for message in messages:
                 hook(message, self._route.group)
         for message in messages:
-            _refuse_expired(message)
+            _refuse_expired(message, work.claim)
         if options.transactional:
             failures = self._call_transactional(work, messages, handler)
         else:
@@ -286,9 +286,9 @@ class _LostHere(BaseException):
     """The thread's own connection died under a transactional handler; nobody's fault, so no attempt is charged."""
 
 
-def _refuse_expired(message: Message) -> None:
+def _refuse_expired(message: Message, claim: Claim) -> None:
     until = message.headers.get(EXPIRES_HEADER)
-    if until is not None and datetime.now(UTC) > datetime.fromisoformat(until):
+    if until is not None and claim.server_now() > datetime.fromisoformat(until):
         raise _Expired
 
 

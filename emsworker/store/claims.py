@@ -369,10 +369,10 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
         packet.add(_SQL.get_claimed)
         packet.add(_SQL.read_bodies, taker.args)
         results = _send_fenced(packet)
-        partition, lo, hi, care = results[-2].rows[0]
+        partition, lo, hi, care, now = results[-2].rows[0]
         if hi is None or lo is None:
             return Miss.BUSY if lo is None else Miss.EMPTY
-        claim = _claim(taker, (int(partition), int(lo), int(hi), care), ClaimSource.STREAM)
+        claim = _claim(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
         claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in results[-1].rows]
         return claim
 
@@ -388,9 +388,20 @@ def _open(session: Session, before: Flush | None) -> Packet:
     return packet
 
 
-def _claim(taker: Taker, row: tuple[int, int, int, Any], source: ClaimSource) -> Claim:
-    partition, lo, hi, care = row
-    return Claim(taker.group.id, partition, lo, hi, lo - 1, taker.claim_id, source, Care(care), taker.client_id)
+def _claim(taker: Taker, row: tuple[Any, ...], source: ClaimSource) -> Claim:
+    partition, lo, hi, care, now = row
+    return Claim(
+        taker.group.id,
+        partition,
+        lo,
+        hi,
+        lo - 1,
+        taker.claim_id,
+        source,
+        Care(care),
+        taker.client_id,
+        taken_at=str(now),
+    )
 
 
 def take_retries(session: Session, taker: Taker, before: Flush | None = None) -> Claim | Miss:

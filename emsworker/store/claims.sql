@@ -131,7 +131,7 @@ SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset
 FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s GROUP BY r.`partition`
 
 -- name: get_claimed
-SELECT @ems_p, @ems_lo, @ems_hi, @ems_care
+SELECT @ems_p, @ems_lo, @ems_hi, @ems_care, NOW(6)
 
 -- name: read_bodies
 -- After the commit, outside the lock; tombstones have nothing to run.
@@ -144,7 +144,7 @@ FROM ems_retry r FORCE INDEX (due) JOIN ems_message m ON m.topic_id = %(topic_id
 WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim
-SELECT `partition`, lo, hi, care FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
+SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.

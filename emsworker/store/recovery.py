@@ -5,7 +5,7 @@ the one that ran, and nobody is charged for it. Each crash narrows the suspicion
 first crash leaves is claimed by a few dozen; what a crash leaves of those is claimed one by one, each message written
 down before it starts and no two of them at once in a process. The third crash then names the poison exactly, and only
 that message is charged an attempt. A stuck claim names its message at once, because its living process has flushed
-everything before it. (An earlier design charged the first unfinished message of the first crash; that punished neighbours.)
+everything before it. (An earlier design charged the first unfinished message of a first crash: mostly a neighbour.)
 
 Each claim is recovered in one transaction that begins by locking its row, the same row that its owner's fence needs: a
 crash at any line leaves the claim as it was.

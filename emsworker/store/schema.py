@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
@@ -109,6 +110,11 @@ def _mismatch(current: int) -> SchemaMissing:
 def stream_id(session: Session) -> str:
     """The identity of this stream, made by its first migration."""
     return str(session.rows(_SQL.get_stream_id)[0][0].hex())
+
+
+def server_now(session: Session) -> datetime:
+    """The server's time, in UTC."""
+    return datetime.fromisoformat(session.rows(_SQL.get_now)[0][0]).replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ INSERT INTO ems_schema_version (version, stream_id, applied_at) VALUES (%(versio
 -- The stream's own identity: it keeps the counters of two databases apart in one Redis.
 SELECT stream_id FROM ems_schema_version WHERE version = 1
 
+-- name: get_now
+SELECT UTC_TIMESTAMP(6)
+
 -- name: describe_server
 SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only, NOW(6)
 
