@@ -13,13 +13,14 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.process.apps.acceptance_names import GROUPS
 from tests.process.stream import Stream
 from tests.support.waiting import until
-from tests.support.worker import QUICK, ROOT, Program, kill
+from tests.support.worker import ROOT, Program, kill
 
 LONG = bool(os.environ.get("EMS_TEST_LONG"))
 FOR_S = 60 if LONG else 12
@@ -28,7 +29,7 @@ APP = "tests.process.apps.acceptance:app"
 # What finished since the last watermark, at most: watermark_s, half of it until the completer looks again, and the time
 # that its commit takes while 12 processes share two processors with the server.
 WATERMARK_S, COMMIT_S = 0.1, 0.6
-SETTINGS = {"lease_s": 3, "renew_s": 0.7, "ladder": "300ms"}
+SETTINGS: dict[str, Any] = {"lease_s": 6, "renew_s": 1, "lease_margin_s": 1, "ladder": "300ms"}
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def test_nothing_is_lost_and_little_is_repeated_while_workers_are_killed(stream:
         f"{drained_s:.1f} s: 0 lost, {repeated} of {len(plain)} plain runs repeated, at worst {worst_s * 1000:.0f} ms "
         f"before a kill; {charged} charged"
     )
-    until(lambda: stream.one("SELECT COUNT(*) FROM ems_client") == 48, float(QUICK["lease_s"]) + 15, "only the living")
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_client") == 48, SETTINGS["lease_s"] + 15, "only the living")
     for worker in killer.workers.values():
         worker.send(signal.SIGTERM)
     assert [worker.wait() for worker in killer.workers.values()] == [0, 0, 0]
