@@ -28,8 +28,8 @@ LONG = bool(os.environ.get("EMS_TEST_LONG"))
 FOR_S = 60 if LONG else 12
 PRODUCERS = 8
 APP = "tests.process.apps.acceptance:app"
-# What finished since the last watermark, at most: watermark_s, half of it until the completer looks again, and its commits,
-# one for each thread and one on its way. How long a commit takes on this machine under this load is measured meanwhile.
+# What finished since the last watermark, at most: watermark_s, half of it until the completer looks again, and its
+# commits, one for each thread and one on its way. How long a commit takes here under this load is measured meanwhile.
 WATERMARK_S, COMMITS = 0.1, 5
 SETTINGS: dict[str, Any] = {"lease_s": 6, "renew_s": 1, "lease_margin_s": 1, "ladder": "300ms"}
 
