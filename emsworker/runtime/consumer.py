@@ -116,8 +116,7 @@ class Consumer(Runnable):
 
     def _register(self) -> None:
         self._before = None
-        self._generation = self._shared.lease.generation
-        self._client_id = self._shared.lease.join_in(self._session)
+        self._client_id, self._generation = self._shared.lease.join_in(self._session)
         self.registered.set()
 
     def _may_go_on(self) -> bool:

@@ -68,16 +68,23 @@ class LeaseKeeper(Runnable):
         """Until when, in :func:`ticks`."""
         return self._valid_until
 
-    def join_in(self, session: Session) -> str:
-        """Register the calling thread under a new client id, over its own session, and return the id."""
+    def join_in(self, session: Session) -> tuple[str, int]:
+        """Register the calling thread under a new client id, over its own session.
+
+        The server is asked outside of the lock: while threads connect slowly, the others' leases must be renewed.
+
+        Returns:
+            the client id, and the generation that it belongs to.
+        """
         client_id = new_client_id(self._ip)
+        began = ticks()
+        clients.register(session, [client_id], self._process_id, self._worker_name, self._settings.lease_s)
         with self._mutex:
-            began = ticks()
-            clients.register(session, [client_id], self._process_id, self._worker_name, self._settings.lease_s)
             self._clients.add(client_id)
-            if len(self._clients) == 1:
-                self._trust_from(began)
-        return client_id
+            trusted_until = began + self._settings.lease_s - self._settings.lease_margin_s
+            alone = len(self._clients) == 1
+            self._valid_until = trusted_until if alone else min(self._valid_until, trusted_until)
+            return client_id, self.generation
 
     def leave(self, client_id: str) -> None:
         """Stop renewing a client id; its row is expired or deleted by the caller."""
