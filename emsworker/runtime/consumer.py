@@ -22,10 +22,11 @@ from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
-from emsworker.store import claims, clients
-from emsworker.store.claims import Flush, Miss, Taker
+from emsworker.store import claims, clients, progress
+from emsworker.store.claims import Miss, Taker
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.progress import Flush
 from emsworker.task import Route
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ class Consumer(Runnable):
         if self._before is None:
             return
         try:
-            claims.flush(self._session, self._before)
+            progress.flush(self._session, self._before)
         except FenceLost:
             self._note_lost()
         self._before = None

@@ -25,7 +25,7 @@ from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
-from emsworker.store import claims
+from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.session import Session
 from emsworker.task import Handler, HandlerOptions, Route
@@ -203,7 +203,7 @@ class Executor:
             self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
             failures = self._failures_of(messages, failed, handler.options, ticks() - began)
-            self._own(lambda: work.commit(messages, failures, lambda flush: claims.commit_with(self._session, flush)))
+            self._own(lambda: work.commit(messages, failures, lambda flush: progress.commit_with(self._session, flush)))
             return failures
 
         return self._session.again_on_conflict(attempt)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message
-from emsworker.store import claims
-from emsworker.store.claims import Flush
+from emsworker.store import progress
+from emsworker.store.progress import Flush
 from emsworker.store.session import Session
 from emsworker.task import HandlerOptions
 
@@ -161,7 +161,7 @@ class Work:
 
     def _send(self, session: Session, flush: Flush) -> None:
         try:
-            claims.flush(session, flush)
+            progress.flush(session, flush)
         except FenceLost:
             self.lost = True
             raise
@@ -265,7 +265,7 @@ class Work:
         """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
         last = flush.done_to if flush.finished else self.last
         try:
-            claims.give_back(session, flush, last, care)
+            progress.give_back(session, flush, last, care)
         except FenceLost:
             self.lost = True
             raise

@@ -1,7 +1,8 @@
-"""Claims: taking work, recording how it went, giving it back.
+"""Claims: taking work.
 
-Taking and recording travel in one packet and one transaction, so a batch costs one round trip and one fsync. The cursor
-row is locked on the server only, never while a client thinks: a worker that is stopped at any point holds no lock.
+The end of the claim before travels in the same packet and transaction, so a batch costs one round trip and one fsync.
+The cursor row is locked on the server only, never while a client thinks: a worker that is stopped at any point holds no
+lock.
 
 A crash before the packet's COMMIT leaves everything as it was; after it, a claim that its owner's lease protects.
 """
@@ -14,41 +15,14 @@ from enum import Enum
 from typing import Any
 
 from emsworker.core.codec import Decoder
-from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure, Group, Message, Topic
-from emsworker.store.errors import AssertionBroken
-from emsworker.store.session import Packet, Result, Session
+from emsworker.core.model import Care, Claim, ClaimSource, Group, Message, Topic
+from emsworker.store.progress import Flush, add_flush, send_fenced
+from emsworker.store.session import Packet, Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("claims")
-_ERROR_CHARACTERS = 8000
 _FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a second one 32
-
-
-@dataclass(frozen=True)
-class Flush:
-    """How far a claim has come, to be written down by its owner.
-
-    Args:
-        done_to: the last finished offset.
-        was: the one that was written before, as far as its owner knows; ``None`` to write in any case.
-        running: the message that is being started, told only while the claim is under suspicion.
-        timeout_s: how long the running message may take from now on.
-        finished: all of the claim is done.
-        done_offsets: of a claim of retries: those that ended well since the last flush.
-        failures: what did not end well since the last flush.
-    """
-
-    claim: Claim
-    topic_id: int
-    done_to: int
-    timeout_s: float
-    running: int | None = None
-    finished: bool = False
-    done_offsets: Sequence[tuple[int, int]] = ()
-    failures: Sequence[Failure] = ()
-    was: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,211 +90,6 @@ def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
     }
 
 
-# -- recording ---------------------------------------------------------------------------------------------------------
-
-
-def flush(session: Session, progress: Flush) -> None:
-    """Record progress by itself.
-
-    Raises:
-        FenceLost: the claim is somebody else's by now; nothing was kept.
-    """
-
-    def attempt() -> None:
-        packet = session.packet()
-        packet.begin()
-        add_flush(packet, progress)
-        packet.commit()
-        _send_fenced(packet)
-
-    try:
-        session.again_on_conflict(attempt)
-    except FenceLost:
-        # An earlier try may have been committed though its answer was lost.
-        ends = session.rows(_SQL.get_end, _fence(progress.claim))
-        if progress.finished or progress.was == progress.done_to or not ends or ends[0][1] != progress.done_to:
-            raise
-
-
-def commit_with(session: Session, progress: Flush) -> None:
-    """Record progress at the end of a transaction that a handler has filled, and commit both.
-
-    Raises:
-        FenceLost: the claim is somebody else's by now; the handler's statements are rolled back too.
-    """
-    packet = session.packet()
-    add_flush(packet, progress)
-    packet.commit()
-    _send_fenced(packet)
-
-
-def _send_fenced(packet: Packet) -> list[Result]:
-    try:
-        return packet.send()
-    except AssertionBroken:
-        raise FenceLost("the claim is somebody else's by now; nothing was kept") from None
-
-
-def add_flush(packet: Packet, progress: Flush) -> None:
-    """Append the statements of a flush to an open transaction: first the fence, then what went wrong."""
-    claim = progress.claim
-    args = _fence(claim) | {"done_to": progress.done_to, "timeout_s": progress.timeout_s, "running": progress.running}
-    args["was"] = progress.was
-    if progress.finished and claim.source is ClaimSource.RETRY:
-        packet.add(_SQL.end_retry_claim, args)
-    else:
-        packet.add(_SQL.move_watermark, args | {"state": ClaimState.DONE if progress.finished else ClaimState.START})
-    packet.assert_one_matched()
-    _add_done_retries(packet, progress)
-    add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
-
-
-def _fence(claim: Claim) -> dict[str, Any]:
-    return {
-        "group_id": claim.group_id,
-        "partition": claim.partition,
-        "lo": claim.lo,
-        "claim_id": claim.claim_id,
-        "client_id": claim.client_id,
-    }
-
-
-def _add_done_retries(packet: Packet, progress: Flush) -> None:
-    if not progress.done_offsets:
-        return
-    claim = progress.claim
-    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, _ in progress.done_offsets]})
-    rows = [
-        _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", None, None))
-        for offset, attempt in progress.done_offsets
-    ]
-    packet.add_escaped(f"{_SQL.insert_attempts} {','.join(rows)}")
-
-
-def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tuple[Any, ...]) -> str:
-    offset, attempt, outcome, ran_ms, error = what
-    names = "(%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)"
-    values = {"group_id": claim.group_id, "partition": claim.partition, "offset": offset, "attempt": attempt}
-    return packet.session.mogrify(
-        names, values | {"outcome": outcome, "ran_ms": ran_ms, "client_id": client_id, "error": error}
-    )
-
-
-def _storable(text: str) -> str:
-    """The end of an error's text, where a traceback says what happened; half a surrogate pair has no UTF-8 form."""
-    return text[-_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
-
-
-def add_failures(
-    packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
-) -> None:
-    """Append what becomes of failed messages: their attempts, their next try or their dead letter."""
-    if not failures:
-        return
-    attempts = [
-        _attempt_row(
-            packet,
-            claim,
-            client_id,
-            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), _storable(f.error)),
-        )
-        for f in failures
-    ]
-    packet.add_escaped(f"{_SQL.insert_attempts} {','.join(attempts)}")
-    _add_retries(packet, claim, [f for f in failures if f.retry_in_s is not None])
-    for failure in failures:
-        if failure.dead is not None:
-            where = {
-                "group_id": claim.group_id,
-                "topic_id": topic_id,
-                "partition": claim.partition,
-                "offset": failure.offset,
-            }
-            why = {
-                "attempt": failure.attempt,
-                "reason": _storable(failure.dead),
-                "error": _storable(failure.error),
-            }
-            packet.add(_SQL.bury, where | why)
-    ended = [f.offset for f in failures if f.retry_in_s is None]
-    if ended and claim.source is ClaimSource.RETRY:
-        packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
-
-
-def _add_retries(packet: Packet, claim: Claim, failures: Sequence[Failure]) -> None:
-    if not failures:
-        return
-    shape = "(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s)"
-    where = {"group_id": claim.group_id, "partition": claim.partition}
-    rows = [
-        packet.session.mogrify(
-            shape,
-            where
-            | {
-                "offset": f.offset,
-                "attempt": f.attempt,
-                "delay_s": f.retry_in_s,
-                "error": _storable(f.error),
-            },
-        )
-        for f in sorted(failures, key=lambda f: f.offset)
-    ]
-    packet.add_escaped(f"{_SQL.upsert_retries} {','.join(rows)} {_SQL.upsert_retries_end}")
-
-
-# -- giving back -------------------------------------------------------------------------------------------------------
-
-
-def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NONE) -> None:
-    """Keep a claim only up to ``last`` and return the rest, which was not started, with no attempt charged.
-
-    Args:
-        progress: recorded in the same transaction; it may finish the claim.
-        care: how carefully the rest is to be run, at least.
-
-    Raises:
-        FenceLost: the claim is somebody else's by now; nothing was kept.
-    """
-    claim = progress.claim
-
-    def attempt() -> None:
-        packet = session.packet()
-        packet.begin()
-        if last < claim.lo and claim.source is ClaimSource.STREAM:
-            packet.add(_SQL.release_claim, _fence(claim) | {"care": int(max(claim.care, care))})
-            packet.assert_one_matched()
-            packet.commit()
-            _send_fenced(packet)
-            return
-        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
-        packet.assert_one_matched()
-        if claim.source is ClaimSource.RETRY:
-            packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
-        elif last < claim.hi:
-            rest = {
-                "lo": last + 1,
-                "hi": claim.hi,
-                "claim_id": new_claim_id(),
-                "care": int(max(claim.care, care)),
-            }
-            packet.add(_SQL.add_waiting, _fence(claim) | rest)
-        add_flush(packet, progress)
-        packet.commit()
-        _send_fenced(packet)
-
-    try:
-        session.again_on_conflict(attempt)
-    except FenceLost:
-        # An earlier try may have been committed though its answer was lost: to return the rest again would double it.
-        ends = session.rows(_SQL.get_end, _fence(claim))
-        if last == claim.hi or not ends or ends[0][0] != last:
-            raise
-        flush(session, progress)
-
-
-# -- taking ------------------------------------------------------------------------------------------------------------
-
-
 def take_range(
     session: Session, taker: Taker, partition: int, before: Flush | None = None, *, wait: bool = False
 ) -> Claim | Miss:
@@ -368,7 +137,7 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
         packet.commit()
         packet.add(_SQL.get_claimed)
         packet.add(_SQL.read_bodies, taker.args)
-        results = _send_fenced(packet)
+        results = send_fenced(packet)
         partition, lo, hi, care, now = results[-2].rows[0]
         if hi is None or lo is None:
             return Miss.BUSY if lo is None else Miss.EMPTY
@@ -419,7 +188,7 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
         packet.commit()
         packet.add(_SQL.get_retry_claim, taker.args)
         packet.add(_SQL.read_retry_bodies, taker.args)
-        results = _send_fenced(packet)
+        results = send_fenced(packet)
         if not results[-2].rows:
             return Miss.EMPTY
         claim = _claim(taker, results[-2].rows[0], ClaimSource.RETRY)

@@ -21,7 +21,7 @@ from emsworker.core.errors import TimeLimitExceeded
 from emsworker.core.ids import new_claim_id
 from emsworker.core.ladder import Dead, Ladder, RetryIn
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Outcome
-from emsworker.store.claims import add_failures
+from emsworker.store.progress import add_failures
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 

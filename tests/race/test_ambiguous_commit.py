@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.store import claims
+from emsworker.store import claims, progress
 from emsworker.store.database import Database
 from emsworker.store.errors import ConnectionLost
 from tests.support.proxy import Cut, proxied
@@ -84,7 +84,7 @@ def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> N
             assert claim
             proxy.arm(b"UPDATE ems_claim", cut)
             with pytest.raises(ConnectionLost):
-                claims.flush(session, flush_of(claim, topic, 4, failures=[failed(2)]))
+                progress.flush(session, flush_of(claim, topic, 4, failures=[failed(2)]))
         assert proxy.cuts == 1
     landed = cut is Cut.AFTER
     if landed:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import FenceLost
-from emsworker.store import claims, clients
+from emsworker.store import claims, clients, progress
 from emsworker.store.messages import close_hole
 from emsworker.store.recovery import recover
 from tests.support.streams import Stream, failed, flush_of, in_threads
@@ -35,7 +35,7 @@ def test_r2_a_held_cursor_is_skipped_or_waited_for(stream: Stream) -> None:
 
 def test_a_claim_that_another_adopts_just_now_is_skipped(stream: Stream) -> None:
     topic, group, me, claim = claimed(stream)
-    claims.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
+    progress.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_claim WHERE state = 'waiting' FOR UPDATE")
         assert not claims.take_waiting(stream.session, stream.taker(topic, group, me))
@@ -55,7 +55,7 @@ def test_recovery_does_not_wait_for_an_owner_that_is_finishing(stream: Stream) -
     assert stream.recover() == []
     assert stream.claims(group)[0][:4] == (1, 4, 4, "done")
     with pytest.raises(FenceLost):
-        claims.flush(stream.session, flush_of(claim, topic, 4))
+        progress.flush(stream.session, flush_of(claim, topic, 4))
 
 
 def test_r6_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: Stream) -> None:
@@ -65,7 +65,7 @@ def test_r6_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: S
     def finish() -> None:
         with stream.new_session() as session:
             try:
-                claims.flush(session, flush_of(claim, topic, 4))
+                progress.flush(session, flush_of(claim, topic, 4))
             except FenceLost as error:
                 lost.append(error)
 
@@ -102,7 +102,7 @@ def test_two_recoveries_at_once_recover_each_claim_once(stream: Stream) -> None:
 
 def test_due_retries_are_shared_out_without_doubles(stream: Stream) -> None:
     topic, group, _, claim = claimed(stream)
-    claims.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(n) for n in range(1, 5)]))
+    progress.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(n) for n in range(1, 5)]))
     stream.make_due()
     ids = [stream.client() for _ in range(4)]
 

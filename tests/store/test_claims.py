@@ -10,7 +10,7 @@ import pytest
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, ClaimSource, Group, Topic
-from emsworker.store import claims, topics
+from emsworker.store import claims, progress, topics
 from emsworker.store.claims import Taker, Work
 from emsworker.store.database import Database
 from tests.support.streams import Stream, failed, flush_of, offsets
@@ -98,9 +98,9 @@ def test_groups_are_independent_and_may_begin_at_the_end(stream: Stream) -> None
 def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     topic, group, me = filled(stream, 5)
     claim = stream.take(topic, group, me, batch=2)
-    claims.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
+    progress.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
     rest = stream.take(topic, group, me, batch=1)
-    claims.give_back(stream.session, flush_of(rest, topic, 2, finished=False), 2)
+    progress.give_back(stream.session, flush_of(rest, topic, 2, finished=False), 2)
     assert claims.find_work(stream.session, [group.id])[group.id] == Work(True, True, (0,))
     gone = stream.client()
     stream.expire(gone)
@@ -119,8 +119,8 @@ def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> 
     second, idle = stream.group(topic, "second"), stream.group(topic, "idle")
     for group in (first, second):
         claim = stream.take(topic, group, me)
-        claims.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
-        claims.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
+        progress.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
+        progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
     ids = [first.id, second.id, idle.id]
     assert claims.find_work(stream.session, ids) == {
         first.id: Work(True, True),
@@ -138,16 +138,16 @@ def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> N
     stream.expire(me)
     assert len(stream.recover()) == 1
     back = stream.client()
-    progress = flush_of(claim, topic, 4, failures=[failed(2), failed(3, dead="gone")])
+    so_far = flush_of(claim, topic, 4, failures=[failed(2), failed(3, dead="gone")])
     with pytest.raises(FenceLost):
-        claims.flush(stream.session, progress)
+        progress.flush(stream.session, so_far)
     for take in (claims.take_waiting, claims.take_retries):
         with pytest.raises(FenceLost):
-            take(stream.session, stream.taker(topic, group, back), progress)
+            take(stream.session, stream.taker(topic, group, back), so_far)
     with pytest.raises(FenceLost):
-        claims.take_range(stream.session, stream.taker(topic, group, back), 0, progress)
+        claims.take_range(stream.session, stream.taker(topic, group, back), 0, so_far)
     with pytest.raises(FenceLost):
-        claims.give_back(stream.session, progress, 2)
+        progress.give_back(stream.session, so_far, 2)
     assert stream.cursor(group) == 5, "the zombie's next claim is rolled back too"
     assert stream.claims(group) == [(1, 4, 0, "waiting", None, 1)]
     for table in ("ems_retry", "ems_dead", "ems_attempt"):
@@ -155,8 +155,8 @@ def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> N
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, back))
     assert adopted
     with pytest.raises(FenceLost):
-        claims.flush(stream.session, progress)
-    claims.flush(stream.session, flush_of(adopted, topic, 4))
+        progress.flush(stream.session, so_far)
+    progress.flush(stream.session, flush_of(adopted, topic, 4))
 
 
 def test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence(stream: Stream) -> None:
@@ -167,30 +167,30 @@ def test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence(stream: Str
     stream.session.begin()
     stream.session.execute("INSERT INTO ems_leader VALUES ('effect', 'h', NOW(6))")
     with pytest.raises(FenceLost):
-        claims.commit_with(stream.session, flush_of(claim, topic, 2))
+        progress.commit_with(stream.session, flush_of(claim, topic, 2))
     assert stream.rows("SELECT * FROM ems_leader") == []
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
     assert adopted
     stream.session.begin()
     stream.session.execute("INSERT INTO ems_leader VALUES ('effect', 'h', NOW(6))")
-    claims.commit_with(stream.session, flush_of(adopted, topic, 2))
+    progress.commit_with(stream.session, flush_of(adopted, topic, 2))
     assert len(stream.rows("SELECT * FROM ems_leader")) == 1
 
 
 def test_r6_an_acknowledged_claim_cannot_be_acknowledged_again(stream: Stream) -> None:
     topic, group, me = filled(stream, 2)
     claim = stream.take(topic, group, me)
-    progress = flush_of(claim, topic, 2, failures=[failed(1)])
-    claims.flush(stream.session, progress)
+    so_far = flush_of(claim, topic, 2, failures=[failed(1)])
+    progress.flush(stream.session, so_far)
     with pytest.raises(FenceLost):
-        claims.flush(stream.session, progress)
+        progress.flush(stream.session, so_far)
     assert stream.retries(group) == [(1, 1, False, 0)]
 
 
 def test_give_back_of_a_claim_that_was_not_started(stream: Stream) -> None:
     topic, group, me = filled(stream, 5)
     claim = stream.take(topic, group, me)
-    claims.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
+    progress.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
     assert stream.claims(group) == [(1, 5, 0, "waiting", None, 0)]
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
     assert adopted
@@ -201,14 +201,14 @@ def test_give_back_of_a_claim_that_was_not_started(stream: Stream) -> None:
 def test_give_back_of_what_was_not_started(stream: Stream) -> None:
     topic, group, me = filled(stream, 5)
     claim = stream.take(topic, group, me)
-    claims.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, Care.ALONE)
+    progress.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, Care.ALONE)
     assert stream.claims(group) == [(1, 3, 2, "start", me, 0), (4, 5, 3, "waiting", None, 2)]
     claim.hi = 3
-    claims.flush(stream.session, flush_of(claim, topic, 3))
+    progress.flush(stream.session, flush_of(claim, topic, 3))
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
     assert adopted
     assert (offsets(adopted), adopted.care) == ([4], Care.ALONE)
-    claims.give_back(stream.session, flush_of(adopted, topic, 4, finished=True), 4)
+    progress.give_back(stream.session, flush_of(adopted, topic, 4, finished=True), 4)
     assert [row[:4] for row in stream.claims(group)] == [(1, 3, 3, "done"), (4, 4, 4, "done"), (5, 5, 4, "waiting")]
     assert stream.rows("SELECT * FROM ems_attempt") == []
 
@@ -217,7 +217,7 @@ def with_retries(stream: Stream, count: int) -> tuple[Topic, Group, str]:
     """Messages 1..count, each failed once and due."""
     topic, group, me = filled(stream, count)
     claim = stream.take(topic, group, me)
-    claims.flush(stream.session, flush_of(claim, topic, count, failures=[failed(n) for n in range(1, count + 1)]))
+    progress.flush(stream.session, flush_of(claim, topic, count, failures=[failed(n) for n in range(1, count + 1)]))
     stream.make_due()
     return topic, group, me
 
@@ -229,16 +229,16 @@ def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
     assert claim.source is ClaimSource.RETRY
     assert [(m.offset, m.attempt, m.body) for m in claim.messages] == [(n, 2, n) for n in range(1, 6)]
     assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
-    progress = flush_of(claim, topic, 2, done_offsets=[(1, 2)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
-    claims.flush(stream.session, progress)
+    so_far = flush_of(claim, topic, 2, done_offsets=[(1, 2)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
+    progress.flush(stream.session, so_far)
     assert stream.retries(group) == [(2, 2, False, 0), (3, 1, True, 0), (4, 1, True, 0), (5, 1, True, 0)]
-    claims.give_back(stream.session, flush_of(claim, topic, 3, finished=True, done_offsets=[(3, 2)]), 3)
+    progress.give_back(stream.session, flush_of(claim, topic, 3, finished=True, done_offsets=[(3, 2)]), 3)
     assert stream.retries(group) == [(2, 2, False, 0), (4, 1, False, 0), (5, 1, False, 0)]
     assert [row[3] for row in stream.claims(group)] == ["done"], "a claim of retries leaves no row"
     again = claims.take_retries(stream.session, stream.taker(topic, group, me, batch=1))
     assert again
     assert len(again.messages) == 1
-    claims.give_back(stream.session, flush_of(again, topic, again.lo - 1, finished=True), again.lo - 1)
+    progress.give_back(stream.session, flush_of(again, topic, again.lo - 1, finished=True), again.lo - 1)
     assert [row[2] for row in stream.retries(group)] == [False] * 3
     outcomes = stream.rows("SELECT `offset`, attempt, outcome FROM ems_attempt WHERE attempt = 2 ORDER BY 1")
     assert outcomes == [(1, 2, "done"), (2, 2, "failed"), (3, 2, "done")]
@@ -249,7 +249,7 @@ def test_r7_a_dead_letter_carries_its_own_body_and_the_last_error(stream: Stream
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert claim
     end = dataclasses.replace(failed(1, attempt=2, dead="used up"), error="x" * 9000 + "ValueError: the end \ud800")
-    claims.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2)]))
+    progress.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2)]))
     stream.rows("DELETE FROM ems_message")
     found = stream.rows("SELECT `offset`, body, attempts, reason, error, uid IS NULL FROM ems_dead")
     assert [row[:4] for row in found] == [(1, b"1", 2, "used up")]
@@ -262,7 +262,7 @@ def test_r9_retries_of_one_group_do_not_touch_another(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 3)
     other = stream.group(topic, "other")
     claim = stream.take(topic, other, me)
-    claims.flush(stream.session, flush_of(claim, topic, 3))
+    progress.flush(stream.session, flush_of(claim, topic, 3))
     assert not claims.take_retries(stream.session, stream.taker(topic, other, me))
     assert len(stream.retries(group)) == 3
     assert stream.retries(other) == []
@@ -271,7 +271,7 @@ def test_r9_retries_of_one_group_do_not_touch_another(stream: Stream) -> None:
 def test_retries_that_are_not_due_wait(stream: Stream) -> None:
     topic, group, me = filled(stream, 1)
     claim = stream.take(topic, group, me)
-    claims.flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, retry_in_s=30.5)]))
+    progress.flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, retry_in_s=30.5)]))
     assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert claims.find_work(stream.session, [group.id]) == {}
     due_in = stream.value("SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1e6 FROM ems_retry")

@@ -11,7 +11,7 @@ import pytest
 from emsworker import Ems
 from emsworker.core.model import Group, Topic
 from emsworker.offsets.redis import RedisAllocator
-from emsworker.store import claims
+from emsworker.store import claims, progress
 from emsworker.store.messages import Placement, close_hole
 from emsworker.store.session import Session
 from tests.support.streams import Stream, flush_of, wait_until
@@ -86,7 +86,7 @@ class Reader(threading.Thread):
         if not claim:
             return False
         self.seen += [message.body for message in claim.messages]
-        claims.flush(session, flush_of(claim, self.topic, claim.hi))
+        progress.flush(session, flush_of(claim, self.topic, claim.hi))
         return True
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Group, Outcome, Topic
-from emsworker.store import claims, clients
+from emsworker.store import claims, clients, progress
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 
@@ -23,7 +23,7 @@ def with_retries(stream: Stream, count: int) -> tuple[Topic, Group, str]:
     """Messages 1..count, each failed once and due."""
     topic, group, me = filled(stream, count)
     claim = stream.take(topic, group, me)
-    claims.flush(stream.session, flush_of(claim, topic, count, failures=[failed(n) for n in range(1, count + 1)]))
+    progress.flush(stream.session, flush_of(claim, topic, count, failures=[failed(n) for n in range(1, count + 1)]))
     stream.make_due()
     return topic, group, me
 
@@ -35,7 +35,7 @@ def _run_out(stream: Stream, claim_sql: str) -> None:
 def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream: Stream) -> None:
     topic, group, me = filled(stream, 6)
     claim = stream.take(topic, group, me)
-    claims.flush(stream.session, flush_of(claim, topic, 2))
+    progress.flush(stream.session, flush_of(claim, topic, 2))
     assert stream.recover() == []
     stream.expire(me)
     assert [(one.charged, one.outcome, one.client_id) for one in stream.recover()] == [(None, Outcome.ORPHANED, me)]
@@ -44,14 +44,14 @@ def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream:
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, second))
     assert adopted
     assert (adopted.care, adopted.done_to, offsets(adopted)) == (Care.FEW, 2, [3, 4, 5, 6])
-    claims.flush(stream.session, flush_of(adopted, topic, 3))
+    progress.flush(stream.session, flush_of(adopted, topic, 3))
     stream.expire(second)
     assert [one.charged for one in stream.recover()] == [None]
     assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (4, 6, 3, "waiting")]
     third = stream.client()
     alone = claims.take_waiting(stream.session, stream.taker(topic, group, third))
     assert (alone.care, offsets(alone)) == (Care.ALONE, [4])
-    claims.flush(stream.session, flush_of(alone, topic, 3, running=4))
+    progress.flush(stream.session, flush_of(alone, topic, 3, running=4))
     stream.expire(third)
     assert [one.charged for one in stream.recover()] == [4]
     assert stream.retries(group) == [(4, 1, False, 2)]
@@ -80,7 +80,7 @@ def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None
     assert stream.claims(group) == [(3, 5, 2, "waiting", None, 0)]
     assert stream.rows("SELECT `offset`, outcome FROM ems_attempt") == [(2, "timeout")]
     with pytest.raises(FenceLost):
-        claims.flush(stream.session, flush_of(claim, topic, 5))
+        progress.flush(stream.session, flush_of(claim, topic, 5))
 
 
 def test_r7_a_poison_that_is_charged_too_often_dies(stream: Stream) -> None:
@@ -97,7 +97,7 @@ def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 3)
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert claim
-    claims.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2)]))
+    progress.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2)]))
     stream.expire(me)
     assert [one.charged for one in stream.recover()] == [None]
     assert stream.retries(group) == [(2, 1, False, 2), (3, 1, False, 2)]
@@ -106,7 +106,7 @@ def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     assert alone
     assert (alone.care, len(alone.messages)) == (Care.ALONE, 1), "a retry under suspicion is taken alone"
     suspect = alone.messages[0].offset
-    claims.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
+    progress.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
     stream.expire(second)
     assert [one.charged for one in stream.recover()] == [suspect]
     assert [row[:2] for row in stream.retries(group) if row[0] == suspect] == [(suspect, 2)]
@@ -167,6 +167,6 @@ def test_trap_9_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> 
     claim = stream.take(topic, group, me)
     assert [message.body for message in claim.messages] == bodies
     nasty = [dataclasses.replace(failed(n), error=str(bodies[n - 1])) for n in (1, 2, 3, 4)]
-    claims.flush(stream.session, flush_of(claim, topic, 4, failures=nasty))
+    progress.flush(stream.session, flush_of(claim, topic, 4, failures=nasty))
     found = [row[0] for row in stream.rows("SELECT last_error FROM ems_retry ORDER BY `offset`")]
     assert found == [str(body) for body in bodies]

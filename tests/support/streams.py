@@ -15,8 +15,9 @@ from emsworker import Ems
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
 from emsworker.store import claims, clients, recovery, topics
-from emsworker.store.claims import Flush, Taker
+from emsworker.store.claims import Taker
 from emsworker.store.database import Database
+from emsworker.store.progress import Flush
 from emsworker.store.schema import migrate
 from emsworker.store.session import Session
 from tests.support.servers import connect

@@ -1,0 +1,58 @@
+-- name: move_watermark
+-- Finish as the owner: a zombie's update matches no row, and its transaction rolls back. So does one that was made
+-- before another whose answer was lost: it would move the watermark back, and a transactional effect would be repeated.
+UPDATE ems_claim SET done_to = %(done_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
+  deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start' AND (%(was)s IS NULL OR done_to = %(was)s)
+
+-- name: end_retry_claim
+-- A claim of retries leaves no log row: ems_attempt tells what became of each message.
+DELETE FROM ems_claim
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: cut_claim
+-- The owner gives back what it has not started; only once, though its first answer may have been lost.
+UPDATE ems_claim SET hi = %(hi)s, progress_at = NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start' AND hi = %(was_hi)s
+
+-- name: get_end
+-- Where a claim ends and how far it has come by now, if it is still its owner's.
+SELECT hi, done_to FROM ems_claim
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: release_claim
+-- Nothing of it was started: it waits for another owner as it is.
+UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, care = %(care)s, progress_at = NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+AND client_id = %(client_id)s AND state = 'start'
+
+-- name: add_waiting
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
+
+-- name: release_retries
+-- Retries that were claimed and not started go back as they were.
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` > %(after)s
+
+-- name: finish_retries
+DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+
+-- name: upsert_retries
+-- Its rows and end are appended: a first failure writes the row, a later one moves it up the ladder.
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error) VALUES
+
+-- name: upsert_retries_end
+ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL
+
+-- name: insert_attempts
+INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES
+
+-- name: bury
+-- The dead letter carries its own copy of the body, made inside the server.
+INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, uid, `key`, tag, headers, body, born_at, producer_id, dead_at, attempts, reason, error)
+SELECT %(group_id)s, m.`partition`, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at, m.producer_id, NOW(6), %(attempt)s, %(reason)s, %(error)s
+FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
