@@ -106,8 +106,8 @@ def take_range(
     def add(packet: Packet) -> None:
         packet.add(_SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip, args)
         packet.add(_SQL.find_range, args)
+        packet.add(_SQL.check_lease, args)
         packet.add(_SQL.insert_claim, args)
-        packet.add(_SQL.keep_if_claimed)
         packet.add(_SQL.move_cursor, args)
 
     return _take(session, taker, before, add)
@@ -123,8 +123,8 @@ def take_waiting(session: Session, taker: Taker, before: Flush | None = None) ->
     def add(packet: Packet) -> None:
         packet.add(_SQL.find_waiting, taker.args)
         packet.add(_SQL.cut_waiting, taker.args)
+        packet.add(_SQL.check_lease, taker.args)
         packet.add(_SQL.adopt_waiting, taker.args)
-        packet.add(_SQL.keep_if_claimed)
         packet.add(_SQL.add_rest, taker.args | {"rest_id": new_claim_id()})
 
     return _take(session, taker, before, add)

@@ -19,16 +19,17 @@ SELECT MAX(r.`offset`) INTO @ems_hi FROM (
     WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= @ems_lo ORDER BY `offset` LIMIT %(batch)s) m
 ) r WHERE r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
 
+-- name: check_lease
+-- Only a client whose lease is good takes anything, so that no claim is born orphaned. What follows in the packet hangs on
+-- this one variable, never on ROW_COUNT(): once its client has died MySQL answers -1 to that and goes on to the COMMIT,
+-- and a claim would stand whose cursor had not moved.
+SET @ems_hi = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6)), @ems_hi, NULL)
+
 -- name: insert_claim
--- Only for a client whose lease is good, so that no claim is born orphaned.
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
 SELECT %(group_id)s, %(partition)s, @ems_lo, %(claim_id)s, @ems_hi, @ems_lo - 1, 'start', 'stream', 0, %(client_id)s, NOW(6), NOW(6),
   NOW(6) + INTERVAL %(timeout_s)s SECOND
-FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6) AND @ems_hi IS NOT NULL
-
--- name: keep_if_claimed
--- The rest of the packet acts on a claim only if the statement before made one.
-SET @ems_hi = IF(ROW_COUNT() = 1, @ems_hi, NULL)
+FROM DUAL WHERE @ems_hi IS NOT NULL
 
 -- name: move_cursor
 UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL
@@ -47,11 +48,10 @@ SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiti
 FROM DUAL WHERE @ems_hi < @ems_end
 
 -- name: adopt_waiting
--- A new token for a new tenure, and again only for a client whose lease is good.
+-- A new token for a new tenure; the row is locked, so it is as it was found.
 UPDATE ems_claim SET claim_id = %(claim_id)s, hi = @ems_hi, state = 'start', client_id = %(client_id)s, claimed_at = NOW(6), progress_at = NOW(6),
   deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
-WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND state = 'waiting'
-AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
+WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND @ems_hi IS NOT NULL
 
 -- name: find_due_retry
 SELECT `partition`, `offset`, care INTO @ems_p, @ems_old, @ems_care FROM ems_retry FORCE INDEX (due)

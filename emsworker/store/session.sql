@@ -17,5 +17,6 @@ ROLLBACK
 
 -- name: assert_one_matched
 -- Ends the packet with error 1242 (two rows in a scalar subquery) unless the statement before matched one row:
--- the fence of every ending statement, without a round trip and without holding locks while the client thinks.
+-- the fence of every ending statement, without a round trip and without holding locks while the client thinks. When its
+-- client has died meanwhile MySQL may say -1 instead of 1: then the packet ends too, and all is rolled back.
 SET @ems_one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE ROW_COUNT() <> 1)

@@ -34,6 +34,16 @@ WATERMARK_S, COMMITS = 0.1, 5
 SETTINGS: dict[str, Any] = {"lease_s": 6, "renew_s": 1, "lease_margin_s": 1, "ladder": "300ms"}
 
 
+# The log of a group is a partition of what it has claimed: each offset is in one claim only.
+OVERLAPPING = """
+SELECT a.group_id, a.`partition`, a.lo, a.hi, a.done_to, a.care, a.client_id, a.claimed_at, a.progress_at,
+  b.lo, b.hi, b.done_to, b.care, b.client_id, b.claimed_at, b.progress_at
+FROM ems_claim a JOIN ems_claim b ON b.group_id = a.group_id AND b.`partition` = a.`partition`
+  AND (b.lo, b.claim_id) > (a.lo, a.claim_id) AND b.lo <= a.hi
+WHERE a.source = 'stream' AND b.source = 'stream'
+"""
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished run of a handler, by monotonic time."""
@@ -164,6 +174,7 @@ def test_nothing_is_lost_and_little_is_repeated_while_workers_are_killed(stream:
         assert {run.message for run in runs if run.group == group} == sent
     effects = stream.rows("SELECT uid FROM cash")
     assert sorted(row[0] for row in effects) == sorted(uid for _, uid in sent), "exactly once"
+    assert stream.rows(OVERLAPPING) == [], "no offset was in two claims"
     plain = [run for run in runs if run.group != "cash"]
     bound_s = WATERMARK_S * 1.5 + COMMITS * probe.worst_s
     repeated, worst_s, wrong = _unowed_repetitions(plain, killer.killed, bound_s)

@@ -306,7 +306,7 @@ def test_w4_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -
     app.send("t", 0)
     producer = app.producer
     message = NewMessage(new_uid(), None, None, b"", b"never")
-    ticket = _Ticket([_Entry(app.catalog.topic("t"), message, escape_message(message))])
+    ticket = _Ticket([_Entry(app.catalog.topic("t"), message, escape_message(message, "me"))])
     ticket.turn = _CtrlC()  # type: ignore[assignment]
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_partition FOR UPDATE")
