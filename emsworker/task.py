@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask
-from emsworker.core.ladder import Ladder
+from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
+from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
 
 if TYPE_CHECKING:
@@ -73,6 +73,15 @@ class HandlerOptions:
         if self.ladder is None and self.max_attempts is None:
             return group
         return Ladder.parse(self.ladder or group.delays_s, self.max_attempts or group.max_attempts, group.jitter)
+
+    def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
+        """What becomes of a message whose run ended in ``error``; what a handler asked for by name is always done."""
+        asked_for = isinstance(error, (Retry, Reject, Ignore))
+        if self.on_error == "dead" and not asked_for:
+            return Dead(f"{type(error).__name__}: {error}")
+        if self.on_error == "ignore" and not asked_for:
+            return Done()
+        return self.ladder_over(group).next(attempt, error)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.ids import uid_text
+from emsworker.core.ladder import Dead, Decision, RetryIn
 
 TASK_HEADER, EXPIRES_HEADER = "ems-task", "ems-expires"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
@@ -248,3 +249,13 @@ class Failure:
     retry_in_s: float | None
     dead: str | None
     ran_s: float
+
+    @classmethod
+    def decided(
+        cls, offset: int, attempt: int, outcome: Outcome, error: str, decision: Decision, ran_s: float
+    ) -> Failure:
+        """What a decision of the ladder means for a message."""
+        retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
+        return cls(
+            offset, attempt, outcome, error, retry_in_s, decision.reason if isinstance(decision, Dead) else None, ran_s
+        )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
-from emsworker.core.ladder import Dead, Ladder, RetryIn
+from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Outcome
 from emsworker.runtime.limits import send_soft_limit
 from emsworker.runtime.runnable import Runnable
@@ -107,16 +107,8 @@ class Completer(Runnable):
 
     def _timeout(self, work: Work, message: Message, ran_s: float) -> Failure:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {work.time_limit_s:g} s")
-        decision = work.options.ladder_over(self._ladder_of(work.claim.group_id)).next(message.attempt, error)
-        return Failure(
-            message.offset,
-            message.attempt,
-            Outcome.TIMEOUT,
-            str(error),
-            retry_in_s=decision.delay_s if isinstance(decision, RetryIn) else None,
-            dead=decision.reason if isinstance(decision, Dead) else None,
-            ran_s=ran_s,
-        )
+        decision = work.options.decide(self._ladder_of(work.claim.group_id), message.attempt, error)
+        return Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
 
     def give_everything_back(self) -> None:
         """The process is about to die with its handlers running: return all claims, running messages included."""

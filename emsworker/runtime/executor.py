@@ -260,26 +260,12 @@ class Executor:
         self._tell(message, failure, error, ran_s)
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
-        decision = self._decide(message, error, options)
-        failure = Failure(
-            message.offset,
-            message.attempt,
-            _outcome(error, decision),
-            describe(error),
-            retry_in_s=decision.delay_s if isinstance(decision, RetryIn) else None,
-            dead=decision.reason if isinstance(decision, Dead) else None,
-            ran_s=ran_s,
-        )
+        decision = options.decide(self._ladder, message.attempt, error)
+        outcome = _outcome(error, decision)
+        failure = Failure.decided(message.offset, message.attempt, outcome, describe(error), decision, ran_s)
         level = logging.INFO if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED) else logging.WARNING
         log.log(level, "%r in group %s: %s -> %s", message, self._route.group, redact(repr(error)), decision)
         return failure
-
-    def _decide(self, message: Message, error: BaseException, options: HandlerOptions) -> Decision:
-        if options.on_error == "dead" and not isinstance(error, Ignore):
-            return Dead(f"{type(error).__name__}: {error}")
-        if options.on_error == "ignore":
-            error = Ignore()
-        return options.ladder_over(self._ladder).next(message.attempt, error)
 
 
 class _LostHere(BaseException):

@@ -13,17 +13,21 @@ crash at any line leaves the claim as it was.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.errors import TimeLimitExceeded
 from emsworker.core.ids import new_claim_id
-from emsworker.core.ladder import Dead, Ladder, RetryIn
+from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Outcome
+from emsworker.store.errors import ConnectionLost
 from emsworker.store.progress import add_failures
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
+
+log = logging.getLogger(__name__)
 
 _SQL = Statements("recovery")
 
@@ -45,8 +49,14 @@ def recover(session: Session, jitter: float) -> list[Recovered]:
     Args:
         jitter: by up to which share the delay of a charged message is lengthened.
     """
-    found = session.rows(_SQL.find_lost)
-    recovered = [session.transaction(_recover_one(row[:5], jitter)) for row in found]
+    recovered = []
+    for row in session.rows(_SQL.find_lost):
+        try:
+            recovered.append(session.transaction(_recover_one(row[:5], jitter)))
+        except ConnectionLost:
+            raise
+        except Exception:  # one claim that cannot be recovered must not keep the others waiting
+            log.exception("cannot recover the claim %s (group, topic, partition, first offset, id)", row[:5])
     return [one for one in recovered if one is not None]
 
 
@@ -116,15 +126,7 @@ def _charge(
         "ran past the group's timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
     )
     decision = Ladder.parse(text, max_attempts, jitter).next(attempt, error)
-    failure = Failure(
-        offset,
-        attempt,
-        outcome,
-        str(error),
-        retry_in_s=decision.delay_s if isinstance(decision, RetryIn) else None,
-        dead=decision.reason if isinstance(decision, Dead) else None,
-        ran_s=0.0,
-    )
+    failure = Failure.decided(offset, attempt, outcome, str(error), decision, ran_s=0.0)
     packet = session.packet()
     add_failures(packet, claim, where["topic_id"], [failure], claim.client_id)
     if outcome is Outcome.ORPHANED:
