@@ -49,13 +49,6 @@ def list_(as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option(
-    "--kind",
-    type=click.Choice(["cluster", "broadcast"]),
-    default="cluster",
-    show_default=True,
-    help="Who gets a message: one client of each group, or every client.",
-)
 @click.option("--partitions", type=int, default=1, show_default=True, help="Messages with one key share a partition.")
 @click.option("--rule", type=_RULES, default="rw", show_default=True, help="Whether it may be read and written.")
 @click.option("--max-message-bytes", type=int, default=4 << 20, show_default=True, help="Larger bodies are refused.")
@@ -64,7 +57,7 @@ def list_(as_json: bool) -> None:
     "retention_s",
     metavar="DURATION",
     callback=read_duration,
-    help=f"How long messages are kept: {DURATION}.",
+    help=f"How long messages are to be kept: {DURATION}. Only noted so far; nothing deletes them yet.",
 )
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
 @json_option
@@ -93,7 +86,7 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
     "retention_s",
     metavar="DURATION",
     callback=read_duration,
-    help=f"How long messages are kept: {DURATION}.",
+    help=f"How long messages are to be kept: {DURATION}. Only noted so far; nothing deletes them yet.",
 )
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
 @json_option

@@ -17,7 +17,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.model import Group, Topic, TopicKind, TopicRule
+from emsworker.core.model import Group, Topic, TopicRule
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.database import Database
@@ -65,7 +65,6 @@ class Admin:
         self,
         name: str,
         *,
-        kind: str = TopicKind.CLUSTER,
         partitions: int = 1,
         rule: str = TopicRule.READ_WRITE,
         max_message_bytes: int = 4 << 20,
@@ -85,7 +84,6 @@ class Admin:
             lambda session: store.create_topic(
                 session,
                 name,
-                kind=TopicKind(kind),
                 partitions=partitions,
                 rule=TopicRule(rule),
                 max_message_bytes=max_message_bytes,
