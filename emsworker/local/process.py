@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from emsworker.local.binaries import clean_environment
 from emsworker.local.errors import ServerFailed
@@ -51,13 +52,17 @@ def spawn(argv: Sequence[str], folder: Path, log: Path) -> int:
 def runs_with(pid: int, argument: str) -> bool:
     """Tell whether a process is alive and was started with this very argument.
 
-    A process id is reused after its process has ended, so a number alone proves nothing.
+    A process id is reused after its process has ended, so a number alone proves nothing; but a child of ours keeps
+    its id until we reap it. Its command line proves less: the kernel shows an empty one for a moment after exec
+    (subprocess returns that early), and again while a killed process is torn down.
 
     Args:
         pid: the process id.
         argument: an argument that only our server has.
     """
     reap(pid)
+    if child := _children.get(pid):
+        return argument in cast(Sequence[str], child.args)
     if _PROC.is_dir():
         return argument in _arguments(pid)
     listing = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
@@ -100,19 +105,6 @@ def wait_gone(pid: int, timeout_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-def wait_ended(pid: int, timeout_s: float) -> None:
-    """Wait for a killed child of this process that the kernel still tears down.
-
-    It has no command line any more, so it looks gone, but may still hold its files.
-
-    Args:
-        pid: the process id; any process that is not ending is left alone.
-        timeout_s: how long to wait.
-    """
-    if pid in _children and not any(_arguments(pid)):
-        wait_gone(pid, timeout_s)
 
 
 def _exists(pid: int) -> bool:

@@ -160,8 +160,6 @@ class Server(ABC):
             yield int(content)
 
     def _launch(self, deadline: float) -> None:
-        for pid in self._recorded_pids():
-            process.wait_ended(pid, deadline - time.monotonic())
         self._prepare(deadline - time.monotonic())
         if self._state_file.exists():
             self._remove_socket_folder()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from emsworker.local import Database, LocalStack, Redis, ServerFailed, ServerMissing, binaries, engines, ports
+from emsworker.local import Database, LocalStack, Redis, ServerFailed, ServerMissing, binaries, engines, ports, process
 from emsworker.local.files import ServerState
 from tests.support.servers import TestServers, connect
 
@@ -230,6 +230,24 @@ def test_a_foreign_process_is_never_signalled(tmp_path: Path) -> None:
         assert foreign.poll() is None
         foreign.communicate(b"\n")
     assert foreign.returncode == 0
+
+
+def test_a_server_is_known_from_its_first_moment(tmp_path: Path) -> None:
+    """Right after exec, on a busy machine, the kernel shows an empty command line for a moment."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        unknown = 0
+        for number in range(150):
+            argument = f"600.{number}"
+            pid = process.spawn(["sleep", argument], tmp_path, tmp_path / "log")
+            unknown += not process.runs_with(pid, argument)
+            process.send(pid, signal.SIGKILL)
+            assert process.wait_gone(pid, 10)
+        assert unknown == 0
+    finally:
+        for other in busy:
+            other.kill()
+            other.wait()
 
 
 def test_a_server_of_another_folder_is_never_signalled(redis_server: Redis, tmp_path: Path) -> None:
