@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from emsworker.catalog import Catalog
     from emsworker.offsets import Allocator
     from emsworker.producer import Producer
+    from emsworker.results import AsyncResult, ResultSet
     from emsworker.store.database import Database
 
 Function = Callable[..., Any]
@@ -260,6 +261,21 @@ class Ems:
         if isinstance(when, datetime):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
         return self.database.call(server_now) + timedelta(seconds=when)
+
+    def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
+        """The result of a call of a task that keeps results (``@app.task(result=True)``); asks nobody yet.
+
+        Args:
+            message: what sending the call returned, or its ``id``.
+            group: whose result, if several groups run the task; by default that of the first to end.
+        """
+        return self.results([message], group=group)[0]
+
+    def results(self, messages: Iterable[Receipt | str], *, group: str | None = None) -> ResultSet:
+        """The results of several calls, fetched together; see :meth:`result`."""
+        from emsworker.results import ResultSet
+
+        return ResultSet.of(self, messages, group)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 

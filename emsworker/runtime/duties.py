@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from emsworker.core.config import Settings
+from emsworker.runtime.sweeping import sweep_results
 from emsworker.store import clients, pending, recovery
 from emsworker.store.errors import AssertionBroken
 from emsworker.store.session import Session
@@ -58,4 +59,4 @@ def relay(session: Session, settings: Settings) -> float:
     return pause
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, relay)
+DUTIES: tuple[Duty, ...] = (recover, sweep, relay, sweep_results)

@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import (
@@ -21,12 +22,14 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
+from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import Handler, HandlerOptions, Route
 
@@ -49,6 +52,7 @@ class Executor:
         session: the thread's own; transactional handlers work in it.
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
         turns: of the process, for messages under suspicion.
+        keeper: makes the results of those that are asked for.
     """
 
     def __init__(
@@ -59,8 +63,11 @@ class Executor:
         session: Session,
         may_go_on: Callable[[], bool],
         turns: Turns,
+        keeper: Keeper,
     ) -> None:
         self._route = route
+        self._keeper = keeper
+        self._value: object = None  # what the last handler returned
         self._ladder = ladder
         self._session = session
         self._may_go_on = may_go_on
@@ -143,6 +150,8 @@ class Executor:
                 work.rewind()
                 return self._run_singly(work, messages, handler)
             self._fail(work, messages[0], error, options, ticks() - began)
+        if options.keeps_result and work.heavy:
+            work.write_down(self._session)
         return True
 
     def _run_singly(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
@@ -164,7 +173,9 @@ class Executor:
         else:
             failed = self._call_plainly(work, messages, handler)
             failures = self._failures_of(messages, failed, options, ticks() - began)
-            work.done(messages, failures)
+            rows = self._results(messages, options)
+            self._keeper.put(rows)
+            work.done(messages, failures, self._keeper.for_flush(rows))
         if self._after:
             outcomes = {failure.offset: failure for failure in failures}
             for message in messages:
@@ -174,13 +185,20 @@ class Executor:
         self, work: Work, messages: list[Message], handler: Handler, transaction: Transaction | None = None
     ) -> BatchFailed | None:
         if not handler.options.batch:
-            call_interruptibly(work, lambda: handler.call(messages[0], transaction))
+            self._value = call_interruptibly(work, lambda: handler.call(messages[0], transaction))
             return None
         try:
             call_interruptibly(work, lambda: handler.call_batch(messages, transaction))
         except BatchFailed as failed:
             return failed
         return None
+
+    def _results(self, messages: list[Message], options: HandlerOptions) -> list[ResultRow]:
+        """Of a call that came back: a batch has none."""
+        if not options.keeps_result:
+            return []
+        value, self._value = self._value, None
+        return self._keeper.rows(messages[0], options, value, None, None)
 
     def _tell(self, message: Message, failure: Failure | None, error: BaseException | None, ran_s: float) -> None:
         """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""
@@ -203,7 +221,11 @@ class Executor:
             self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
             failures = self._failures_of(messages, failed, handler.options, ticks() - began)
-            self._own(lambda: work.commit(messages, failures, lambda flush: progress.commit_with(self._session, flush)))
+            rows = self._results(messages, handler.options)
+            kept = self._keeper.for_flush(rows)
+            commit = partial(progress.commit_with, self._session)
+            self._own(lambda: work.commit(messages, failures, commit, kept))
+            self._keeper.put(rows)
             return failures
 
         return self._session.again_on_conflict(attempt)
@@ -256,7 +278,9 @@ class Executor:
 
     def _fail(self, work: Work, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> None:
         failure = self._failure(message, error, options, ran_s)
-        work.done([message], [failure])
+        rows = self._keeper.rows(message, options, None, failure, error)
+        self._keeper.put(rows)
+        work.done([message], [failure], self._keeper.for_flush(rows))
         self._tell(message, failure, error, ran_s)
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
