@@ -25,6 +25,7 @@ _COMMANDS = {
     "clients": ("looking", "List the clients with their leases, and who leads the beat."),
     "trace": ("looking", "Show who sent one message and what became of it in each group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
+    "schedules": ("schedules", "List the schedules of periodic tasks; delete those that nobody declares any more."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),

@@ -16,6 +16,7 @@ from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Pro
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
 from emsworker.middleware import Middleware, hooks
+from emsworker.periodic import Periodic, make_periodic
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
 
@@ -49,6 +50,7 @@ class Ems:
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
+        self.schedules: dict[str, Periodic] = {}
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
         self.on_publish: Callable[[], None] = _nothing
@@ -110,6 +112,39 @@ class Ems:
             return task
 
         return declare if function is None else declare(function)
+
+    def periodic(
+        self,
+        cron: str | None = None,
+        *,
+        every: float | None = None,
+        timezone: str = "UTC",
+        catch_up: str = "last",
+        name: str | None = None,
+        **call: Any,
+    ) -> Callable[[Task], Task]:
+        """Have a task called at set times: ``@app.periodic("*/5 * * * *")`` above ``@app.task``.
+
+        Args:
+            cron: five fields, or six with the seconds first.
+            every: seconds, instead of cron.
+            timezone: of cron, an IANA name.
+            catch_up: of the slots that nobody was there to fire: the ``last``, ``all`` (at most 1000), or ``none``.
+            name: of the schedule, by default the task's; one in a stream.
+            call: ``args``, ``kwargs`` and ``key`` of the call.
+
+        Raises:
+            ConfigError: the time or the zone is wrong, or the name is taken.
+        """
+
+        def declare(task: Task) -> Task:
+            periodic = make_periodic(task, cron, every, timezone, catch_up, name, **call)
+            if periodic.name in self.schedules:
+                raise ConfigError([Problem("schedule", periodic.name, "the name is taken; give this one a name=")])
+            self.schedules[periodic.name] = periodic
+            return task
+
+        return declare
 
     def subscribe(self, topic: str, group: str, **options: Any) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.

@@ -62,6 +62,10 @@ class UnknownMessage(EmsError):
     """No message, or no dead letter, of that id or place is kept."""
 
 
+class UnknownSchedule(EmsError):
+    """There is no schedule of that name."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 

@@ -13,7 +13,7 @@ from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 
-TASK_HEADER, EXPIRES_HEADER = "ems-task", "ems-expires"
+TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER = "ems-task", "ems-expires", "ems-slot"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
 
 

@@ -23,6 +23,7 @@ from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, Unkno
 from emsworker.core.ids import local_ip
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
+from emsworker.periodic import declare_schedules
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.consumer import Consumer, Duty, Shared
 from emsworker.runtime.keeping import Keeper
@@ -139,6 +140,7 @@ class Child:
         completer = Completer(
             database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
         )
+        declare_schedules(app)
         keeper = _keeper(app)
         shared = Shared(database, settings, app.decoder, app.middleware, duties, lease, scout, completer, keeper)
         threads = self._spec.threads or settings.threads

@@ -14,3 +14,21 @@ CREATE TABLE IF NOT EXISTS ems_result (
   PRIMARY KEY (topic_id, uid, group_id),
   KEY expires (expires_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What is to be sent at set times. The beat needs no app: the call is kept here as it was declared.
+
+CREATE TABLE IF NOT EXISTS ems_schedule (
+  name VARCHAR(190) NOT NULL,
+  spec VARCHAR(200) NOT NULL,
+  timezone VARCHAR(64) NOT NULL,
+  catch_up ENUM('last', 'all', 'none') NOT NULL,
+  topic_id INT UNSIGNED NOT NULL,
+  `key` VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  next_at DATETIME(6) NOT NULL,
+  last_at DATETIME(6) NULL,
+  declared_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name),
+  KEY next_at (next_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
