@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from emsworker.core.codec import Decoder, encode_body, encode_headers
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from emsworker.offsets import Allocator
     from emsworker.producer import Producer
     from emsworker.results import AsyncResult, ResultSet
+    from emsworker.standin import StandIn
     from emsworker.store.database import Database
 
 Function = Callable[..., Any]
@@ -51,6 +53,7 @@ class Ems:
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
         self.schedules: dict[str, Periodic] = {}
+        self.stand_in: StandIn | None = None  # instead of a stream, in tests
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
         self.on_publish: Callable[[], None] = _nothing
@@ -112,6 +115,12 @@ class Ems:
             return task
 
         return declare if function is None else declare(function)
+
+    def test(self, **options: Any) -> StandIn:
+        """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
+        # By name: the runtime, which it runs tasks with, stands above the app.
+        made: StandIn = import_module("emsworker.testing").TestApp(self, **options)
+        return made
 
     def periodic(
         self,
@@ -185,7 +194,7 @@ class Ems:
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
         """A handler's options, over the time limits of the app's settings."""
         limits = {name: getattr(self.settings, name) for name in ("soft_time_limit_s", "hard_time_limit_s")}
-        return _checked_options(limits | dict(options))
+        return HandlerOptions.checked(limits | dict(options))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -216,6 +225,7 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
+        self._be_eager()
         _refuse_reserved(options.get("headers"))
         place = self.catalog.topic(topic)
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
@@ -233,6 +243,7 @@ class Ems:
         self, topic: str, body: Any, *, countdown: float | None = None, eta: datetime | None = None, **options: Any
     ) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
+        self._be_eager()
         place = self.catalog.topic(topic)
         outgoing = Outgoing(topic, body, **options)
         message = self._prepare(place, outgoing)
@@ -249,12 +260,18 @@ class Ems:
         from emsworker.store import pending
 
         due_at = None if eta is None else self.server_time(eta)
+        if self.stand_in is not None:
+            return self.stand_in.send_later(topic, message, countdown or 0.0, due_at)
         self.database.call(
             lambda session: pending.insert(
                 session, topic.id, message, self._producer_id, delay_s=countdown or 0.0, due_at=due_at
             )
         )
         return Receipt(uid_text(message.uid), topic.name, None, None)
+
+    def _be_eager(self) -> None:
+        if self.settings.eager and self.stand_in is None:
+            self.test(eager=True).start()
 
     def _tell(self, outgoing: Outgoing, receipt: Receipt) -> None:
         for hook in self._after_publish:
@@ -295,7 +312,8 @@ class Ems:
         """A time, or a number of seconds from the server's now, as a time in UTC."""
         if isinstance(when, datetime):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-        return self.database.call(server_now) + timedelta(seconds=when)
+        now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
+        return now + timedelta(seconds=when)
 
     def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
         """The result of a call of a task that keeps results (``@app.task(result=True)``); asks nobody yet.
@@ -418,16 +436,6 @@ class Ems:
 
 def _nothing() -> None:
     pass
-
-
-def _checked_options(options: Mapping[str, Any]) -> HandlerOptions:
-    unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
-    if unknown:
-        known = ", ".join(HandlerOptions.__dataclass_fields__)
-        raise ConfigError(
-            [Problem(name, repr(options[name]), f"there is no such option; known are {known}") for name in unknown]
-        )
-    return HandlerOptions(**options)
 
 
 def _refuse_reserved(headers: Mapping[str, str] | None) -> None:

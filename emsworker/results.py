@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 PENDING, DONE, FAILED = "pending", "done", "failed"
 _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2
 _JSON = Decoder(("json",))
+
+
+Finder = Callable[[Sequence[bytes]], dict[bytes, ResultRow]]
 
 
 class Backend(Protocol):
@@ -103,25 +106,37 @@ class RedisResults:
             self._redis.delete(*[self._key(uid) for uid in uids])
 
 
+def uids_of(messages: Iterable[Receipt | str]) -> list[bytes]:
+    """The uids of calls that are named by receipts or ids."""
+    return [parse_uid(message.id if isinstance(message, Receipt) else message) for message in messages]
+
+
 class ResultSet(Sequence["AsyncResult"]):
     """The results of several calls, in the order in which they were asked for.
 
     Args:
         uids: of the calls.
         backend: where results are kept.
-        dead: finds those that ended as dead letters.
+        find_buried: finds those that ended as dead letters.
+        patience_s: how long to wait at most, whatever a caller says; ``None`` for no limit.
     """
 
-    def __init__(self, uids: Sequence[bytes], backend: Backend, dead: MysqlResults) -> None:
+    def __init__(
+        self, uids: Sequence[bytes], backend: Backend, find_buried: Finder, patience_s: float | None = None
+    ) -> None:
         self.uids = list(uids)
         self._backend = backend
-        self._dead = dead
+        self._find_buried = find_buried
+        self._patience_s = patience_s
         self._known: dict[bytes, ResultRow] = {}
 
     @classmethod
     def of(cls, app: Ems, messages: Iterable[Receipt | str], group: str | None) -> ResultSet:
         """The results of calls of an app; an id alone is looked for in all topics that the app has tasks on."""
         messages = list(messages)
+        if app.stand_in is not None:
+            results: ResultSet = app.stand_in.results(messages)
+            return results
         topics = {message.topic for message in messages if isinstance(message, Receipt)}
         if not all(isinstance(message, Receipt) for message in messages):
             topics |= {app.settings.topic, *(route.topic for route in app.routes.values())}
@@ -130,8 +145,7 @@ class ResultSet(Sequence["AsyncResult"]):
         if app.settings.result_backend == "redis":
             assert app.settings.redis_url is not None, "checked by Settings"
             backend = RedisResults(app.settings.redis_url, app.stream_id)
-        ids = [parse_uid(message.id if isinstance(message, Receipt) else message) for message in messages]
-        return cls(ids, backend, mysql)
+        return cls(uids_of(messages), backend, mysql.find_buried)
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -149,7 +163,7 @@ class ResultSet(Sequence["AsyncResult"]):
         return AsyncResult(self._part([self.uids[number]]))
 
     def _part(self, uids: Sequence[bytes]) -> ResultSet:
-        part = ResultSet(uids, self._backend, self._dead)
+        part = ResultSet(uids, self._backend, self._find_buried, self._patience_s)
         part._known = self._known  # what one of them has learnt, all know
         return part
 
@@ -160,8 +174,9 @@ class ResultSet(Sequence["AsyncResult"]):
             return
         self._known |= self._backend.find(missing)
         missing = [uid for uid in missing if uid not in self._known]
-        if missing:
-            self._known |= self._dead.find_buried(missing)
+        if missing and (buried := self._find_buried(missing)):
+            # One that ended between the two questions has a result too, which tells more.
+            self._known |= buried | self._backend.find(list(buried))
 
     def row(self, uid: bytes) -> ResultRow | None:
         """What is known of one of them."""
@@ -182,6 +197,8 @@ class ResultSet(Sequence["AsyncResult"]):
         Raises:
             ResultTimeout: they have not.
         """
+        if self._patience_s is not None:
+            timeout = self._patience_s if timeout is None else min(timeout, self._patience_s)
         deadline = None if timeout is None else ticks() + timeout
         pause = _POLL_MIN_S
         while not self.ready:

@@ -74,6 +74,20 @@ class HandlerOptions:
         if problems:
             raise ConfigError(problems)
 
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
+        """Options as a user names them.
+
+        Raises:
+            ConfigError: one is unknown or wrong.
+        """
+        known = cls.__dataclass_fields__
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            mend = f"there is no such option; known are {', '.join(known)}"
+            raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
+        return cls(**options)
+
     @property
     def keeps_result(self) -> bool:
         """Whether somebody asked for results."""

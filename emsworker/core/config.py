@@ -112,6 +112,7 @@ class Settings:
         ("json",), "the serializers that are read; pickle runs code, so name it only if every producer is trusted"
     )
     auto_create: bool = _setting(True, "create topics and groups on first use")
+    eager: bool = _setting(False, "run what is sent at once, in this process and without a server: for tests")
     publishing: bool = _setting(True, "the global switch: off refuses every send of this process")
     max_message_bytes: int = _setting(
         4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)

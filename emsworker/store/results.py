@@ -87,7 +87,7 @@ def find_buried(
     found: dict[bytes, ResultRow] = {}
     for uid, reason, error in session.rows(_SQL.find_buried, args):
         kind, _, text = (error.strip().splitlines() or [reason])[-1].partition(": ")
-        found[uid] = ResultRow(uid, None, kind[:255] or "DeadLetter", text or reason, error)
+        found[uid] = ResultRow(uid, None, kind.rsplit(".", 1)[-1][:255] or "DeadLetter", text or reason, error)
     return found
 
 

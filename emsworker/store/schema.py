@@ -89,6 +89,22 @@ def _apply(session: Session, version: int, script: str) -> None:
     session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
 
 
+def create_database(session: Session, name: str) -> None:
+    """Make an empty database, for a test; ``name`` is of small letters, digits and ``_``."""
+    session.send(_SQL.create_database.format(name=_plain(name)))
+
+
+def drop_database(session: Session, name: str) -> None:
+    """Drop a database with all that is in it."""
+    session.send(_SQL.drop_database.format(name=_plain(name)))
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch("[a-z0-9_]{1,64}", name):  # it is put into a statement
+        raise ValueError(f"{name!r} is no plain name of a database")
+    return name
+
+
 def check_version(session: Session) -> None:
     """Refuse to work on a schema that this code does not know.
 

@@ -1,5 +1,6 @@
 """T3: results when asked for."""
 
+import os
 import random
 import signal
 from typing import Any
@@ -47,6 +48,10 @@ def test_t3_values_errors_and_time(stream: Stream) -> None:
     assert (caught.value.error_type, caught.value.message) == ("Odd", "ümlaut")
     assert "in fail\n" in caught.value.traceback and "raise Odd(text)" in caught.value.traceback
     assert failed.failed and failed.traceback == caught.value.traceback
+    with pytest.raises(TaskFailed) as caught:
+        app.result(_send(app, "doomed")).get(15)  # it keeps no results, but its dead letter tells
+    assert (caught.value.error_type, caught.value.message) == ("Odd", "no hope")
+    assert "raise Odd" in caught.value.traceback
     with pytest.raises(TaskFailed, match="Reject"):
         app.result(_send(app, "reject")).get(15)
 
@@ -99,6 +104,8 @@ def test_t3_large_results_do_not_burst_a_packet(one_stream: Stream) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("EMS_TEST_LONG") != "1", reason="20 s: set EMS_TEST_LONG=1")
 def test_t3_a_task_that_kills_its_process_has_failed(one_stream: Stream) -> None:
     app = _app(one_stream)
     result = app.result(_send(app, "crash"))

@@ -28,6 +28,11 @@ def fail(text: str) -> None:
     raise Odd(text)
 
 
+@app.task(name="doomed", on_error="dead")
+def doomed() -> None:
+    raise Odd("no hope")
+
+
 @app.task(name="reject", result_ttl_s=1.5)
 def reject() -> None:
     raise Reject("not wanted")
