@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import TaskFailed as TaskFailed
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
+    from emsworker.guard import once as once
     from emsworker.middleware import Middleware as Middleware
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ _HOME = {
     "Message": "emsworker.core.model",
     "Receipt": "emsworker.core.model",
     "Middleware": "emsworker.middleware",
+    "once": "emsworker.guard",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

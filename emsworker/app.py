@@ -16,6 +16,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
+from emsworker.guard import Once, RedisKeys, guard
 from emsworker.middleware import Middleware, hooks
 from emsworker.periodic import Periodic, make_periodic
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
@@ -329,6 +330,22 @@ class Ems:
         from emsworker.results import ResultSet
 
         return ResultSet.of(self, messages, group)
+
+    def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
+        """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.
+
+        Args:
+            key: of the effect.
+            backend: where keys are kept, ``mysql`` or ``redis``.
+            options: ``ttl_s``, ``running_s``, ``wait_s``, ``if_uncertain``.
+        """
+        return guard(self, key, backend, **options)
+
+    @cached_property
+    def once_keys(self) -> RedisKeys:
+        """The keys of :meth:`once` that are in Redis."""
+        assert self.redis_url is not None, "checked by once"
+        return RedisKeys(self.redis_url, self.stream_id)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 

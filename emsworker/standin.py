@@ -12,6 +12,8 @@ from emsworker.core.model import NewMessage, Receipt, Topic
 class StandIn(Protocol):
     """A stream in memory, put in place by :meth:`start` or ``with``."""
 
+    once_keys: Any
+
     @property
     def now(self) -> datetime:
         """Its time, in UTC."""

@@ -20,6 +20,7 @@ from emsworker.core.model import (
     Care,
     Claim,
     ClaimSource,
+    Entry,
     Failure,
     Message,
     NewMessage,
@@ -34,6 +35,7 @@ from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
+from emsworker.store.once import Begun
 from emsworker.store.results import ResultRow
 from emsworker.task import Handler, Route
 
@@ -99,6 +101,7 @@ class TestApp:
         self._running = False
         self._known: dict[tuple[str, bytes], Receipt] = {}
         self._results = _Results()
+        self.once_keys = _Keys()
         self._taken: dict[str, Any] = {}
 
     # -- in place of the stream ----------------------------------------------------------------------------------------
@@ -315,3 +318,20 @@ class _Results:
     def forget(self, uids: Sequence[bytes]) -> None:
         for uid in uids:
             self._rows.pop(uid, None)
+
+
+class _Keys:
+    """The keys of :meth:`Ems.once`; nobody dies here, so whatever has begun is done or given up."""
+
+    def __init__(self) -> None:
+        self._done: set[bytes] = set()
+
+    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
+        return Begun(Entry.DONE if key in self._done else Entry.FIRST, b"")
+
+    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
+        self._done.add(key)
+        return True
+
+    def cancel(self, key: bytes, token: bytes) -> None:
+        self._done.discard(key)

@@ -66,6 +66,15 @@ class ClaimSource(StrEnum):
     RETRY = "retry"
 
 
+class Entry(StrEnum):
+    """What a guard finds: nobody did it, it is done, somebody does it, or somebody began it and died."""
+
+    FIRST = "first"
+    DONE = "done"
+    BUSY = "busy"
+    UNCERTAIN = "uncertain"
+
+
 class Outcome(StrEnum):
     """How one attempt at a message ended, as ``ems_attempt`` tells it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from emsworker.core.config import Settings
 from emsworker.runtime.scheduling import fire_schedules
-from emsworker.runtime.sweeping import sweep_results
+from emsworker.runtime.sweeping import sweep_once, sweep_results
 from emsworker.store import clients, pending, recovery
 from emsworker.store.errors import AssertionBroken
 from emsworker.store.session import Session
@@ -60,4 +60,4 @@ def relay(session: Session, settings: Settings) -> float:
     return pause
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, relay, sweep_results)
+DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, relay, sweep_results, sweep_once)

@@ -32,3 +32,15 @@ CREATE TABLE IF NOT EXISTS ems_schedule (
   PRIMARY KEY (name),
   KEY next_at (next_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Effects that are to happen once although their messages may come again.
+
+CREATE TABLE IF NOT EXISTS ems_once (
+  `key` VARBINARY(255) NOT NULL,
+  state ENUM('begun', 'done') NOT NULL,
+  token BINARY(16) NOT NULL,
+  until_at DATETIME(6) NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (`key`),
+  KEY expires (expires_at)
+) ENGINE=InnoDB;
