@@ -243,6 +243,7 @@ class Producer:
             self._reseed(batches)
             return error
         for (batch, members), base in zip(batches, bases, strict=True):
+            self._allocator.landed(batch.topic_id, batch.partition, base, len(members))
             for number, entry in enumerate(members):
                 entry.confirm(batch.partition, base + number, created=True)
         return None
