@@ -87,7 +87,7 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
         index = packet.add(_SQL.raise_counter, where | {"count": len(batch.rows)})
         offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
     else:
-        first = packet.session.mogrify(_SQL.known_offset, where | {"base": base})
+        first = _SQL.known_offset % (where | {"base": base})  # numbers of our own
         offsets = [first, *map(str, range(base + 1, base + len(batch.rows)))]
     head = f"({batch.topic_id},{batch.partition},"
     rows = ",".join([f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)])
