@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from emsworker.core.codec import Decoder, encode_body, encode_headers
@@ -16,9 +15,8 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
-from emsworker.guard import Once, RedisKeys, guard
+from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
-from emsworker.periodic import Periodic, make_periodic
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
 
@@ -26,14 +24,12 @@ if TYPE_CHECKING:
     from emsworker.catalog import Catalog
     from emsworker.offsets import Allocator
     from emsworker.producer import Producer
-    from emsworker.results import AsyncResult, ResultSet
-    from emsworker.standin import StandIn
     from emsworker.store.database import Database
 
 Function = Callable[..., Any]
 
 
-class Ems:
+class Ems(Features):
     """An app: the tasks and subscriptions of a program, and the stream they live on.
 
     Args:
@@ -53,8 +49,7 @@ class Ems:
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
-        self.schedules: dict[str, Periodic] = {}
-        self.stand_in: StandIn | None = None  # instead of a stream, in tests
+        self.schedules = {}
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
         self.on_publish: Callable[[], None] = _nothing
@@ -116,45 +111,6 @@ class Ems:
             return task
 
         return declare if function is None else declare(function)
-
-    def test(self, **options: Any) -> StandIn:
-        """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
-        # By name: the runtime, which it runs tasks with, stands above the app.
-        made: StandIn = import_module("emsworker.testing").TestApp(self, **options)
-        return made
-
-    def periodic(
-        self,
-        cron: str | None = None,
-        *,
-        every: float | None = None,
-        timezone: str = "UTC",
-        catch_up: str = "last",
-        name: str | None = None,
-        **call: Any,
-    ) -> Callable[[Task], Task]:
-        """Have a task called at set times: ``@app.periodic("*/5 * * * *")`` above ``@app.task``.
-
-        Args:
-            cron: five fields, or six with the seconds first.
-            every: seconds, instead of cron.
-            timezone: of cron, an IANA name.
-            catch_up: of the slots that nobody was there to fire: the ``last``, ``all`` (at most 1000), or ``none``.
-            name: of the schedule, by default the task's; one in a stream.
-            call: ``args``, ``kwargs`` and ``key`` of the call.
-
-        Raises:
-            ConfigError: the time or the zone is wrong, or the name is taken.
-        """
-
-        def declare(task: Task) -> Task:
-            periodic = make_periodic(task, cron, every, timezone, catch_up, name, **call)
-            if periodic.name in self.schedules:
-                raise ConfigError([Problem("schedule", periodic.name, "the name is taken; give this one a name=")])
-            self.schedules[periodic.name] = periodic
-            return task
-
-        return declare
 
     def subscribe(self, topic: str, group: str, **options: Any) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
@@ -226,7 +182,7 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
-        self._be_eager()
+        self.be_eager()
         _refuse_reserved(options.get("headers"))
         place = self.catalog.topic(topic)
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
@@ -244,7 +200,7 @@ class Ems:
         self, topic: str, body: Any, *, countdown: float | None = None, eta: datetime | None = None, **options: Any
     ) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
-        self._be_eager()
+        self.be_eager()
         place = self.catalog.topic(topic)
         outgoing = Outgoing(topic, body, **options)
         message = self._prepare(place, outgoing)
@@ -269,10 +225,6 @@ class Ems:
             )
         )
         return Receipt(uid_text(message.uid), topic.name, None, None)
-
-    def _be_eager(self) -> None:
-        if self.settings.eager and self.stand_in is None:
-            self.test(eager=True).start()
 
     def _tell(self, outgoing: Outgoing, receipt: Receipt) -> None:
         for hook in self._after_publish:
@@ -315,37 +267,6 @@ class Ems:
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
         now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
         return now + timedelta(seconds=when)
-
-    def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
-        """The result of a call of a task that keeps results (``@app.task(result=True)``); asks nobody yet.
-
-        Args:
-            message: what sending the call returned, or its ``id``.
-            group: whose result, if several groups run the task; by default that of the first to end.
-        """
-        return self.results([message], group=group)[0]
-
-    def results(self, messages: Iterable[Receipt | str], *, group: str | None = None) -> ResultSet:
-        """The results of several calls, fetched together; see :meth:`result`."""
-        from emsworker.results import ResultSet
-
-        return ResultSet.of(self, messages, group)
-
-    def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
-        """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.
-
-        Args:
-            key: of the effect.
-            backend: where keys are kept, ``mysql`` or ``redis``.
-            options: ``ttl_s``, ``running_s``, ``wait_s``, ``if_uncertain``.
-        """
-        return guard(self, key, backend, **options)
-
-    @cached_property
-    def once_keys(self) -> RedisKeys:
-        """The keys of :meth:`once` that are in Redis."""
-        assert self.redis_url is not None, "checked by once"
-        return RedisKeys(self.redis_url, self.stream_id)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ class Executor:
         self._turns = turns
         self._before = hooks(middleware, "before_run")
         self._after = hooks(middleware, "after_run")
+        self._on_retry = hooks(middleware, "on_retry")
+        self._on_dead = hooks(middleware, "on_dead")
 
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
@@ -176,7 +178,7 @@ class Executor:
             rows = self._results(messages, options)
             self._keeper.put(rows)
             work.done(messages, failures, self._keeper.for_flush(rows))
-        if self._after:
+        if self._after or failures:
             outcomes = {failure.offset: failure for failure in failures}
             for message in messages:
                 self._tell(message, outcomes.get(message.offset), None, ticks() - began)
@@ -205,9 +207,14 @@ class Executor:
         outcome = failure.outcome if failure is not None else Outcome.DONE
         if failure is not None and error is None:
             error = RuntimeError(failure.error)
-        for hook in self._after:
+        calls = [partial(hook, message, self._route.group, outcome, error, ran_s) for hook in self._after]
+        if failure is not None and failure.retry_in_s is not None:
+            calls += [partial(hook, message, self._route.group, error, failure.retry_in_s) for hook in self._on_retry]
+        if failure is not None and failure.dead is not None:
+            calls += [partial(hook, message, self._route.group, error, failure.dead) for hook in self._on_dead]
+        for call in calls:
             try:
-                hook(message, self._route.group, outcome, error, ran_s)
+                call()
             except Exception:
                 log.exception("a hook failed after %r was run", message)
 
