@@ -51,6 +51,7 @@ class Work:
         self.began_at = ticks()
         self._failures: list[Failure] = []
         self._results: list[ResultRow] = []
+        self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s
@@ -81,6 +82,7 @@ class Work:
                 self._done_retries += [(m.offset, m.attempt) for m in messages if m.offset not in failed]
             self._failures += failures
             self._results += results
+            self._result_bytes += _bytes_of(results)
             self._ended(messages)
 
     def _ended(self, messages: list[Message]) -> None:
@@ -153,7 +155,7 @@ class Work:
     @property
     def heavy(self) -> bool:
         """Whether so many bytes of results wait that they must not wait for more."""
-        return sum(len(row.body or b"") for row in tuple(self._results)) > _HEAVY_BYTES
+        return self._result_bytes > _HEAVY_BYTES
 
     def write_down(self, session: Session) -> None:
         """Flush the progress so far.
@@ -181,6 +183,7 @@ class Work:
         """What ``flush`` holds has been committed."""
         with self.lock:
             del self._failures[: len(flush.failures)]
+            self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
             self._written_to = flush.done_to
@@ -296,3 +299,7 @@ class Work:
         self.written(flush)
         self.claim.hi = self.last = last
         self.lost = flush.finished
+
+
+def _bytes_of(results: Sequence[ResultRow]) -> int:
+    return sum(len(row.body or b"") for row in results)

@@ -22,9 +22,14 @@ def _migrations() -> dict[int, str]:
     return {int(item.name[:4]): item.read_text(encoding="utf-8") for item in names}
 
 
+def versions() -> list[int]:
+    """The schema versions that there are, in order."""
+    return sorted(_migrations())
+
+
 def latest_version() -> int:
     """The schema version that this code works with."""
-    return max(_migrations())
+    return versions()[-1]
 
 
 def table_columns() -> dict[str, str]:

@@ -36,11 +36,11 @@ CREATE TABLE IF NOT EXISTS ems_schedule (
 -- Effects that are to happen once although their messages may come again.
 
 CREATE TABLE IF NOT EXISTS ems_once (
-  `key` VARBINARY(255) NOT NULL,
+  effect VARBINARY(255) NOT NULL,
   state ENUM('begun', 'done') NOT NULL,
   token BINARY(16) NOT NULL,
   until_at DATETIME(6) NOT NULL,
   expires_at DATETIME(6) NOT NULL,
-  PRIMARY KEY (`key`),
+  PRIMARY KEY (effect),
   KEY expires (expires_at)
 ) ENGINE=InnoDB;
