@@ -69,8 +69,15 @@ class Admin:
         rule: str = TopicRule.READ_WRITE,
         max_message_bytes: int = 4 << 20,
         retention_s: float | None = None,
+        trim_done: bool = False,
+        age_wins: bool = False,
     ) -> Topic:
         """Create a topic.
+
+        Args:
+            retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
+            trim_done: delete messages as soon as every group has run them.
+            age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
 
         Raises:
             AlreadyExists: it is there already; nothing was changed.
@@ -78,6 +85,7 @@ class Admin:
         """
         check_name("topic", name)
         _check_topic(partitions, max_message_bytes, retention_s)
+        _check_retention(retention_s, age_wins)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
@@ -88,6 +96,8 @@ class Admin:
                 rule=TopicRule(rule),
                 max_message_bytes=max_message_bytes,
                 retention_s=retention_s,
+                trim_done=trim_done,
+                age_wins=age_wins,
             )
         )
 
@@ -96,7 +106,7 @@ class Admin:
 
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever).
+                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``.
 
         Raises:
             UnknownTopic: there is none of that name.
@@ -107,6 +117,7 @@ class Admin:
             changes["rule"] = TopicRule(changes["rule"])
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
+        _check_retention(changed.retention_s, changed.age_wins)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -240,6 +251,11 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
         problems.append(Problem("retention_s", f"{retention_s:g}", "must be at least 1 second"))
     if problems:
         raise ConfigError(problems)
+
+
+def _check_retention(retention_s: float | None, age_wins: bool) -> None:
+    if age_wins and retention_s is None:
+        raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

@@ -77,12 +77,16 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "rule": "rw",
         "max_message_bytes": 4 << 20,
         "retention_s": 604800,
+        "trim_done": False,
+        "age_wins": False,
     }
     again = ems("topics", "create", "orders")
     assert again.code == 1 and "exists already" in again.err
     assert ems.ok("topics", "create", "orders", "--if-missing", "--json").json["partitions"] == 3
     changed = ems.ok("topics", "change", "orders", "--partitions", "5", "--rule", "w", "--keep-forever", "--json").json
     assert (changed["partitions"], changed["rule"], changed["retention_s"]) == (5, "w", None)
+    refused = ems("topics", "change", "orders", "--age-wins")
+    assert refused.code == 2 and "needs a retention" in refused.err
     assert rows(url, "SELECT COUNT(*) FROM ems_partition") == [(5,)]
     listed = ems.ok("topics", "list", "--json").json
     assert [(one["topic"], one["messages"], one["bytes"]) for one in listed] == [("orders", 0, 0)]
