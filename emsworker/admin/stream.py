@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from emsworker.admin import cursors
+from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.app import Ems
 from emsworker.core.errors import (
@@ -222,6 +224,27 @@ class Admin:
         _check_group(changed.timeout_s, changed.ladder, changed.max_attempts)
         self._database.call(lambda session: store.change_group(session, changed))
         return self.group(topic, name)
+
+    def reset_group(
+        self, topic: str, name: str, to: str, *, partition: int | None = None, dry_run: bool = False
+    ) -> list[Move]:
+        """Move a group's cursor; no other group is affected, and its workers may go on meanwhile.
+
+        Forward, what is passed over is skipped (``ems_skip`` tells). Back, all from there on is delivered again, and
+        what is claimed or waits for a retry behind the new cursor is taken away from its owner first.
+
+        Args:
+            to: ``earliest``, ``latest``, an offset, ``-n`` for the last n messages, or a time in ISO 8601.
+            partition: only this one.
+            dry_run: only say what would be done.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            ConfigError: there is no such place.
+        """
+        group = self.group(topic, name)
+        moves = cursors.plan(self._database, group, to, partition)
+        return moves if dry_run else cursors.reset(self._database, group, moves)
 
     def delete_group(
         self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None

@@ -61,7 +61,7 @@ def relay(session: Session, settings: Settings) -> float:
 
 
 def trim(session: Session, settings: Settings) -> float:
-    """Delete what nobody needs any more, a piece of each partition at a time; comes back at once while there is more."""
+    """Delete what nobody needs any more, a piece of each partition at a time; at once again while there is more."""
     more = False
     kept_partitions = retention.list_kept(session)
     for kept in kept_partitions:

@@ -15,10 +15,10 @@ from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
+from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
-from emsworker.store.retention import jump_to_floor
 
 log = logging.getLogger(__name__)
 

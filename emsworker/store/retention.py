@@ -115,23 +115,3 @@ def delete_restored(session: Session, topic_id: int) -> int:
 
         session.transaction(work)
     return len(found)
-
-
-def jump_to_floor(session: Session, topic_id: int, group_id: int, partition: int) -> int:
-    """Take a cursor over what retention has deleted before its group claimed it; returns how many offsets that were.
-
-    What was jumped over is written down in ``ems_skip``.
-    """
-    where = {"topic_id": topic_id, "group_id": group_id, "partition": partition}
-
-    def work(session: Session) -> int:
-        cursor = session.rows(_SQL.lock_cursor, where)
-        floor = session.rows(_SQL.get_floor, where)
-        if not cursor or not floor or cursor[0][0] >= floor[0][0]:
-            return 0
-        lo, end = int(cursor[0][0]), int(floor[0][0])
-        session.execute(_SQL.set_cursor, where | {"next_offset": end})
-        session.execute(_SQL.add_skip, where | {"lo": lo, "hi": end - 1, "reason": "retention"})
-        return end - lo
-
-    return session.transaction(work)

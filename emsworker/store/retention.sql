@@ -66,14 +66,5 @@ DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partit
 -- name: delete_restored
 DELETE FROM ems_restored WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
--- name: lock_cursor
-SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
-
 -- name: get_floor
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
-
--- name: set_cursor
-UPDATE ems_cursor SET next_offset = %(next_offset)s WHERE group_id = %(group_id)s AND `partition` = %(partition)s
-
--- name: add_skip
-INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at) VALUES (%(group_id)s, %(partition)s, %(lo)s, %(hi)s, %(reason)s, NOW(6))
+SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s

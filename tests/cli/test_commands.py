@@ -124,6 +124,13 @@ def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
     assert ems.ok("groups", "change", "orders", "mail", "--ladder", "7s", "--json").json["ladder"] == "7s"
     assert ems("groups", "change", "orders", "mail", "--ladder", "7 parsecs").code == 2
     assert "FRONTIER" in ems.ok("groups", "list", "--partitions").out
+    planned = ems.ok("groups", "reset", "orders", "mail", "--to", "-3", "--dry-run", "--json").json
+    assert planned == [{"partition": 0, "cursor": 1, "to": 8, "skipped": 7, "again": 0}]
+    assert ems("groups", "reset", "orders", "mail", "--to", "-3").code == 2  # nobody to ask
+    assert ems.ok("groups", "reset", "orders", "mail", "--to", "-3", "--yes", "--json").json == planned
+    assert rows(url, "SELECT next_offset FROM ems_cursor ORDER BY 1") == [(8,), (11,)]
+    wrong = ems("groups", "reset", "orders", "mail", "--to", "12", "--yes")
+    assert wrong.code == 2 and "has 1 to 11" in wrong.err
     assert ems("groups", "list", "nix").code == 1
     assert ems("groups", "delete", "orders", "nix", "--yes").code == 1
     ems.ok("groups", "delete", "orders", "mail", "--yes")

@@ -4,7 +4,7 @@ from emsworker.admin import Admin
 from emsworker.core.model import Group, Topic
 from emsworker.runtime.duties import trim
 from emsworker.runtime.work import Work
-from emsworker.store import claims, dead, progress, retention
+from emsworker.store import claims, cursors, dead, progress, retention
 from emsworker.store.messages import close_hole
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -75,10 +75,10 @@ def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_say
     assert left(stream) == [], "age wins over what nobody has claimed"
     stream.app().send("t", "new")
     assert stream.value("SELECT MAX(`offset`) FROM ems_message") == 31, "no offset is used twice"
-    assert retention.jump_to_floor(stream.session, topic.id, group.id, 0) == 15
+    assert cursors.jump_to_floor(stream.session, topic.id, group.id, 0) == 15
     assert stream.rows("SELECT lo, hi, reason FROM ems_skip") == [(16, 30, "retention")], "never in silence"
     assert offsets(stream.take(topic, group, me)) == [31]
-    assert retention.jump_to_floor(stream.session, topic.id, group.id, 0) == 0
+    assert cursors.jump_to_floor(stream.session, topic.id, group.id, 0) == 0
 
 
 def test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
