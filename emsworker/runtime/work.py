@@ -49,7 +49,7 @@ class Work:
         self.soft_limit_sent = False
         self.interruptible = False  # a handler runs, and nothing of ours
         self.began_at = ticks()
-        self._failures: list[Failure] = []
+        self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._results: list[ResultRow] = []
         self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
