@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
@@ -30,6 +31,7 @@ class HandlerOptions:
         transactional: it gets an open transaction as its first argument; what it does there and the message's being
             done are committed together.
         batch: up to how many messages one call gets, as a list; 0 for one by one.
+        concurrency: of an ``async def`` handler: how many of its messages a consumer thread has running at once.
         on_error: what an exception means: ``retry`` (the ladder, then a dead letter), ``dead`` (a dead letter at once)
             or ``ignore`` (done).
         ladder: delays between attempts, instead of the group's.
@@ -43,6 +45,7 @@ class HandlerOptions:
 
     transactional: bool = False
     batch: int = 0
+    concurrency: int = 100
     on_error: str = "retry"
     ladder: str | None = None
     max_attempts: int | None = None
@@ -53,19 +56,11 @@ class HandlerOptions:
     result_ttl_s: float | None = None
 
     def __post_init__(self) -> None:
-        problems = []
+        problems = [*self._wrong_numbers()]
         if self.on_error not in ON_ERROR:
             problems.append(Problem("on_error", repr(self.on_error), f"must be one of {', '.join(ON_ERROR)}"))
-        if not _is_count(self.batch, 0):
-            problems.append(Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one"))
-        if self.max_attempts is not None and not _is_count(self.max_attempts, 1):
-            problems.append(Problem("max_attempts", repr(self.max_attempts), "must be a number from 1 to 65535"))
         if self.keeps_result and self.batch:
             problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
-        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
-                problems.append(Problem(name, repr(value), "must be a number of seconds above 0"))
         try:
             if self.ladder is not None:
                 Ladder.parse(self.ladder)
@@ -73,6 +68,18 @@ class HandlerOptions:
             problems.append(Problem("ladder", repr(self.ladder), str(error)))
         if problems:
             raise ConfigError(problems)
+
+    def _wrong_numbers(self) -> Iterator[Problem]:
+        if not _is_count(self.batch, 0):
+            yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
+        for name in ("concurrency", "max_attempts"):
+            value = getattr(self, name)
+            if value is not None and not _is_count(value, 1):
+                yield Problem(name, repr(value), "must be a number from 1 to 65535")
+        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
+                yield Problem(name, repr(value), "must be a number of seconds above 0")
 
     @classmethod
     def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
@@ -143,6 +150,15 @@ class Handler:
         self.function = function
         self.name = name
         self.options = options
+        self.is_async = iscoroutinefunction(function)
+        if self.is_async and (options.transactional or options.batch):
+            mend = "an async def handler has neither transactional nor batch; leave out async, or use concurrency"
+            raise ConfigError([Problem("task", name, mend)])
+
+    @property
+    def together(self) -> int:
+        """How many neighbouring messages are run together; 0 for one by one."""
+        return self.options.concurrency if self.is_async else self.options.batch
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """Run it for one message; ``transaction`` is given to transactional handlers only."""
@@ -304,6 +320,12 @@ class Route:
     group: str
     tasks: dict[str, Task] = field(default_factory=dict)
     subscription: Subscription | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """The most messages that an async handler of it may have running at once; 0 if there is none."""
+        handlers = [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
+        return max((handler.together for handler in handlers if handler.is_async), default=0)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

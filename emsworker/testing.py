@@ -30,6 +30,7 @@ from emsworker.core.model import (
     TopicRule,
 )
 from emsworker.results import ResultSet, uids_of
+from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.transaction import Transaction
@@ -255,7 +256,7 @@ class _Executor(Executor):
     def __init__(self, app: Ems, route: Route, keeper: Keeper, connection: Any) -> None:
         no_session: Any = None
         ladder = app.settings.retry_ladder()
-        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper)
+        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper, EventLoop())
         self._connection = connection
 
     def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -22,6 +24,7 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
+from emsworker.runtime.coroutines import EventLoop, run_together, within_limits
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.transaction import Transaction
@@ -36,6 +39,7 @@ from emsworker.task import Handler, HandlerOptions, Route
 log = logging.getLogger(__name__)
 
 _PLAIN = HandlerOptions()
+_SLACK_S = 5.0
 
 
 class _Expired(Ignore):
@@ -53,6 +57,7 @@ class Executor:
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
         turns: of the process, for messages under suspicion.
         keeper: makes the results of those that are asked for.
+        loop: of the process, for coroutines.
     """
 
     def __init__(
@@ -64,8 +69,10 @@ class Executor:
         may_go_on: Callable[[], bool],
         turns: Turns,
         keeper: Keeper,
+        loop: EventLoop,
     ) -> None:
         self._route = route
+        self._loop = loop
         self._keeper = keeper
         self._value: object = None  # what the last handler returned
         self._ladder = ladder
@@ -90,12 +97,12 @@ class Executor:
         return True
 
     def _calls(self, messages: list[Message]) -> Iterator[tuple[Handler | BaseException, list[Message]]]:
-        """The messages in order, each with its handler; neighbours that share a batch handler go together."""
+        """The messages in order, each with its handler; neighbours that share one which takes several go together."""
         batch: list[Message] = []
         shared: Handler | None = None
         for message in messages:
             handler = self._handler(message)
-            size = handler.options.batch if isinstance(handler, Handler) else 0
+            size = handler.together if isinstance(handler, Handler) else 0
             if batch and (handler is not shared or len(batch) >= size):
                 assert shared is not None
                 yield shared, batch
@@ -131,6 +138,8 @@ class Executor:
             return ran
 
     def _run_together(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
+        if isinstance(handler, Handler) and handler.is_async:
+            return self._run_coroutines(work, messages, handler)
         options = handler.options if isinstance(handler, Handler) else _PLAIN
         began = ticks()
         if not work.start(messages, options, began):
@@ -217,6 +226,48 @@ class Executor:
                 call()
             except Exception:
                 log.exception("a hook failed after %r was run", message)
+
+    # -- coroutines ----------------------------------------------------------------------------------------------------
+
+    def _run_coroutines(self, work: Work, messages: list[Message], handler: Handler) -> bool:
+        """All at once; each has its own limits, so the claim's are only for a loop that somebody blocks."""
+        options = handler.options
+        limit_s = min(options.timeout_s or work.group_timeout_s, options.hard_time_limit_s or math.inf)
+        guard = replace(options, timeout_s=limit_s + _SLACK_S, hard_time_limit_s=None, soft_time_limit_s=None)
+        if not work.start(messages, guard, ticks()):
+            return False
+        if work.claim.care is Care.ALONE:
+            work.write_down(self._session)
+        ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
+
+        async def run(message: Message) -> None:
+            ends[message.offset] = await self._await(work.claim, message, handler, limit_s)
+
+        def ended(these: list[Message], following: Message | None) -> None:
+            told = [ends.pop(message.offset) for message in these]
+            rows = [row for _, kept in told for row in kept]
+            work.done(these, [one for failures, _ in told for one in failures], rows, following)
+
+        self._loop.run(run_together(messages, run, ended))
+        return True
+
+    async def _await(
+        self, claim: Claim, message: Message, handler: Handler, limit_s: float
+    ) -> tuple[list[Failure], list[ResultRow]]:
+        options, began = handler.options, ticks()
+        failure, value, error = None, None, None
+        try:
+            for hook in self._before:
+                hook(message, self._route.group)
+            _refuse_expired(message, claim)
+            value = await within_limits(handler.call(message), options.soft_time_limit_s, limit_s)
+        except BaseException as reason:
+            error = reason
+            failure = self._failure(message, reason, options, ticks() - began)
+        rows = self._keeper.rows(message, options, value, failure, error)
+        self._keeper.put(rows)
+        self._tell(message, failure, error, ticks() - began)
+        return ([failure] if failure is not None else []), list(self._keeper.for_flush(rows))
 
     # -- transactions --------------------------------------------------------------------------------------------------
 

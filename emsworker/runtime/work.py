@@ -71,10 +71,19 @@ class Work:
             self.soft_limit_sent = self.interruptible = False
             return True
 
-    def done(self, messages: list[Message], failures: list[Failure], results: Sequence[ResultRow] = ()) -> None:
+    def done(
+        self,
+        messages: list[Message],
+        failures: list[Failure],
+        results: Sequence[ResultRow] = (),
+        following: Message | None = None,
+    ) -> None:
         """What ran together has ended; what is to become of the failed ones is written with the next flush.
 
         It is one step: the completer must never see a part of a batch as finished and give the rest back.
+
+        Args:
+            following: of coroutines: the first that still runs.
         """
         failed = {failure.offset for failure in failures}
         with self.lock:
@@ -84,6 +93,7 @@ class Work:
             self._results += results
             self._result_bytes += _bytes_of(results)
             self._ended(messages)
+            self.running = following.offset if following is not None else None
 
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
