@@ -233,7 +233,8 @@ class Executor:
         """All at once; each has its own limits, so the claim's are only for a loop that somebody blocks."""
         options = handler.options
         limit_s = min(options.timeout_s or work.group_timeout_s, options.hard_time_limit_s or math.inf)
-        guard = replace(options, timeout_s=limit_s + _SLACK_S, hard_time_limit_s=None, soft_time_limit_s=None)
+        slack_s = min(max(limit_s, 1.0), _SLACK_S)
+        guard = replace(options, timeout_s=limit_s + slack_s, hard_time_limit_s=None, soft_time_limit_s=None)
         if not work.start(messages, guard, ticks()):
             return False
         if work.claim.care is Care.ALONE:

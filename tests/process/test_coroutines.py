@@ -63,11 +63,11 @@ def test_r20_nothing_is_lost_when_the_process_dies_or_stops(stream: Stream) -> N
 
 
 def test_r20_a_coroutine_that_blocks_the_loop_is_found(stream: Stream) -> None:
-    sender = _sender(stream)
-    sender.delay(1, "block")
-    sender.delay(2)
-    stream.worker(_APP, topics=["acts"], processes=1, threads=1)
-    stream.wait_ended([2], 40)
+    stream.send("blocks", [{"n": n} for n in range(3)])
+    stream.worker(_APP, topics=["blocks"], processes=1, threads=1)
+    stream.wait_ended([0, 2], 30)
+    stream.wait_settled()
+    assert stream.rows("SELECT `offset` FROM ems_dead") == [(2,)], "it alone was charged"
 
 
 def test_r20_what_a_coroutine_cannot_be_is_said_at_once() -> None:

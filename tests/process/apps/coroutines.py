@@ -43,8 +43,13 @@ async def act(self, n: int, do: str = "") -> int:  # type: ignore[no-untyped-def
             raise
     if do == "die" and self.request.attempt == 1:
         os._exit(1)
-    if do == "block":
-        time.sleep(60)
     await asyncio.sleep(0.01)
     note("end", n=n)
     return n * 2
+
+
+@app.subscribe("blocks", "a", hard_time_limit_s=0.3)
+async def block(message: Message) -> None:
+    if message.body["n"] == 1:
+        time.sleep(60)
+    note("end", n=message.body["n"])
