@@ -254,8 +254,8 @@ class Task(Handler):
             eta: the time before which it must not run; without a zone it is UTC.
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
-            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression`` as in
-                :meth:`Ems.send`.
+            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
+                ``delay``, ``transaction`` as in :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.

@@ -22,13 +22,13 @@ from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, 
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
 from emsworker.runtime.limits import call_interruptibly
-from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.session import Session
 from emsworker.task import Handler, HandlerOptions, Route
+from emsworker.transaction import Transaction
 
 log = logging.getLogger(__name__)
 

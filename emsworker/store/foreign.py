@@ -1,0 +1,54 @@
+"""Connections that the caller brings: PyMySQL's, SQLAlchemy's, and any other DB-API connection to the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emsworker.core.errors import ConfigError, Problem
+
+_MEND = (
+    "give the object of `app.transaction()`, a DB-API connection such as PyMySQL's, "
+    "or a SQLAlchemy Connection or Session (of an async one, its sync_connection or sync_session)"
+)
+
+
+def execute(connection: Any, statement: str) -> None:
+    """Run a statement without parameters in the transaction that a connection is in.
+
+    Args:
+        connection: anything with ``cursor()`` (DB-API), or a SQLAlchemy Connection or Session.
+        statement: holds no ``%``, so that every driver leaves it as it is.
+
+    Raises:
+        ConfigError: it is no such thing, or a connection to something else than MySQL.
+        Exception: whatever the driver raises; the transaction is the caller's, and so is its error.
+    """
+    if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
+        raise _refused(connection)
+    if hasattr(connection, "exec_driver_sql"):
+        _on_sqlalchemy(connection, statement)
+    elif hasattr(connection, "get_bind") and hasattr(connection, "connection"):  # an ORM Session
+        _on_sqlalchemy(connection.connection(), statement)
+    elif hasattr(connection, "cursor"):
+        _on_dbapi(connection, statement)
+    else:
+        raise _refused(connection)
+
+
+def _on_sqlalchemy(connection: Any, statement: str) -> None:
+    dialect = getattr(getattr(connection, "dialect", None), "name", None)
+    if dialect not in ("mysql", "mariadb"):
+        raise _refused(connection)
+    connection.exec_driver_sql(statement)
+
+
+def _on_dbapi(connection: Any, statement: str) -> None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement)
+    finally:
+        cursor.close()
+
+
+def _refused(connection: Any) -> ConfigError:
+    return ConfigError([Problem("transaction", f"a {type(connection).__module__}.{type(connection).__name__}", _MEND)])
