@@ -161,7 +161,7 @@ class Producer:
 
     def _lead(self, own: _Ticket) -> None:
         while not own.done:
-            self._serve(self._next_tickets())
+            self._serve(self._next_tickets(), own)
 
     def _leave(self, ticket: _Ticket) -> None:
         """Nobody must wait for a thread that is gone: an exception from outside may end it while it queues or leads."""
@@ -169,8 +169,7 @@ class Producer:
             with self._mutex:
                 if ticket in self._queue:
                     self._queue.remove(ticket)
-        if ticket.leads:
-            self._pass_on()
+        self._pass_on(ticket)
 
     def _next_tickets(self) -> list[_Ticket]:
         with self._mutex:
@@ -184,7 +183,7 @@ class Producer:
             taken, self._queue = self._queue[:count], self._queue[count:]
             return taken
 
-    def _serve(self, tickets: list[_Ticket]) -> None:
+    def _serve(self, tickets: list[_Ticket], own: _Ticket) -> None:
         error: BaseException | None = EmsError(
             "the sending thread was interrupted; the message may or may not have landed"
         )
@@ -197,11 +196,18 @@ class Producer:
             for ticket in tickets:
                 ticket.done = True
                 ticket.error = ticket.error_of_entries(error)
-                if not ticket.leads:
+            if own.done:
+                self._pass_on(own)  # first: the others, once awake, stand in the next leader's way
+            for ticket in tickets:
+                if ticket is not own:
                     ticket.turn.release()
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, ticket: _Ticket) -> None:
+        """Make the first in the queue the leader, if this ticket was."""
         with self._mutex:
+            if not ticket.leads:
+                return
+            ticket.leads = False
             if not self._queue:
                 self._busy = False
                 return
@@ -243,6 +249,7 @@ class Producer:
             self._reseed(batches)
             return error
         for (batch, members), base in zip(batches, bases, strict=True):
+            self._allocator.landed(batch.topic_id, batch.partition, base, len(members))
             for number, entry in enumerate(members):
                 entry.confirm(batch.partition, base + number, created=True)
         return None

@@ -18,3 +18,7 @@ class Allocator(Protocol):
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
         """An offset turned out to be taken, or to lie below the floor: learn from MySQL where the partition ends."""
         ...
+
+    def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
+        """``count`` messages from ``base`` on have been committed."""
+        ...

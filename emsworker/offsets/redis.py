@@ -59,7 +59,7 @@ class RedisAllocator:
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
         """Take offsets from Redis, or leave it to MySQL's counter while Redis is away."""
         if ticks() < self._away_until:
-            return Placement(past_rows=True)
+            return Placement()
         try:
             if (topic_id, partition) not in self._seeded:
                 self._raise_counter(session, topic_id, partition)
@@ -69,8 +69,8 @@ class RedisAllocator:
                 base = self._take(keys=[self._key(topic_id, partition)], args=[count])
         except redis.RedisError as error:
             self._step_aside(error)
-            return Placement(past_rows=True)
-        return Placement(base=int(base)) if base >= 0 else Placement(past_rows=True)
+            return Placement()
+        return Placement(int(base) if base >= 0 else None)
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
         """Redis has gone back in time: raise its counter past everything that MySQL knows."""
@@ -78,6 +78,9 @@ class RedisAllocator:
             self._raise_counter(session, topic_id, partition)
         except redis.RedisError as error:
             self._step_aside(error)
+
+    def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
+        """See :class:`Allocator`; Redis knows."""
 
     def _raise_counter(self, session: Session, topic_id: int, partition: int) -> None:
         free = next_free_offset(session, topic_id, partition)

@@ -9,8 +9,8 @@ from emsworker.core.url import redact
 
 # Lock wait timeout, deadlock, snapshot conflict (MariaDB >= 11.6): the transaction is run again from its start.
 _CONFLICTS = frozenset({1205, 1213, 1020})
-# Our own assertion inside a packet: a scalar subquery that yields two rows (see common.sql).
-_ASSERTION = 1242
+# Our own assertions inside a packet: a scalar subquery that yields two rows (see session.sql), an offset that is NULL.
+_ASSERTION, _NULL = 1242, 1048
 _DUPLICATE = 1062
 # The connection is gone, or the server is going down, full, or read-only for now.
 _LOST = frozenset(
@@ -85,7 +85,7 @@ def translate(error: BaseException) -> BaseException:
     code, text = code_of(error), redact(str(error.args[-1] if error.args else error))
     if code in _CONFLICTS:
         return Conflict(text)
-    if code == _ASSERTION:
+    if code == _ASSERTION or (code == _NULL and "'offset'" in text):
         return AssertionBroken(text)
     if code == _DUPLICATE:
         return Duplicate(text)

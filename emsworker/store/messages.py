@@ -21,11 +21,9 @@ class Placement:
 
     Args:
         base: its first offset, or ``None`` to have MySQL's own counter raised in the same transaction.
-        past_rows: with MySQL's counter: raise it past all rows first, because another allocator wrote some.
     """
 
     base: int | None = None
-    past_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,10 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
 
     def attempt() -> list[int]:
         packet = session.packet()
+        if len(ordered) == 1 and ordered[0].placement.base is not None:
+            add_batch(packet, ordered[0])  # one statement is a transaction by itself
+            packet.send()
+            return [ordered[0].placement.base]
         packet.begin()
         placed = [add_batch(packet, batch) for batch in ordered]
         packet.commit()
@@ -73,27 +75,22 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
-    """Append the statements that allocate and insert a batch to an open transaction.
+    """Append the statements that allocate and insert a batch.
 
     Returns:
         the index of the result that holds the first offset as ``insert_id``, and that offset if it is known already.
     """
     where = {"topic_id": batch.topic_id, "partition": batch.partition}
     base = batch.placement.base
+    index = 0
     if base is None:
-        raise_counter = _SQL.raise_counter_past_rows if batch.placement.past_rows else _SQL.raise_counter
-        index = packet.add(raise_counter, where | {"count": len(batch.rows)})
-        packet.assert_one_matched()
-        first = "LAST_INSERT_ID()+"
-        start = 0
+        index = packet.add(_SQL.raise_counter, where | {"count": len(batch.rows)})
+        offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
     else:
-        packet.add(_SQL.forget_floor)
-        index = packet.add(_SQL.hold_floor, where)
-        packet.add(_SQL.assert_above_floor, {"base": base})
-        first = ""
-        start = base
-    head = f"({batch.topic_id},{batch.partition},{first}"
-    rows = ",".join([f"{head}{number},NOW(6),{row}" for number, row in enumerate(batch.rows, start)])
+        first = _SQL.known_offset % (where | {"base": base})  # numbers of our own
+        offsets = [first, *map(str, range(base + 1, base + len(batch.rows)))]
+    head = f"({batch.topic_id},{batch.partition},"
+    rows = ",".join([f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)])
     packet.add_escaped(f"{_SQL.insert_messages} {rows}")
     return index, base
 

@@ -1,24 +1,18 @@
 -- name: raise_counter
--- The mysql allocator: the row stays locked until the commit, so commit order is offset order and there are no holes.
--- Never below the floor: there nobody reads, and retention may have deleted rows that this counter never counted.
-UPDATE ems_partition SET next_offset = LAST_INSERT_ID(GREATEST(next_offset, floor)) + %(count)s
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
-
--- name: raise_counter_past_rows
--- The same when another allocator may have written rows that the counter does not know of.
+-- The row stays locked until the commit, so commit order is offset order and there are no holes. Past all rows, which may
+-- have been placed without this counter; and never below the floor: there nobody reads.
 UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset, p.floor,
   COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s), 0) + 1)) + %(count)s
 WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
--- name: forget_floor
-SET @ems_floor = NULL
+-- name: raised_offset
+-- The offset of the first row; NULL, which no row may have, unless the counter was raised just before.
+IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 
--- name: hold_floor
--- Retention cannot raise the floor past us before our commit.
-SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
-
--- name: assert_above_floor
-SET @ems_one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE @ems_floor IS NULL OR @ems_floor > %(base)s)
+-- name: known_offset
+-- The offset of the first row; NULL, which no row may have, if the partition is gone or the offset lies below the floor. Shared,
+-- so that retention cannot raise the floor past us before our commit.
+(SELECT IF(floor <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
 -- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals.

@@ -135,10 +135,7 @@ def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
         if partition is None:
             partition = partition_of(key if key is not None else uid, due.partitions)
         places.setdefault(partition, []).append(escape_message(NewMessage(uid, key, tag, headers, body), producer_id))
-    # Past all rows: the stream's other producers may use the redis allocator.
-    return [
-        PartitionBatch(due.topic_id, place, rows, Placement(past_rows=True)) for place, rows in sorted(places.items())
-    ]
+    return [PartitionBatch(due.topic_id, place, rows, Placement()) for place, rows in sorted(places.items())]
 
 
 def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:

@@ -139,11 +139,12 @@ class Session:
     def send(self, sql: str) -> list[Result]:
         """Run one or more statements that are escaped already, in one packet; any error rolls back."""
         with self._mapped_errors():
-            cursor = self._open().cursor()
-            cursor.execute(sql)
-            results = [_result(cursor)]
-            while cursor.nextset():
-                results.append(_result(cursor))
+            connection: Any = self._open()
+            connection.query(sql)
+            results = [_result(connection)]
+            while connection._result.has_next:
+                connection.next_result()
+                results.append(_result(connection))
             return results
 
     @contextlib.contextmanager
@@ -302,6 +303,7 @@ class Session:
         self.close()
 
 
-def _result(cursor: pymysql.cursors.Cursor) -> Result:
-    rows = cursor.fetchall() if cursor.description else ()
-    return Result(tuple(rows), cursor.rowcount, cursor.lastrowid or 0)
+def _result(connection: Any) -> Result:
+    """What a cursor would tell, without the cursor's own third of the time that a short statement takes."""
+    result = connection._result
+    return Result(result.rows or (), result.affected_rows, result.insert_id or 0)

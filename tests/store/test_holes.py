@@ -45,6 +45,9 @@ class Seam:
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
         self.inner.reseed(session, topic_id, partition)
 
+    def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
+        self.inner.landed(topic_id, partition, base, count)
+
 
 def seamed(stream: Stream, redis_url: str, waits: Iterator[float | None]) -> tuple[Ems, Seam]:
     app = stream.app(allocator="redis", redis_url=redis_url)
