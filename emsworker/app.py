@@ -15,11 +15,11 @@ from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
-from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
+from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.middleware import Middleware, hooks
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
-from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
-from emsworker.terms import Terms, split_terms
+from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task, checked_options
+from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:
     from emsworker.catalog import Catalog
@@ -153,7 +153,7 @@ class Ems:
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
         """A handler's options, over the time limits of the app's settings."""
         limits = {name: getattr(self.settings, name) for name in ("soft_time_limit_s", "hard_time_limit_s")}
-        return _checked_options(limits | dict(options))
+        return checked_options(limits | dict(options))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -167,13 +167,14 @@ class Ems:
                 ``headers`` (a dict of strings), ``uid`` (a UUID of your own: sent once however often you try),
                 ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
                 text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
-                :meth:`transaction` gives, or a connection of your own).
+                :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
+                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts).
 
         Raises:
             UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        _refuse_reserved(options.get("headers"))
+        refuse_reserved(options.get("headers"))
         return self.publish(topic, body, **options)
 
     def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
@@ -186,12 +187,12 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
-        _refuse_reserved(options.get("headers"))
+        refuse_reserved(options.get("headers"))
         terms, options = split_terms(options)
         place = self.catalog.topic(topic)
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
         for item in outgoing:
-            _refuse_reserved(item.headers)
+            refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
         return self._deliver(place, outgoing, terms)
@@ -203,13 +204,12 @@ class Ems:
 
     def _deliver(self, topic: Topic, outgoing: list[Outgoing], terms: Terms) -> list[Receipt]:
         messages = [self._prepare(topic, item) for item in outgoing]
-        if terms.direct:
+        if terms.direct and all(item.dedup_key is None for item in outgoing):
             receipts = self.producer.send(topic, messages)
         else:
             receipts = self.outbox.send(topic, outgoing, messages, terms)
         if terms.transaction is None:
-            for item, receipt in zip(outgoing, receipts, strict=True):
-                self.tell(item, receipt)
+            self.tell(outgoing, receipts)
         return receipts
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
@@ -223,10 +223,11 @@ class Ems:
         """
         return self.outbox.transaction()
 
-    def tell(self, outgoing: Outgoing, receipt: Receipt) -> None:
-        """Tell the middleware that a message is committed."""
-        for hook in self._after_publish:
-            hook(outgoing, receipt)
+    def tell(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
+        """Tell the middleware that messages are committed."""
+        for item, receipt in zip(outgoing, receipts, strict=True):
+            for hook in self._after_publish:
+                hook(item, receipt)
 
     def _prepare(self, topic: Topic, outgoing: Outgoing) -> NewMessage:
         for hook in self._before_publish:
@@ -381,19 +382,3 @@ class Ems:
 
 def _nothing() -> None:
     pass
-
-
-def _checked_options(options: Mapping[str, Any]) -> HandlerOptions:
-    unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
-    if unknown:
-        known = ", ".join(HandlerOptions.__dataclass_fields__)
-        raise ConfigError(
-            [Problem(name, repr(options[name]), f"there is no such option; known are {known}") for name in unknown]
-        )
-    return HandlerOptions(**options)
-
-
-def _refuse_reserved(headers: Mapping[str, str] | None) -> None:
-    for name in headers or ():
-        if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
-            raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")

@@ -13,14 +13,16 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import SoftTimeLimitExceeded, StoreUnavailable
-from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import ConfigError, Problem, SoftTimeLimitExceeded, StoreUnavailable
+from emsworker.core.ids import encode_key, parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
-from emsworker.store import foreign, pending
-from emsworker.store.database import Database
+from emsworker.store import dedup, foreign, pending
+from emsworker.store.database import Database, until_connected
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.session import Session
 from emsworker.terms import Terms
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 _RELAY_BATCH = 500
 _ROWS, _BYTES = 500, 1 << 20
 _LOOK_S, _LIVELY_S = 0.02, 2.0
+_LOOK_UP_S = 10.0
 
 
 class OutboxTransaction(Transaction):
@@ -77,21 +80,49 @@ class Outbox:
     ) -> list[Receipt]:
         """Write messages down, by themselves or with somebody's transaction."""
         when = terms.when(self._app.server_time)
-        texts = [
-            pending.insert_text(self._database.name, topic.id, part, self._producer_id, when)
-            for part in _parts(messages)
-        ]
-        receipts = [Receipt(uid_text(message.uid), topic.name, None, None) for message in messages]
+        keys = [_dedup_key(topic, one) for one in outgoing]
+
+        def write(run: dedup.Run) -> list[Receipt]:
+            return self._write(run, topic, messages, keys, when)
+
         if terms.transaction is None:
-            self._database.call(lambda session: session.transaction(lambda s: [s.send(text) for text in texts]))
+            receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
+            if terms.direct:
+                self._move(self._database.thread_session())
             return receipts
-        for text in texts:
-            foreign.execute(terms.transaction, text)
+        receipts = write(partial(foreign.run, terms.transaction))
         if isinstance(terms.transaction, OutboxTransaction):
-            terms.transaction.sent += [(one, receipt, topic) for one, receipt in zip(outgoing, receipts, strict=True)]
+            terms.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
         else:
             self._mover.wake()
         return receipts
+
+    def _write(
+        self,
+        run: dedup.Run,
+        topic: Topic,
+        messages: Sequence[NewMessage],
+        keys: Sequence[dedup.DedupKey | None],
+        when: pending.When,
+    ) -> list[Receipt]:
+        """In a transaction: take the keys, write down what they do not forbid."""
+        taken: dict[int, bytes] = {}
+        wanted = [(key, number) for number, key in enumerate(keys) if key is not None]
+        for key, number in sorted(wanted, key=lambda one: (one[0].key, one[1])):  # in one order, against deadlocks
+            holder = dedup.take_key(run, self._database.name, key, messages[number].uid, self._is_unfinished)
+            if holder is not None:
+                taken[number] = holder
+        new = [message for number, message in enumerate(messages) if number not in taken]
+        for part in _parts(new):
+            run(pending.insert_text(self._database.name, topic.id, part, self._producer_id, when))
+        return [
+            Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
+            for number, message in enumerate(messages)
+        ]
+
+    def _is_unfinished(self, topic_id: int, uid: bytes) -> bool:
+        with self._borrowed() as session:  # the thread's own may be in the transaction that asks
+            return until_connected(lambda: dedup.is_unfinished(session, topic_id, uid), _LOOK_UP_S)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[OutboxTransaction]:
@@ -113,9 +144,9 @@ class Outbox:
                 session.drop()  # the same for a signal's
                 raise
             self._commit(session, transaction)
-            self._move(session, transaction)
-        for outgoing, receipt, _ in transaction.sent:
-            self._app.tell(outgoing, receipt)
+            if transaction.sent:
+                self._move(session)
+        self._app.tell((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
         """Commit; whether a commit whose answer was lost took effect, the messages tell if there are any."""
@@ -129,15 +160,14 @@ class Outbox:
                 ) from error
 
     def _landed(self, transaction: OutboxTransaction) -> bool:
-        if not transaction.sent:
+        created = [(receipt, topic) for _, receipt, topic in transaction.sent if receipt.created]
+        if not created:
             return False
-        _, receipt, topic = transaction.sent[0]
+        receipt, topic = created[0]
         uid = parse_uid(receipt.id)
         return bool(self._database.call(lambda session: pending.find_kept(session, topic.id, [uid])))
 
-    def _move(self, session: Session, transaction: OutboxTransaction) -> None:
-        if not transaction.sent:
-            return
+    def _move(self, session: Session) -> None:
         try:
             self._ring(pending.relay_due(session, _RELAY_BATCH).topic_ids)
         except (ConnectionLost, Conflict) as error:
@@ -209,6 +239,16 @@ class _Mover:
             thread = self._thread if self._pid == os.getpid() else None
         if thread is not None:
             thread.join(5)
+
+
+def _dedup_key(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
+    key = encode_key("dedup_key", outgoing.dedup_key)
+    if key is None:
+        return None
+    try:
+        return dedup.DedupKey(topic.id, key, parse_duration(outgoing.dedup_window))
+    except ValueError as error:
+        raise ConfigError([Problem("dedup_window", repr(outgoing.dedup_window), str(error))]) from None
 
 
 def _parts(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:

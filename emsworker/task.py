@@ -84,6 +84,21 @@ class HandlerOptions:
         return self.ladder_over(group).next(attempt, error)
 
 
+def checked_options(options: Mapping[str, Any]) -> HandlerOptions:
+    """Options by name.
+
+    Raises:
+        ConfigError: naming every one that is unknown or wrong.
+    """
+    unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(HandlerOptions.__dataclass_fields__)
+        raise ConfigError(
+            [Problem(name, repr(options[name]), f"there is no such option; known are {known}") for name in unknown]
+        )
+    return HandlerOptions(**options)
+
+
 @dataclass(slots=True)
 class Outgoing:
     """A message before it is encoded; middleware may still change it.
@@ -95,6 +110,9 @@ class Outgoing:
         headers: text by text.
         uid: a UUID of the caller's own; a second message with it is not written.
         serializer, compression: instead of the app's.
+        dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
+            in every group, or its window lasts.
+        dedup_window: that window, as seconds or text (``"5m"``).
     """
 
     topic: str
@@ -106,6 +124,8 @@ class Outgoing:
     uid: str | None = None
     serializer: str | None = None
     compression: str | None = None
+    dedup_key: str | bytes | None = None
+    dedup_window: str | float = "5m"
 
     def __post_init__(self) -> None:
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
@@ -255,7 +275,7 @@ class Task(Handler):
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
             options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
-                ``delay``, ``transaction`` as in :meth:`Ems.send`.
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window`` as in :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.model import RESERVED_HEADERS
 from emsworker.store.pending import When
 
 
@@ -20,7 +21,7 @@ class Terms:
         countdown: seconds from now.
         eta: a time; without a zone it is UTC.
         delay: a duration as text (``"10m"``) or seconds.
-        transaction: what :func:`emsworker.store.foreign.execute` takes.
+        transaction: what :func:`emsworker.store.foreign.run` takes.
 
     Raises:
         ConfigError: more than one time was given, or the delay is no duration.
@@ -58,3 +59,14 @@ def split_terms(options: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
     names = {field.name for field in fields(Terms)}
     terms = Terms(**{name: value for name, value in options.items() if name in names})
     return terms, {name: value for name, value in options.items() if name not in names}
+
+
+def refuse_reserved(headers: Mapping[str, str] | None) -> None:
+    """Keep callers from writing headers that are ours.
+
+    Raises:
+        InvalidName: one of them has such a name.
+    """
+    for name in headers or ():
+        if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
+            raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")

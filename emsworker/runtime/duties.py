@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.sweeping import sweep_keys
 from emsworker.store import clients, pending, recovery
 from emsworker.store.session import Session
 
@@ -59,4 +60,4 @@ class Relay:
         return min(done.next_s, _LIVELY_LOOK_S if ticks() < self._lively_until else _RELAY_LOOK_S)
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, Relay())
+DUTIES: tuple[Duty, ...] = (recover, sweep, Relay(), sweep_keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
@@ -12,8 +13,8 @@ _MEND = (
 )
 
 
-def execute(connection: Any, statement: str) -> None:
-    """Run a statement without parameters in the transaction that a connection is in.
+def run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+    """Run a statement without parameters in the transaction that a connection is in, and return its rows.
 
     Args:
         connection: anything with ``cursor()`` (DB-API), or a SQLAlchemy Connection or Session.
@@ -26,28 +27,30 @@ def execute(connection: Any, statement: str) -> None:
     if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
         raise _refused(connection)
     if hasattr(connection, "exec_driver_sql"):
-        _on_sqlalchemy(connection, statement)
-    elif hasattr(connection, "get_bind") and hasattr(connection, "connection"):  # an ORM Session
-        _on_sqlalchemy(connection.connection(), statement)
-    elif hasattr(connection, "cursor"):
-        _on_dbapi(connection, statement)
-    else:
-        raise _refused(connection)
+        return _on_sqlalchemy(connection, statement)
+    if hasattr(connection, "get_bind") and hasattr(connection, "connection"):  # an ORM Session
+        return _on_sqlalchemy(connection.connection(), statement)
+    if hasattr(connection, "cursor"):
+        return _on_dbapi(connection, statement)
+    raise _refused(connection)
 
 
-def _on_sqlalchemy(connection: Any, statement: str) -> None:
+def _on_sqlalchemy(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
     dialect = getattr(getattr(connection, "dialect", None), "name", None)
     if dialect not in ("mysql", "mariadb"):
         raise _refused(connection)
-    connection.exec_driver_sql(statement)
+    result = connection.exec_driver_sql(statement)
+    return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def _on_dbapi(connection: Any, statement: str) -> None:
+def _on_dbapi(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
     cursor = connection.cursor()
     try:
         cursor.execute(statement)
+        rows = cursor.fetchall() if cursor.description else ()
     finally:
         cursor.close()
+    return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
 
 
 def _refused(connection: Any) -> ConfigError:

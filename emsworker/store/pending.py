@@ -20,6 +20,7 @@ from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
 from emsworker.store.session import Session, bytes_literal
 from emsworker.store.sql import Statements
+from emsworker.store.tables import qualified
 
 _SQL = Statements("pending")
 
@@ -72,7 +73,7 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
         f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6))"
         for number, message in enumerate(messages)
     )
-    table = f"`{database.replace('`', '``')}`.ems_pending"
+    table = qualified(database, "ems_pending")
     return f"{_SQL.insert_pending % {'table': table}} {rows} {_SQL.keep_first}"
 
 
