@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from emsworker.cancelling import cancel_sent
 from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
@@ -215,8 +216,7 @@ class Ems:
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
         """A transaction in the stream's database, for SQL and messages that are committed together.
 
-        ``with app.transaction() as tx:`` commits at its end and rolls back on any exception; ``tx`` has ``execute``,
-        ``executemany``, ``cursor``, ``send`` and ``send_many``. The messages are in the stream right after it.
+        ``with app.transaction() as tx:`` commits at its end and rolls back on any exception; see OutboxTransaction.
 
         Raises:
             StoreUnavailable: the connection was lost in COMMIT, and it is not known whether it was kept.
@@ -265,6 +265,21 @@ class Ems:
         if isinstance(when, datetime):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
         return self.database.call(server_now) + timedelta(seconds=when)
+
+    def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
+        """Cancel a message that was not run yet: no group runs it any more.
+
+        Attempts that have begun go on, and a worker that has read the message may still begin one. The answer is
+        false if every group has finished it.
+
+        Args:
+            message: its id or receipt.
+            topic: where it is; without it every topic is searched.
+
+        Raises:
+            UnknownMessage: it is in none of these topics.
+        """
+        return cancel_sent(self.database, message, topic)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 

@@ -287,6 +287,10 @@ class Task(Handler):
         body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
 
+    def cancel(self, call: str | Receipt) -> bool:
+        """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
+        return self.app.cancel(call, None if isinstance(call, Receipt) else self.topic)
+
     def __repr__(self) -> str:
         return f"<Task {self.name} of {self.app.name}>"
 

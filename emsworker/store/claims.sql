@@ -81,7 +81,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems
 
 -- name: read_retry_bodies
 SELECT r.attempt, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
-FROM ems_retry r FORCE INDEX (due) JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
+FROM ems_retry r FORCE INDEX (due) JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
 WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim

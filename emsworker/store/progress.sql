@@ -41,6 +41,12 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL WHERE group_id = %(group_
 -- name: finish_retries
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
+-- name: drop_bodiless_retries
+-- Claimed with the others and given to nobody, because they were cancelled or their bodies are gone.
+DELETE r FROM ems_retry r FORCE INDEX (due)
+LEFT JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
+WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s AND m.`offset` IS NULL
+
 -- name: upsert_retries
 -- Its rows and end are appended: a first failure writes the row, a later one moves it up the ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error) VALUES
@@ -55,4 +61,4 @@ INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, out
 -- The dead letter carries its own copy of the body, made inside the server.
 INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, uid, `key`, tag, headers, body, born_at, producer_id, dead_at, attempts, reason, error)
 SELECT %(group_id)s, m.`partition`, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at, m.producer_id, NOW(6), %(attempt)s, %(reason)s, %(error)s
-FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
+FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s AND m.kind = 'message'

@@ -236,6 +236,23 @@ def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
     assert rows(url, "SELECT COUNT(*) FROM ems_message") == [(0,)]
 
 
+def test_cancel_and_purge(ems: Ems, url: str) -> None:
+    sent = ems.ok("send", "t", "1", "--json").json
+    shown = ems.ok("cancel", "t", sent["id"], "--json").json
+    assert shown == {"topic": "t", "id": sent["id"], "was": "waiting"}
+    assert ems.ok("trace", sent["id"], "--json").json[0]["kind"] == "cancelled"
+    missing = ems("cancel", "t", "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
+    assert (missing.code, len(missing.errors)) == (1, 1)
+    assert ems("cancel", "t", "x").code == 2
+    for _ in range(3):
+        ems.ok("send", "t", "1")
+    counts = {"topic": "t", "messages": 3, "delayed": 0, "retries": 0}
+    assert ems.ok("topics", "purge", "t", "--dry-run", "--json").json == counts | {"dry_run": True}
+    assert ems.ok("topics", "purge", "t", "--yes", "--json").json == counts | {"dry_run": False}
+    assert rows(url, "SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == [(0,)]
+    assert ems.ok("topics", "stale", "t", "--json").json == []
+
+
 # -- ems check ---------------------------------------------------------------------------------------------------------
 
 
@@ -251,7 +268,7 @@ def test_check_is_content_with_good_surroundings(ems: Ems, redis_url: str) -> No
 
 
 def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -> None:
-    execute(url, "UPDATE ems_schema_version SET version = 99")
+    execute(url, "UPDATE ems_schema_version SET version = 99 ORDER BY version DESC LIMIT 1")
     execute(url, "INSERT INTO ems_topic (name, max_message_bytes, created_at) VALUES ('huge', 1000000000, NOW(6))")
     execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
     try:
