@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.group()
 @stream_options
 def groups() -> None:
-    """List groups with their lag; create, change, pause and delete them."""
+    """List groups with their lag; create, change, pause, reset and delete them."""
 
 
 def _about(topic: str, group: Group) -> dict[str, Any]:
@@ -139,6 +139,35 @@ def change(topic: str, name: str, as_json: bool, **given: Any) -> None:
     if not changes:
         raise click.UsageError("Nothing to change; name at least one setting.")
     print_record(_about(topic, open_stream().admin().change_group(topic, name, **changes)), as_json)
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option(
+    "--to",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, an offset, -N for the last N messages, or a time like 2026-01-31T12:00 (UTC).",
+)
+@click.option("--partition", type=int, help="Only this partition.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@yes_option
+@json_option
+@stream_options
+def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Move the cursor of the group NAME of TOPIC: to skip messages, or to run them again.
+
+    Workers may go on meanwhile, and no other group is affected. What is skipped is written down in ems_skip.
+    """
+    admin = open_stream().admin()
+    moves = admin.reset_group(topic, name, to, partition=partition, dry_run=True)
+    if not dry_run:
+        skipped, again = sum(move.skipped for move in moves), sum(move.again for move in moves)
+        confirm(f"Reset group {name!r} of topic {topic!r}: skip {skipped} and run {again} again?", yes)
+        moves = admin.reset_group(topic, name, to, partition=partition)
+    rows = [asdict(move) | {"skipped": move.skipped, "again": move.again} for move in moves]
+    print_rows(rows, ["partition", "cursor", "to", "skipped", "again"], as_json, "The topic has no partition.")
 
 
 @groups.command()

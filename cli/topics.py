@@ -29,6 +29,8 @@ def _about(topic: Topic) -> dict[str, Any]:
         "rule": topic.rule.value,
         "max_message_bytes": topic.max_message_bytes,
         "retention_s": topic.retention_s,
+        "trim_done": topic.trim_done,
+        "age_wins": topic.age_wins,
     }
 
 
@@ -57,7 +59,11 @@ def list_(as_json: bool) -> None:
     "retention_s",
     metavar="DURATION",
     callback=read_duration,
-    help=f"How long messages are to be kept: {DURATION}. Only noted so far; nothing deletes them yet.",
+    help=f"Delete messages that are older and that every group has run: {DURATION}.",
+)
+@click.option("--trim-done", is_flag=True, help="Delete messages as soon as every group has run them.")
+@click.option(
+    "--age-wins", is_flag=True, help="Delete what is older than --retention even if a group never claimed it."
 )
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
 @json_option
@@ -86,8 +92,10 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
     "retention_s",
     metavar="DURATION",
     callback=read_duration,
-    help=f"How long messages are to be kept: {DURATION}. Only noted so far; nothing deletes them yet.",
+    help=f"Delete messages that are older and that every group has run: {DURATION}.",
 )
+@click.option("--trim-done/--no-trim-done", default=None, help="Delete messages as soon as every group has run them.")
+@click.option("--age-wins/--no-age-wins", default=None, help="Delete what is too old even if a group never claimed it.")
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
 @json_option
 @stream_options
@@ -97,7 +105,7 @@ def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> Non
     if keep_forever:
         if "retention_s" in changes:
             raise click.UsageError("--retention and --keep-forever contradict each other.")
-        changes["retention_s"] = None
+        changes |= {"retention_s": None, "trim_done": False, "age_wins": False}
     if not changes:
         raise click.UsageError("Nothing to change; name at least one setting.")
     print_record(_about(open_stream().admin().change_topic(name, **changes)), as_json)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from emsworker.admin import cursors
+from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.app import Ems
 from emsworker.cancelling import cancel_message
@@ -71,8 +73,15 @@ class Admin:
         rule: str = TopicRule.READ_WRITE,
         max_message_bytes: int = 4 << 20,
         retention_s: float | None = None,
+        trim_done: bool = False,
+        age_wins: bool = False,
     ) -> Topic:
         """Create a topic.
+
+        Args:
+            retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
+            trim_done: delete messages as soon as every group has run them.
+            age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
 
         Raises:
             AlreadyExists: it is there already; nothing was changed.
@@ -80,6 +89,7 @@ class Admin:
         """
         check_name("topic", name)
         _check_topic(partitions, max_message_bytes, retention_s)
+        _check_retention(retention_s, age_wins)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
@@ -90,6 +100,8 @@ class Admin:
                 rule=TopicRule(rule),
                 max_message_bytes=max_message_bytes,
                 retention_s=retention_s,
+                trim_done=trim_done,
+                age_wins=age_wins,
             )
         )
 
@@ -98,7 +110,7 @@ class Admin:
 
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever).
+                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``.
 
         Raises:
             UnknownTopic: there is none of that name.
@@ -109,6 +121,7 @@ class Admin:
             changes["rule"] = TopicRule(changes["rule"])
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
+        _check_retention(changed.retention_s, changed.age_wins)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -246,6 +259,27 @@ class Admin:
         self._database.call(lambda session: store.change_group(session, changed))
         return self.group(topic, name)
 
+    def reset_group(
+        self, topic: str, name: str, to: str, *, partition: int | None = None, dry_run: bool = False
+    ) -> list[Move]:
+        """Move a group's cursor; no other group is affected, and its workers may go on meanwhile.
+
+        Forward, what is passed over is skipped (``ems_skip`` tells). Back, all from there on is delivered again, and
+        what is claimed or waits for a retry behind the new cursor is taken away from its owner first.
+
+        Args:
+            to: ``earliest``, ``latest``, an offset, ``-n`` for the last n messages, or a time in ISO 8601.
+            partition: only this one.
+            dry_run: only say what would be done.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            ConfigError: there is no such place.
+        """
+        group = self.group(topic, name)
+        moves = cursors.plan(self._database, group, to, partition)
+        return moves if dry_run else cursors.reset(self._database, group, moves)
+
     def delete_group(
         self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None
     ) -> None:
@@ -274,6 +308,11 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
         problems.append(Problem("retention_s", f"{retention_s:g}", "must be at least 1 second"))
     if problems:
         raise ConfigError(problems)
+
+
+def _check_retention(retention_s: float | None, age_wins: bool) -> None:
+    if age_wins and retention_s is None:
+        raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

@@ -80,7 +80,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Topic:
-    """A named stream."""
+    """A named stream.
+
+    Attributes:
+        retention_s: seconds for which messages are kept, or ``None`` for ever.
+        trim_done: messages are deleted as soon as every group is done with them.
+        age_wins: what is older than ``retention_s`` is deleted even if a group has not claimed it yet.
+    """
 
     id: int
     name: str
@@ -89,6 +95,8 @@ class Topic:
     rule: TopicRule
     max_message_bytes: int
     retention_s: float | None
+    trim_done: bool = False
+    age_wins: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +218,7 @@ class Claim:
         done_to: the last finished offset.
         care: how carefully to run it, because earlier owners died in it.
         messages: what is to be run, by offset; tombstones are left out.
+        gone: offset and attempt of retries whose message is not in the stream any more.
         taken_at: when it was taken, by the server's clock; ``taken_ticks``: by our own.
     """
 
@@ -223,6 +232,7 @@ class Claim:
     care: Care
     client_id: str
     messages: list[Message] = field(default_factory=list)
+    gone: list[tuple[int, int]] = field(default_factory=list)
     taken_at: str = ""
     taken_ticks: float = field(default_factory=ticks)
 
@@ -249,6 +259,11 @@ class Failure:
     retry_in_s: float | None
     dead: str | None
     ran_s: float
+
+    @classmethod
+    def gone(cls, offset: int, attempt: int) -> Failure:
+        """A retry whose message is not in the stream any more."""
+        return cls(offset, attempt, Outcome.EXPIRED, "the message was deleted before this run", None, None, 0.0)
 
     @classmethod
     def decided(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.sweeping import sweep_keys
-from emsworker.store import clients, pending, recovery
+from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -18,6 +18,8 @@ Duty = Callable[[Session, Settings], float]
 _RELAY_LOOK_S = 0.2
 _LIVELY_LOOK_S, _LIVELY_S = 0.025, 2.0
 _RELAY_BATCH = 500
+_TRIM_ROWS = 2000  # the other duties wait no longer than deleting these takes
+_TRIM_LOOK_BEATS = 5
 
 
 def recover(session: Session, settings: Settings) -> float:
@@ -60,4 +62,17 @@ class Relay:
         return min(done.next_s, _LIVELY_LOOK_S if ticks() < self._lively_until else _RELAY_LOOK_S)
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, Relay(), sweep_keys)
+def trim(session: Session, settings: Settings) -> float:
+    """Delete what nobody needs any more, a piece of each partition at a time; at once again while there is more."""
+    more = False
+    kept_partitions = retention.list_kept(session)
+    for kept in kept_partitions:
+        floor = retention.raise_floor(session, kept, _TRIM_ROWS)
+        trimmed = retention.delete_below(session, kept, floor, _TRIM_ROWS)
+        more |= trimmed != kept.trimmed
+    for topic_id in {kept.topic_id for kept in kept_partitions}:
+        retention.delete_restored(session, topic_id)
+    return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
+
+
+DUTIES: tuple[Duty, ...] = (recover, sweep, Relay(), trim, sweep_keys)

@@ -15,6 +15,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
+from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
@@ -157,6 +158,14 @@ class Scout(Runnable):
             self._rung |= any(closed)
 
     def _close(self, group_id: int, partition: int) -> bool:
+        if skipped := jump_to_floor(self._session, self._topic_of[group_id], group_id, partition):
+            log.warning(
+                "retention deleted %d messages of partition %d before group %d claimed them (see ems_skip)",
+                skipped,
+                partition,
+                group_id,
+            )
+            return True
         closed = close_hole(self._session, self._topic_of[group_id], group_id, partition, self._settings.gap_timeout_s)
         if closed:
             log.info("closed a hole in partition %d of topic %d", partition, self._topic_of[group_id])

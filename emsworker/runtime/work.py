@@ -47,7 +47,7 @@ class Work:
         self.soft_limit_sent = False
         self.interruptible = False  # a handler runs, and nothing of ours
         self.began_at = ticks()
-        self._failures: list[Failure] = []
+        self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._done_retries: list[tuple[int, int]] = []
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s

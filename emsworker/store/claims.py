@@ -192,9 +192,13 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
         if not results[-2].rows:
             return Miss.EMPTY
         claim = _claim(taker, results[-2].rows[0], ClaimSource.RETRY)
+        rows = results[-1].rows
         claim.messages = [
-            Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1) for row in results[-1].rows
+            Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1)
+            for row in rows
+            if row[2] is not None
         ]
+        claim.gone = [(row[1], row[0] + 1) for row in rows if row[2] is None]
         return claim
 
     return session.again_on_conflict(attempt)

@@ -80,9 +80,10 @@ SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message' ORDER BY `offset`
 
 -- name: read_retry_bodies
-SELECT r.attempt, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
-FROM ems_retry r FORCE INDEX (due) JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
-WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
+-- One whose message is gone comes without one, so that its retry is ended, too.
+SELECT r.attempt, r.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
+FROM ems_retry r FORCE INDEX (due) LEFT JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
+AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim
 SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s

@@ -115,9 +115,12 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
     if not session.rows(_SQL.hold_group, where):
         return 0
     dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
+    floor = session.rows(_SQL.hold_floor, where)[0][0]
     movable = _with_message(session, where, dead)
     if not movable:
         return 0
+    if below := [f"({group.topic_id},{partition},{offset})" for offset in movable if offset < floor]:
+        session.send(f"{_SQL.note_restored} {','.join(below)}")
     shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6))"
     rows = [session.mogrify(shape, where | {"offset": offset}) for offset in movable]
     session.send(f"{_SQL.add_fresh_retries} {','.join(rows)}")

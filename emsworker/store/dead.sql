@@ -38,6 +38,14 @@ INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag
 SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
 
+-- name: hold_floor
+-- Retention deletes nothing of this partition before our commit.
+SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
+
+-- name: note_restored
+-- So that retention spares them until they have been run.
+INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
+
 -- name: add_fresh_retries
 -- Its rows are appended: attempt 0, due now, so that each runs with a fresh ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES

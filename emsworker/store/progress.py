@@ -104,8 +104,6 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     packet.assert_one_matched()
     _add_done_retries(packet, progress)
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
-    if progress.finished and claim.source is ClaimSource.RETRY:
-        packet.add(_SQL.drop_bodiless_retries, args | {"topic_id": progress.topic_id})
 
 
 def _fence(claim: Claim) -> dict[str, Any]:

@@ -41,12 +41,6 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL WHERE group_id = %(group_
 -- name: finish_retries
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
--- name: drop_bodiless_retries
--- Claimed with the others and given to nobody, because they were cancelled or their bodies are gone.
-DELETE r FROM ems_retry r FORCE INDEX (due)
-LEFT JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
-WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s AND m.`offset` IS NULL
-
 -- name: upsert_retries
 -- Its rows and end are appended: a first failure writes the row, a later one moves it up the ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error) VALUES

@@ -14,8 +14,9 @@ _SQL = Statements("topics")
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
-    topic_id, name, kind, partitions, rule, max_bytes, retention_s = row
-    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, retention_s)
+    topic_id, name, kind, partitions, rule, max_bytes, retention_s, trim_done, age_wins = row
+    kept = (retention_s, bool(trim_done), bool(age_wins))
+    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, *kept)
 
 
 def _group(row: tuple[Any, ...]) -> Group:
@@ -43,12 +44,14 @@ def create_topic(
     rule: TopicRule = TopicRule.READ_WRITE,
     max_message_bytes: int = 4 << 20,
     retention_s: float | None = None,
+    trim_done: bool = False,
+    age_wins: bool = False,
 ) -> Topic:
     """Create a topic with its partitions, or return the one that is there."""
 
     def work(session: Session) -> None:
         values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
-        limits = {"max_message_bytes": max_message_bytes, "retention_s": retention_s}
+        limits = {"max_message_bytes": max_message_bytes} | _kept(retention_s, trim_done, age_wins)
         topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
         _add_partitions(session, _locked(session, topic_id, name))
 
@@ -56,6 +59,10 @@ def create_topic(
     topic = get_topic(session, name)
     assert topic is not None, "created in the transaction above"
     return topic
+
+
+def _kept(retention_s: float | None, trim_done: bool, age_wins: bool) -> dict[str, Any]:
+    return {"retention_s": retention_s, "trim_done": int(trim_done), "age_wins": int(age_wins)}
 
 
 def _locked(session: Session, topic_id: int, name: str) -> Topic:
@@ -85,9 +92,9 @@ def change_topic(session: Session, topic: Topic) -> None:
     def work(session: Session) -> None:
         _locked(session, topic.id, topic.name)
         values = {"id": topic.id, "partitions": topic.partitions, "rule": topic.rule}
-        session.execute(
-            _SQL.change_topic, values | {"max_message_bytes": topic.max_message_bytes, "retention_s": topic.retention_s}
-        )
+        limits = {"max_message_bytes": topic.max_message_bytes}
+        kept = _kept(topic.retention_s, topic.trim_done, topic.age_wins)
+        session.execute(_SQL.change_topic, values | limits | kept)
         _add_partitions(session, topic)
         for group in list_groups(session):
             if group.topic_id == topic.id:
@@ -116,6 +123,7 @@ def delete_topic(
             _unlist_group(session, group, force)
         session.execute(_SQL.delete_topic, {"topic_id": topic.id})
         session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
+        session.execute(_SQL.delete_restored, {"topic_id": topic.id})
         return groups
 
     for group in session.transaction(work):
@@ -229,6 +237,7 @@ def _delete_log(session: Session, group: Group, progress: Callable[[int], None])
         _SQL.delete_some_retries,
         _SQL.delete_some_attempts,
         _SQL.delete_some_dead,
+        _SQL.delete_some_skips,
     ):
         _delete_in_chunks(session, statement, {"group_id": group.id}, progress)
 

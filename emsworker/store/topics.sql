@@ -1,17 +1,17 @@
 -- name: get_topic
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s FROM ems_topic WHERE name = %(name)s
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins FROM ems_topic WHERE name = %(name)s
 
 -- name: list_topics
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s FROM ems_topic ORDER BY name
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins FROM ems_topic ORDER BY name
 
 -- name: lock_topic
 -- Whoever adds partitions, groups or deletes the topic holds this row first.
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s FROM ems_topic WHERE id = %(id)s FOR UPDATE
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins FROM ems_topic WHERE id = %(id)s FOR UPDATE
 
 -- name: add_topic
 -- Two creators at once: the unique name lets one win, the other finds it.
-INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, created_at)
-VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, NOW(6))
+INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, created_at)
+VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, %(trim_done)s, %(age_wins)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: add_partition
@@ -19,7 +19,8 @@ INSERT INTO ems_partition (topic_id, `partition`) VALUES (%(topic_id)s, %(partit
 ON DUPLICATE KEY UPDATE topic_id = topic_id
 
 -- name: change_topic
-UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_bytes = %(max_message_bytes)s, retention_s = %(retention_s)s WHERE id = %(id)s
+UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_bytes = %(max_message_bytes)s, retention_s = %(retention_s)s,
+  trim_done = %(trim_done)s, age_wins = %(age_wins)s WHERE id = %(id)s
 
 -- name: get_group
 SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
@@ -40,9 +41,9 @@ INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s
 ON DUPLICATE KEY UPDATE group_id = group_id
 
 -- name: get_frontier
--- The first offset of a partition and the one after its last row.
+-- The first offset of a partition and the one after its last row; shared, so that retention waits for the cursor made from it.
 SELECT p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
-FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: lock_cursors
 -- Every claim of new messages locks its cursor first: while these are held, none is born.
@@ -71,6 +72,12 @@ DELETE FROM ems_attempt WHERE group_id = %(group_id)s LIMIT 5000
 
 -- name: delete_some_dead
 DELETE FROM ems_dead WHERE group_id = %(group_id)s LIMIT 1000
+
+-- name: delete_some_skips
+DELETE FROM ems_skip WHERE group_id = %(group_id)s LIMIT 5000
+
+-- name: delete_restored
+DELETE FROM ems_restored WHERE topic_id = %(topic_id)s
 
 -- name: delete_topic
 DELETE FROM ems_topic WHERE id = %(topic_id)s

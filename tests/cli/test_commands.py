@@ -77,12 +77,16 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "rule": "rw",
         "max_message_bytes": 4 << 20,
         "retention_s": 604800,
+        "trim_done": False,
+        "age_wins": False,
     }
     again = ems("topics", "create", "orders")
     assert again.code == 1 and "exists already" in again.err
     assert ems.ok("topics", "create", "orders", "--if-missing", "--json").json["partitions"] == 3
     changed = ems.ok("topics", "change", "orders", "--partitions", "5", "--rule", "w", "--keep-forever", "--json").json
     assert (changed["partitions"], changed["rule"], changed["retention_s"]) == (5, "w", None)
+    refused = ems("topics", "change", "orders", "--age-wins")
+    assert refused.code == 2 and "needs a retention" in refused.err
     assert rows(url, "SELECT COUNT(*) FROM ems_partition") == [(5,)]
     listed = ems.ok("topics", "list", "--json").json
     assert [(one["topic"], one["messages"], one["bytes"]) for one in listed] == [("orders", 0, 0)]
@@ -120,6 +124,13 @@ def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
     assert ems.ok("groups", "change", "orders", "mail", "--ladder", "7s", "--json").json["ladder"] == "7s"
     assert ems("groups", "change", "orders", "mail", "--ladder", "7 parsecs").code == 2
     assert "FRONTIER" in ems.ok("groups", "list", "--partitions").out
+    planned = ems.ok("groups", "reset", "orders", "mail", "--to", "-3", "--dry-run", "--json").json
+    assert planned == [{"partition": 0, "cursor": 1, "to": 8, "skipped": 7, "again": 0}]
+    assert ems("groups", "reset", "orders", "mail", "--to", "-3").code == 2  # nobody to ask
+    assert ems.ok("groups", "reset", "orders", "mail", "--to", "-3", "--yes", "--json").json == planned
+    assert rows(url, "SELECT next_offset FROM ems_cursor ORDER BY 1") == [(8,), (11,)]
+    wrong = ems("groups", "reset", "orders", "mail", "--to", "12", "--yes")
+    assert wrong.code == 2 and "has 1 to 11" in wrong.err
     assert ems("groups", "list", "nix").code == 1
     assert ems("groups", "delete", "orders", "nix", "--yes").code == 1
     ems.ok("groups", "delete", "orders", "mail", "--yes")

@@ -7,7 +7,7 @@ import pytest
 from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.core.errors import InvalidName, UnknownMessage
-from emsworker.core.model import Claim, Group, Topic
+from emsworker.core.model import Claim, Failure, Group, Topic
 from emsworker.store import claims, pending
 from emsworker.store.progress import flush
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
@@ -19,6 +19,12 @@ def retried(stream: Stream, topic: Topic, group: Group, client: str) -> Claim:
     claim = claims.take_retries(stream.session, stream.taker(topic, group, client))
     assert claim
     return claim
+
+
+def end(stream: Stream, topic: Topic, claim: Claim) -> None:
+    """As a worker ends a claim in which nothing is left to be run."""
+    gone = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
+    flush(stream.session, flush_of(claim, topic, claim.hi, finished=True, failures=gone))
 
 
 def test_t5_a_delayed_message_is_deleted(stream: Stream) -> None:
@@ -90,7 +96,7 @@ def test_t5_retries_stop_whether_they_wait_or_are_claimed(stream: Stream) -> Non
     flush(stream.session, flush_of(again, topic, again.hi, **done))
     last = retried(stream, topic, group, client)
     assert offsets(last) == [], "nothing is left to run"
-    flush(stream.session, flush_of(last, topic, last.hi, finished=True))
+    end(stream, topic, last)
     assert stream.retries(group) == []
     assert stream.value("SELECT COUNT(*) FROM ems_claim WHERE state <> 'done'") == 0
 
@@ -169,5 +175,5 @@ def test_a9_stale_retries_are_found(stream: Stream) -> None:
     stream.make_due()
     claim = retried(stream, topic, group, stream.client())
     assert offsets(claim) == []
-    flush(stream.session, flush_of(claim, topic, claim.hi, finished=True))
+    end(stream, topic, claim)
     assert admin.stale_retries("t", 10) == []

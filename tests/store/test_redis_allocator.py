@@ -47,8 +47,7 @@ def test_w3_redis_loses_its_mind_mid_send(stream: Stream, redis_url: str, accide
                 if accident == "flushed":
                     client.flushall()
                 elif accident == "wrong type":
-                    client.delete(key)
-                    client.lpush(key, "x")
+                    client.pipeline().delete(key).lpush(key, "x").execute()  # at once, or a producer comes between
                 else:
                     client.set(key, 1 if accident == "rolled back" else "garbage")
 

@@ -8,6 +8,8 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   rule ENUM('rw', 'r', 'w', 'none') NOT NULL DEFAULT 'rw',
   max_message_bytes INT UNSIGNED NOT NULL,
   retention_s BIGINT UNSIGNED NULL,
+  trim_done TINYINT NOT NULL DEFAULT 0,
+  age_wins TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
   PRIMARY KEY (id),
   UNIQUE KEY name (name)
@@ -18,6 +20,7 @@ CREATE TABLE IF NOT EXISTS ems_partition (
   `partition` SMALLINT UNSIGNED NOT NULL,
   next_offset BIGINT UNSIGNED NOT NULL DEFAULT 1,
   floor BIGINT UNSIGNED NOT NULL DEFAULT 1,
+  trimmed BIGINT UNSIGNED NOT NULL DEFAULT 1,
   PRIMARY KEY (topic_id, `partition`)
 ) ENGINE=InnoDB;
 
@@ -140,6 +143,27 @@ CREATE TABLE IF NOT EXISTS ems_dead (
   reason TEXT CHARACTER SET utf8mb4 NOT NULL,
   error TEXT CHARACTER SET utf8mb4 NOT NULL,
   PRIMARY KEY (group_id, `partition`, `offset`)
+) ENGINE=InnoDB;
+
+-- Offsets that a group never ran, and why: nothing is skipped in silence.
+
+CREATE TABLE IF NOT EXISTS ems_skip (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  lo BIGINT UNSIGNED NOT NULL,
+  hi BIGINT UNSIGNED NOT NULL,
+  reason VARCHAR(190) CHARACTER SET utf8mb4 NOT NULL,
+  skipped_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id, `partition`, lo, skipped_at)
+) ENGINE=InnoDB;
+
+-- Bodies below the floor that were put back for a requeued dead letter.
+
+CREATE TABLE IF NOT EXISTS ems_restored (
+  topic_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (topic_id, `partition`, `offset`)
 ) ENGINE=InnoDB;
 
 -- Who is alive, who leads, and which stream this is.

@@ -1,0 +1,89 @@
+"""Resetting a group's cursor: where to, what that will do, and doing it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.model import Group
+from emsworker.store import cursors as store
+from emsworker.store.cursors import Position
+from emsworker.store.database import Database
+from emsworker.store.session import Session
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a reset does in one partition: so many offsets forward (they are skipped) or back (they are run again)."""
+
+    partition: int
+    cursor: int
+    to: int
+
+    @property
+    def skipped(self) -> int:
+        """How many offsets the group will not run."""
+        return max(self.to - self.cursor, 0)
+
+    @property
+    def again(self) -> int:
+        """How many offsets the group will be given again."""
+        return max(self.cursor - self.to, 0)
+
+
+def plan(database: Database, group: Group, to: str, partition: int | None = None) -> list[Move]:
+    """What a reset would do; changes nothing.
+
+    Args:
+        to: ``earliest``, ``latest``, an offset, ``-n`` for the last n messages, or a time in ISO 8601 (UTC if it names
+            no zone): the first message born then or later.
+        partition: only this one.
+
+    Raises:
+        ConfigError: ``to`` is none of these, or no such offset or partition is kept.
+    """
+
+    def work(session: Session) -> list[Move]:
+        positions = store.list_positions(session, group)
+        if partition is not None:
+            positions = [position for position in positions if position.partition == partition]
+            if not positions:
+                raise ConfigError([Problem("partition", str(partition), "the topic has no such partition")])
+        return [Move(one.partition, one.cursor, _target(session, group, one, to)) for one in positions]
+
+    return database.call(work)
+
+
+def reset(database: Database, group: Group, moves: list[Move], reason: str = "reset") -> list[Move]:
+    """Make these moves, each in one transaction; returns what was done, which may differ where workers were quicker."""
+    made = []
+    for move in moves:
+        by = database.call(lambda session, one=move: store.reset(session, group, one.partition, one.to, reason))  # type: ignore[misc]
+        made.append(Move(move.partition, move.to - by, move.to))
+    return made
+
+
+def _target(session: Session, group: Group, position: Position, to: str) -> int:
+    if to == "earliest":
+        return position.floor
+    if to == "latest":
+        return position.end
+    if re.fullmatch(r"-\d+", to):
+        return max(position.end + int(to), position.floor)
+    if re.fullmatch(r"\d+", to):
+        if not position.floor <= int(to) <= position.end:
+            kept = f"partition {position.partition} has {position.floor} to {position.end}"
+            raise ConfigError([Problem("to", to, f"no such offset is kept: {kept}")])
+        return int(to)
+    return store.find_offset_at(session, group.topic_id, position, _time(to))
+
+
+def _time(text: str) -> datetime:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        mend = "must be earliest, latest, an offset, -n for the last n, or a time like 2026-01-31T12:00"
+        raise ConfigError([Problem("to", text, mend)]) from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

@@ -1,0 +1,113 @@
+"""Moving a group's cursor by hand or by retention; what is passed over is written down in ``ems_skip``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Group
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("cursors")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a group stands in a partition.
+
+    Attributes:
+        floor: the first offset that is kept; end: the one after the last row.
+    """
+
+    partition: int
+    floor: int
+    end: int
+    cursor: int
+
+
+def list_positions(session: Session, group: Group) -> list[Position]:
+    """Where a group stands in each partition."""
+    rows = session.rows(_SQL.list_positions, {"topic_id": group.topic_id, "group_id": group.id})
+    return [Position(*map(int, row)) for row in rows]
+
+
+def find_offset_at(session: Session, topic_id: int, position: Position, when: datetime) -> int:
+    """The first offset of a message that was born at a time (UTC) or later: a binary search over the primary key."""
+    where = {"topic_id": topic_id, "partition": position.partition, "born_at": when.replace(tzinfo=None)}
+    lo, hi = position.floor, position.end
+    while lo < hi:
+        middle = (lo + hi) // 2
+        rows = session.rows(_SQL.get_born_from, where | {"offset": middle})
+        if rows and rows[0][1]:
+            lo = int(rows[0][0]) + 1
+        else:
+            hi = middle
+    return lo
+
+
+def jump_to_floor(session: Session, topic_id: int, group_id: int, partition: int) -> int:
+    """Take a cursor over what retention has deleted before its group claimed it; returns how many offsets that were."""
+    where = {"topic_id": topic_id, "group_id": group_id, "partition": partition}
+
+    def work(session: Session) -> int:
+        cursor = session.rows(_SQL.lock_cursor, where)
+        floor = session.rows(_SQL.get_floor, where)
+        if not cursor or not floor or cursor[0][0] >= floor[0][0]:
+            return 0
+        return _forward(session, where, int(cursor[0][0]), int(floor[0][0]), "retention")
+
+    return session.transaction(work)
+
+
+def _forward(session: Session, where: dict[str, Any], cursor: int, to: int, reason: str) -> int:
+    session.execute(_SQL.set_cursor, where | {"next_offset": to})
+    session.execute(_SQL.add_skip, where | {"lo": cursor, "hi": to - 1, "reason": reason})
+    return to - cursor
+
+
+def reset(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
+    """Move a group's cursor in one partition; safe while its workers run.
+
+    Forward: what is passed over is skipped and written down; what is claimed or waits for a retry already is still run.
+    Back: everything from there on is delivered again. Claims and retries behind it are taken away from their owners,
+    who can finish nothing of them any more, so that no message is in two places.
+
+    Args:
+        to: the new cursor; never below the floor.
+
+    Returns:
+        by how many offsets it was moved, negative for back.
+    """
+    where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
+
+    def work(session: Session) -> int:
+        cursor = int(session.rows(_SQL.lock_cursor, where)[0][0])
+        target = max(to, int(session.rows(_SQL.get_floor, where)[0][0]))
+        if target > cursor:
+            return _forward(session, where, cursor, target, reason)
+        if target < cursor:
+            _take_back(session, where, target)
+            session.execute(_SQL.set_cursor, where | {"next_offset": target})
+        return target - cursor
+
+    return session.transaction(work)
+
+
+def _take_back(session: Session, where: dict[str, Any], offset: int) -> None:
+    behind = where | {"offset": offset}
+    for lo, claim_id, done_to, care in session.rows(_SQL.list_live_behind, behind):
+        session.execute(_SQL.delete_claim, where | {"lo": lo, "claim_id": claim_id})
+        done = min(done_to, offset - 1)
+        parts = ((lo, done, done, "done"), (done + 1, offset - 1, done, "waiting"))
+        for first, last, upto, state in parts:
+            if first <= last:
+                part = {"lo": first, "hi": last, "done_to": upto, "state": state, "care": care}
+                session.execute(_SQL.add_claim, where | part | {"claim_id": new_claim_id()})
+    claimed = [row[0] for row in session.rows(_SQL.list_retry_claims_behind, behind)]
+    if claimed:
+        session.execute(_SQL.delete_retry_claims, where | {"claim_ids": claimed})
+        session.execute(_SQL.release_retries, where | {"claim_ids": claimed})
+    session.execute(_SQL.delete_retries_behind, behind)

@@ -1,0 +1,49 @@
+-- name: lock_cursor
+-- Every claim of new messages locks this row first: while it is held, none is born.
+SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
+
+-- name: get_floor
+-- Shared, so that retention does not raise it before our commit.
+SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
+
+-- name: set_cursor
+UPDATE ems_cursor SET next_offset = %(next_offset)s WHERE group_id = %(group_id)s AND `partition` = %(partition)s
+
+-- name: add_skip
+INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at) VALUES (%(group_id)s, %(partition)s, %(lo)s, %(hi)s, %(reason)s, NOW(6))
+
+-- name: list_positions
+-- Each partition with its floor, the offset after its last row, and the group's cursor.
+SELECT c.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT MAX(m.`offset`) + 1 FROM ems_message m
+  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor)), c.next_offset
+FROM ems_cursor c JOIN ems_partition p ON p.topic_id = %(topic_id)s AND p.`partition` = c.`partition`
+WHERE c.group_id = %(group_id)s ORDER BY c.`partition`
+
+-- name: get_born_from
+-- The first message at an offset or behind it, and whether it was born before a time.
+SELECT `offset`, born_at < %(born_at)s FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s ORDER BY `offset` LIMIT 1
+
+-- name: list_live_behind
+-- Live claims of the stream that reach an offset, locked: an owner's next flush waits, and finds the claim gone.
+SELECT lo, claim_id, done_to, care FROM ems_claim FORCE INDEX (live)
+WHERE state IN ('start', 'waiting') AND group_id = %(group_id)s AND `partition` = %(partition)s AND source = 'stream' AND hi >= %(offset)s FOR UPDATE
+
+-- name: delete_claim
+DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
+
+-- name: add_claim
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(done_to)s, %(state)s, 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
+
+-- name: list_retry_claims_behind
+SELECT DISTINCT claim_id FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND claim_id IS NOT NULL
+
+-- name: delete_retry_claims
+DELETE FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IN %(claim_ids)s
+
+-- name: release_retries
+UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IN %(claim_ids)s
+
+-- name: delete_retries_behind
+DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s

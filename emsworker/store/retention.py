@@ -1,0 +1,117 @@
+"""Retention: deleting what nobody needs any more, in pieces that hold no lock for long.
+
+First the floor of a partition is raised and committed, then the rows below it are deleted. The floor never passes an
+offset that a group has yet to run; a topic may say that age wins over what is not *claimed* yet, but the body of a
+message that is claimed or waits for a retry is never removed. A crash between the two leaves rows below the floor,
+which the next round deletes. ``trimmed`` remembers how far the deleting has come, so that each round begins where
+the last one ended, and not by scanning what the server's purge has not cleared away yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("retention")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A partition of a topic with a retention.
+
+    Attributes:
+        retention_s: seconds for which a message is kept, or ``None`` for ever.
+        trim_done: delete as soon as every group is done with it.
+        age_wins: delete what is too old even if a group has not claimed it.
+        floor: what lies below is never read again; trimmed: what lies below has been deleted.
+        groups: how many groups the topic has.
+    """
+
+    topic_id: int
+    topic: str
+    partition: int
+    retention_s: int | None
+    trim_done: bool
+    age_wins: bool
+    floor: int
+    trimmed: int
+    groups: int
+
+    @property
+    def where(self) -> dict[str, int]:
+        """The partition, as parameters."""
+        return {"topic_id": self.topic_id, "partition": self.partition}
+
+
+def list_kept(session: Session) -> list[Kept]:
+    """Every partition from which something may have to be deleted."""
+    return [
+        Kept(topic_id, topic, partition, retention_s, bool(trim_done), bool(age_wins), floor, trimmed, groups)
+        for topic_id, topic, partition, retention_s, trim_done, age_wins, floor, trimmed, groups in session.rows(
+            _SQL.list_kept_for_a_time
+        )
+    ]
+
+
+def raise_floor(session: Session, kept: Kept, limit: int) -> int:
+    """Raise the floor over messages that need not be kept, at most ``limit`` of them; returns the floor."""
+    early = kept.trim_done and kept.groups > 0  # without a group nobody is done with anything
+    if not early and kept.retention_s is None:
+        return kept.floor
+    age_s = 0 if early else kept.retention_s
+    args = kept.where | {"floor": kept.floor, "limit": limit, "retention_s": age_s}
+    end = session.rows(_SQL.find_end_of_old, args)[0][0]
+    if end is None or end <= kept.floor:
+        return kept.floor
+    target = kept.where | {"floor": int(end), "age_wins": int(kept.age_wins and not early)}
+
+    def attempt() -> int:
+        packet = session.packet()
+        packet.begin()
+        packet.add(_SQL.lock_partition, kept.where)
+        packet.add(_SQL.find_needed, target)
+        packet.add(_SQL.raise_floor, target)
+        packet.commit()
+        packet.add(_SQL.get_floor, kept.where)
+        rows = packet.send()[-1].rows
+        return int(rows[0][0]) if rows else kept.floor
+
+    return session.again_on_conflict(attempt)
+
+
+def delete_below(session: Session, kept: Kept, floor: int, limit: int) -> int:
+    """Delete at most ``limit`` offsets below the floor, and the log that tells of them; returns how far that came."""
+    hi = min(floor, kept.trimmed + limit)
+    if hi <= kept.trimmed:
+        return kept.trimmed
+    piece = kept.where | {"lo": kept.trimmed, "hi": hi}
+    for (group_id,) in session.rows(_SQL.list_groups, kept.where):
+        of_group = piece | {"group_id": group_id}
+        session.transaction(lambda s, args=of_group: s.execute(_SQL.delete_attempts, args))  # type: ignore[misc]
+        session.transaction(lambda s, args=of_group: s.execute(_SQL.delete_claims, args))  # type: ignore[misc]
+
+    def work(session: Session) -> None:
+        packet = session.packet()
+        packet.add(_SQL.lock_partition, piece)
+        packet.add(_SQL.delete_messages, piece)
+        packet.add(_SQL.set_trimmed, piece)
+        packet.send()
+
+    session.transaction(work)
+    return hi
+
+
+def delete_restored(session: Session, topic_id: int) -> int:
+    """Delete messages that were kept below the floor for a requeued dead letter which has ended since; how many?"""
+    found = session.rows(_SQL.list_restored, {"topic_id": topic_id})
+    for partition, offset in found:
+        place = {"topic_id": topic_id, "partition": partition, "offset": offset}
+
+        def work(session: Session, place: dict[str, int] = place) -> None:
+            session.execute(_SQL.delete_message, place)
+            session.execute(_SQL.delete_restored, place)
+
+        session.transaction(work)
+    return len(found)

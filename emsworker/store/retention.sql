@@ -1,0 +1,70 @@
+-- name: list_kept_for_a_time
+-- Partitions of topics from which something may ever be deleted.
+SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, p.floor, p.trimmed,
+  (SELECT COUNT(*) FROM ems_group g WHERE g.topic_id = t.id)
+FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
+WHERE t.retention_s IS NOT NULL OR t.trim_done = 1 ORDER BY t.id, p.`partition`
+
+-- name: find_end_of_old
+-- One past the last of the first rows from the floor on that are all older than the retention; NULL if there are none.
+SELECT COALESCE(MIN(IF(m.young, m.`offset`, NULL)), MAX(m.`offset`) + 1) FROM (
+  SELECT `offset`, born_at > NOW(6) - INTERVAL %(retention_s)s SECOND AS young FROM ems_message
+  WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(floor)s ORDER BY `offset` LIMIT %(limit)s) m
+
+-- name: lock_partition
+-- Whoever adds a cursor or requeues a dead letter reads the floor under a shared lock of this row, so nobody comes to need
+-- more meanwhile.
+SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE
+
+-- name: find_needed
+-- The lowest offset that some group still needs: what it has not claimed (unless age wins), not finished, or must run again.
+-- One statement, so one snapshot: a message goes from cursor to claim to retry in transactions, and is seen in one of them.
+SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
+  SELECT c.next_offset AS `offset` FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s
+  WHERE g.topic_id = %(topic_id)s AND %(age_wins)s = 0
+  UNION ALL
+  SELECT c.done_to + 1 FROM ems_group g JOIN ems_claim c FORCE INDEX (live) ON c.state IN ('start', 'waiting') AND c.group_id = g.id
+  WHERE g.topic_id = %(topic_id)s AND c.`partition` = %(partition)s AND c.source = 'stream'
+  UNION ALL
+  SELECT (SELECT r.`offset` FROM ems_retry r FORCE INDEX (PRIMARY) WHERE r.group_id = g.id AND r.`partition` = %(partition)s
+    ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1) FROM ems_group g WHERE g.topic_id = %(topic_id)s
+) needed
+
+-- name: raise_floor
+UPDATE ems_partition SET floor = LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND floor < LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
+
+-- name: delete_messages
+-- A piece of the primary key, with both ends known: what purge has not cleared away yet is never scanned again.
+DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+AND NOT EXISTS (SELECT 1 FROM ems_restored s WHERE s.topic_id = ems_message.topic_id AND s.`partition` = ems_message.`partition` AND s.`offset` = ems_message.`offset`)
+
+-- name: delete_claims
+-- What ended below; a claim that reaches higher goes with the next piece.
+DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done' LIMIT 1000
+
+-- name: delete_attempts
+-- A dead letter keeps the story of its attempts.
+DELETE FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
+
+-- name: set_trimmed
+UPDATE ems_partition SET trimmed = %(hi)s WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND trimmed < %(hi)s
+
+-- name: list_groups
+SELECT id FROM ems_group WHERE topic_id = %(topic_id)s
+
+-- name: list_restored
+-- Messages of requeued dead letters that are kept below the floor, and that no group has to run any more.
+SELECT s.`partition`, s.`offset` FROM ems_restored s WHERE s.topic_id = %(topic_id)s AND NOT EXISTS (
+  SELECT 1 FROM ems_group g JOIN ems_retry r ON r.group_id = g.id AND r.`partition` = s.`partition` AND r.`offset` = s.`offset`
+  WHERE g.topic_id = s.topic_id) LIMIT 100
+
+-- name: delete_message
+DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: delete_restored
+DELETE FROM ems_restored WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: get_floor
+SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s

@@ -1,0 +1,156 @@
+"""Retention (A10): what nobody needs is deleted, and nothing else."""
+
+from emsworker.admin import Admin
+from emsworker.core.model import Group, Topic
+from emsworker.runtime.duties import trim
+from emsworker.runtime.work import Work
+from emsworker.store import claims, cursors, dead, progress, retention
+from emsworker.store.messages import close_hole
+from tests.support.streams import Stream, failed, flush_of, offsets
+
+
+def keep(stream: Stream, count: int, **settings: object) -> tuple[Topic, Group]:
+    """A topic with a group, and so many messages that are a day old."""
+    topic = stream.topic("t", **settings)  # type: ignore[arg-type]
+    group = stream.group(topic)
+    stream.app().send_many("t", range(count))
+    stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 1 DAY")
+    return topic, group
+
+
+def trim_all(stream: Stream) -> None:
+    """The beat's duty, until there is nothing to do."""
+    settings = stream.app().settings
+    while trim(stream.session, settings) == 0.0:
+        pass
+
+
+def left(stream: Stream) -> list[int]:
+    return [offset for (offset,) in stream.rows("SELECT `offset` FROM ems_message ORDER BY `offset`")]
+
+
+def finish(stream: Stream, topic: Topic, group: Group, batch: int, client: str) -> None:
+    claim = stream.take(topic, group, client, batch)
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi))
+
+
+def test_a10_what_is_old_and_done_is_deleted_with_its_log(stream: Stream) -> None:
+    topic, group = keep(stream, 10, retention_s=3600)
+    other, me = stream.group(topic, "other"), stream.client()
+    finish(stream, topic, group, 6, me)
+    finish(stream, topic, other, 3, me)
+    trim_all(stream)
+    assert left(stream) == list(range(4, 11)), "up to what the slower group has run"
+    assert stream.claims(other) == [], "the log of what is deleted goes with it"
+    assert [row[:2] for row in stream.claims(group)] == [(1, 6)], "but not that of a claim that reaches higher"
+    finish(stream, topic, other, 7, me)
+    finish(stream, topic, group, 4, me)
+    stream.app().send("t", "young")
+    trim_all(stream)
+    assert left(stream) == [11], "what is young is kept"
+    assert stream.claims(group) == stream.claims(other) == []
+    late = stream.group(topic, "late")
+    assert stream.cursor(late) == 11, "a new group begins at the floor"
+
+
+def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says(stream: Stream) -> None:
+    topic, group = keep(stream, 30, retention_s=3600, age_wins=True)
+    me = stream.client()
+    first = stream.take(topic, group, me, 10)
+    progress.flush(stream.session, flush_of(first, topic, 10, failures=[failed(4, retry_in_s=900.0)]))
+    second = stream.take(topic, group, me, 5)
+    progress.flush(stream.session, flush_of(second, topic, 12))
+    trim_all(stream)
+    assert left(stream) == list(range(4, 31)), "4 waits for a retry"
+    stream.make_due()
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry and [message.body for message in retry.messages] == [3]
+    trim_all(stream)
+    assert left(stream)[0] == 4, "it is running"
+    progress.flush(stream.session, flush_of(retry, topic, 4, done_offsets=[(4, 2)]))
+    trim_all(stream)
+    assert left(stream) == list(range(13, 31)), "the second claim has 13 to 15 to do"
+    progress.flush(stream.session, flush_of(second, topic, 15))
+    trim_all(stream)
+    assert left(stream) == [], "age wins over what nobody has claimed"
+    stream.app().send("t", "new")
+    assert stream.value("SELECT MAX(`offset`) FROM ems_message") == 31, "no offset is used twice"
+    assert cursors.jump_to_floor(stream.session, topic.id, group.id, 0) == 15
+    assert stream.rows("SELECT lo, hi, reason FROM ems_skip") == [(16, 30, "retention")], "never in silence"
+    assert offsets(stream.take(topic, group, me)) == [31]
+    assert cursors.jump_to_floor(stream.session, topic.id, group.id, 0) == 0
+
+
+def test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
+    topic, group = keep(stream, 5, retention_s=3600)
+    trim_all(stream)
+    assert left(stream) == [1, 2, 3, 4, 5]
+    Admin(stream.app()).change_topic("t", retention_s=None, trim_done=True)
+    stream.rows("UPDATE ems_message SET born_at = UTC_TIMESTAMP(6)")
+    finish(stream, topic, group, 2, stream.client())
+    trim_all(stream)
+    assert left(stream) == [3, 4, 5]
+
+
+def test_a10_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> None:
+    stream.topic("t", retention_s=3600, trim_done=True)
+    stream.app().send_many("t", range(4))
+    trim_all(stream)
+    assert left(stream) == [1, 2, 3, 4]
+    stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 1 DAY WHERE `offset` <> 3")
+    trim_all(stream)
+    assert left(stream) == [3, 4], "never past one that is young"
+
+
+def test_a10_a_crash_between_floor_and_deletion_is_made_up_for(stream: Stream) -> None:
+    topic, group = keep(stream, 8, retention_s=3600)
+    finish(stream, topic, group, 8, stream.client())
+    kept = retention.list_kept(stream.session)[0]
+    assert retention.raise_floor(stream.session, kept, 100) == 9
+    assert left(stream) == list(range(1, 9)), "here the leader dies"
+    trim_all(stream)
+    assert left(stream) == []
+    assert not close_hole(stream.session, topic.id, group.id, 0, 0.0), "what is below the floor is no hole"
+
+
+def test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream) -> None:
+    topic, group = keep(stream, 6, retention_s=3600)
+    me = stream.client()
+    claim = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(claim, topic, 6, failures=[failed(2, dead="no"), failed(5, dead="no")]))
+    attempts = "SELECT `offset` FROM ems_attempt ORDER BY 1"
+    assert stream.rows(attempts) == [(2,), (5,)]
+    kept = retention.list_kept(stream.session)[0]
+    retention.raise_floor(stream.session, kept, 100)
+    dead.requeue(stream.session, group, [(0, 5)], lambda places: None)  # below the floor, not yet deleted
+    trim_all(stream)
+    assert left(stream) == [5]
+    assert stream.rows(attempts) == [(2,)], "a dead letter keeps its story"
+    dead.requeue(stream.session, group, [(0, 2)], lambda places: None)  # deleted: put back
+    trim_all(stream)
+    assert left(stream) == [2, 5]
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry and offsets(retry) == [2, 5]
+    progress.flush(stream.session, flush_of(retry, topic, 5, done_offsets=[(2, 1), (5, 1)]))
+    trim_all(stream)
+    assert left(stream) == []
+    assert stream.rows("SELECT * FROM ems_restored") == []
+
+
+def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
+    topic, group = keep(stream, 3)
+    me = stream.client()
+    claim = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(1), failed(2)]))
+    stream.rows("DELETE FROM ems_message WHERE `offset` = 1")
+    stream.make_due()
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
+    work = Work(retry, topic.id, 60.0, 0)
+    work.done(retry.messages, [])
+    finished = work.finish()
+    assert finished is not None
+    progress.flush(stream.session, finished)
+    assert stream.retries(group) == []
+    told = stream.rows("SELECT `offset`, outcome FROM ems_attempt WHERE attempt = 2 ORDER BY `offset`")
+    assert told == [(1, "expired"), (2, "done")]
