@@ -17,9 +17,10 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
-from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task, checked_options
+from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
 from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class Ems:
+class Ems(Features):
     """An app: the tasks and subscriptions of a program, and the stream they live on.
 
     Args:
@@ -53,6 +54,7 @@ class Ems:
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
+        self.schedules = {}
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
         self.on_publish: Callable[[], None] = _nothing
@@ -154,7 +156,7 @@ class Ems:
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
         """A handler's options, over the time limits of the app's settings."""
         limits = {name: getattr(self.settings, name) for name in ("soft_time_limit_s", "hard_time_limit_s")}
-        return checked_options(limits | dict(options))
+        return HandlerOptions.checked(limits | dict(options))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -188,6 +190,7 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
+        self.be_eager()
         refuse_reserved(options.get("headers"))
         terms, options = split_terms(options)
         place = self.catalog.topic(topic)
@@ -200,6 +203,7 @@ class Ems:
 
     def publish(self, topic: str, body: Any, **options: Any) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
+        self.be_eager()
         terms, options = split_terms(options)
         return self._deliver(self.catalog.topic(topic), [Outgoing(topic, body, **options)], terms)[0]
 
@@ -207,6 +211,9 @@ class Ems:
         messages = [self._prepare(topic, item) for item in outgoing]
         if terms.direct and all(item.dedup_key is None for item in outgoing):
             receipts = self.producer.send(topic, messages)
+        elif self.stand_in is not None:
+            when, stand_in = terms.when(self.server_time), self.stand_in
+            receipts = [stand_in.send_later(topic, message, when.delay_s, when.due_at) for message in messages]
         else:
             receipts = self.outbox.send(topic, outgoing, messages, terms)
         if terms.transaction is None:
@@ -264,7 +271,8 @@ class Ems:
         """A time, or a number of seconds from the server's now, as a time in UTC."""
         if isinstance(when, datetime):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-        return self.database.call(server_now) + timedelta(seconds=when)
+        now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
+        return now + timedelta(seconds=when)
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
         """Cancel a message that was not run yet: no group runs it any more.

@@ -37,6 +37,8 @@ class HandlerOptions:
         timeout_s: seconds that a message may run before it is moved to retry, instead of the group's.
         soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
+        result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
+        result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
     """
 
     transactional: bool = False
@@ -47,6 +49,8 @@ class HandlerOptions:
     timeout_s: float | None = None
     soft_time_limit_s: float | None = None
     hard_time_limit_s: float | None = None
+    result: bool = False
+    result_ttl_s: float | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -56,7 +60,9 @@ class HandlerOptions:
             problems.append(Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one"))
         if self.max_attempts is not None and not _is_count(self.max_attempts, 1):
             problems.append(Problem("max_attempts", repr(self.max_attempts), "must be a number from 1 to 65535"))
-        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s"):
+        if self.keeps_result and self.batch:
+            problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
+        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
                 problems.append(Problem(name, repr(value), "must be a number of seconds above 0"))
@@ -67,6 +73,25 @@ class HandlerOptions:
             problems.append(Problem("ladder", repr(self.ladder), str(error)))
         if problems:
             raise ConfigError(problems)
+
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
+        """Options as a user names them.
+
+        Raises:
+            ConfigError: one is unknown or wrong.
+        """
+        known = cls.__dataclass_fields__
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            mend = f"there is no such option; known are {', '.join(known)}"
+            raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
+        return cls(**options)
+
+    @property
+    def keeps_result(self) -> bool:
+        """Whether somebody asked for results."""
+        return self.result or self.result_ttl_s is not None
 
     def ladder_over(self, group: Ladder) -> Ladder:
         """The group's ladder with this handler's own settings put over it."""
@@ -82,21 +107,6 @@ class HandlerOptions:
         if self.on_error == "ignore" and not asked_for:
             return Done()
         return self.ladder_over(group).next(attempt, error)
-
-
-def checked_options(options: Mapping[str, Any]) -> HandlerOptions:
-    """Options by name.
-
-    Raises:
-        ConfigError: naming every one that is unknown or wrong.
-    """
-    unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
-    if unknown:
-        known = ", ".join(HandlerOptions.__dataclass_fields__)
-        raise ConfigError(
-            [Problem(name, repr(options[name]), f"there is no such option; known are {known}") for name in unknown]
-        )
-    return HandlerOptions(**options)
 
 
 @dataclass(slots=True)

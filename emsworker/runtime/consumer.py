@@ -17,6 +17,7 @@ from emsworker.core.model import Claim, Group, Topic
 from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.executor import Executor
+from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
@@ -62,6 +63,7 @@ class Shared:
     lease: LeaseKeeper
     scout: Scout
     completer: Completer
+    keeper: Keeper
     turns: Turns = field(default_factory=Turns)
 
 
@@ -93,6 +95,7 @@ class Consumer(Runnable):
                 self._session,
                 self._may_go_on,
                 shared.turns,
+                shared.keeper,
             )
             for group_id, duty in shared.duties.items()
         }

@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import (
@@ -21,11 +22,13 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
+from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import Handler, HandlerOptions, Route
 from emsworker.transaction import Transaction
@@ -49,6 +52,7 @@ class Executor:
         session: the thread's own; transactional handlers work in it.
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
         turns: of the process, for messages under suspicion.
+        keeper: makes the results of those that are asked for.
     """
 
     def __init__(
@@ -59,14 +63,19 @@ class Executor:
         session: Session,
         may_go_on: Callable[[], bool],
         turns: Turns,
+        keeper: Keeper,
     ) -> None:
         self._route = route
+        self._keeper = keeper
+        self._value: object = None  # what the last handler returned
         self._ladder = ladder
         self._session = session
         self._may_go_on = may_go_on
         self._turns = turns
         self._before = hooks(middleware, "before_run")
         self._after = hooks(middleware, "after_run")
+        self._on_retry = hooks(middleware, "on_retry")
+        self._on_dead = hooks(middleware, "on_dead")
 
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
@@ -143,6 +152,8 @@ class Executor:
                 work.rewind()
                 return self._run_singly(work, messages, handler)
             self._fail(work, messages[0], error, options, ticks() - began)
+        if options.keeps_result and work.heavy:
+            work.write_down(self._session)
         return True
 
     def _run_singly(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
@@ -164,8 +175,10 @@ class Executor:
         else:
             failed = self._call_plainly(work, messages, handler)
             failures = self._failures_of(messages, failed, options, ticks() - began)
-            work.done(messages, failures)
-        if self._after:
+            rows = self._results(messages, options)
+            self._keeper.put(rows)
+            work.done(messages, failures, self._keeper.for_flush(rows))
+        if self._after or failures:
             outcomes = {failure.offset: failure for failure in failures}
             for message in messages:
                 self._tell(message, outcomes.get(message.offset), None, ticks() - began)
@@ -174,7 +187,7 @@ class Executor:
         self, work: Work, messages: list[Message], handler: Handler, transaction: Transaction | None = None
     ) -> BatchFailed | None:
         if not handler.options.batch:
-            call_interruptibly(work, lambda: handler.call(messages[0], transaction))
+            self._value = call_interruptibly(work, lambda: handler.call(messages[0], transaction))
             return None
         try:
             call_interruptibly(work, lambda: handler.call_batch(messages, transaction))
@@ -182,14 +195,26 @@ class Executor:
             return failed
         return None
 
+    def _results(self, messages: list[Message], options: HandlerOptions) -> list[ResultRow]:
+        """Of a call that came back: a batch has none."""
+        if not options.keeps_result:
+            return []
+        value, self._value = self._value, None
+        return self._keeper.rows(messages[0], options, value, None, None)
+
     def _tell(self, message: Message, failure: Failure | None, error: BaseException | None, ran_s: float) -> None:
         """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""
         outcome = failure.outcome if failure is not None else Outcome.DONE
         if failure is not None and error is None:
             error = RuntimeError(failure.error)
-        for hook in self._after:
+        calls = [partial(hook, message, self._route.group, outcome, error, ran_s) for hook in self._after]
+        if failure is not None and failure.retry_in_s is not None:
+            calls += [partial(hook, message, self._route.group, error, failure.retry_in_s) for hook in self._on_retry]
+        if failure is not None and failure.dead is not None:
+            calls += [partial(hook, message, self._route.group, error, failure.dead) for hook in self._on_dead]
+        for call in calls:
             try:
-                hook(message, self._route.group, outcome, error, ran_s)
+                call()
             except Exception:
                 log.exception("a hook failed after %r was run", message)
 
@@ -203,7 +228,11 @@ class Executor:
             self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
             failures = self._failures_of(messages, failed, handler.options, ticks() - began)
-            self._own(lambda: work.commit(messages, failures, lambda flush: progress.commit_with(self._session, flush)))
+            rows = self._results(messages, handler.options)
+            kept = self._keeper.for_flush(rows)
+            commit = partial(progress.commit_with, self._session)
+            self._own(lambda: work.commit(messages, failures, commit, kept))
+            self._keeper.put(rows)
             return failures
 
         return self._session.again_on_conflict(attempt)
@@ -256,7 +285,9 @@ class Executor:
 
     def _fail(self, work: Work, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> None:
         failure = self._failure(message, error, options, ran_s)
-        work.done([message], [failure])
+        rows = self._keeper.rows(message, options, None, failure, error)
+        self._keeper.put(rows)
+        work.done([message], [failure], self._keeper.for_flush(rows))
         self._tell(message, failure, error, ran_s)
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:

@@ -1,15 +1,25 @@
-"""The beat's duty for idempotent publishing: keys whose time is over."""
+"""Beat duties that remove what has served its time."""
 
 from __future__ import annotations
 
 from emsworker.core.config import Settings
-from emsworker.store import dedup
+from emsworker.store import dedup, once, results
 from emsworker.store.session import Session
 
-_LIMIT = 200
-_PAUSE_S = 5.0
+_CHUNK = 1000
+_KEYS, _PAUSE_S = 200, 5.0
 
 
 def sweep_keys(session: Session, settings: Settings) -> float:
     """Delete dedup keys that nobody is bound by any more, a few hundred at a time."""
-    return 0.0 if dedup.sweep(session, _LIMIT) == _LIMIT else _PAUSE_S
+    return 0.0 if dedup.sweep(session, _KEYS) == _KEYS else _PAUSE_S
+
+
+def sweep_results(session: Session, settings: Settings) -> float:
+    """Delete results whose time has passed, one bounded chunk at a time; comes back at once while there are more."""
+    return 0.0 if results.sweep(session, _CHUNK) == _CHUNK else settings.beat_s
+
+
+def sweep_once(session: Session, settings: Settings) -> float:
+    """The same for the keys of effects that were to happen once."""
+    return 0.0 if once.sweep(session, _CHUNK) == _CHUNK else settings.beat_s
