@@ -101,7 +101,7 @@ def _record(found: Trace) -> dict[str, Any]:
         return place | {"kind": "deleted"}
     return place | {
         "id": uid_text(message.uid) if message.uid else None,
-        "kind": "tombstone" if message.tombstone else "message",
+        "kind": message.kind,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
         "headers": dict(found.headers),

@@ -18,7 +18,7 @@ _RULES = click.Choice(["rw", "r", "w", "none"])
 @click.group()
 @stream_options
 def topics() -> None:
-    """List, create, change and delete topics."""
+    """List, create, change, purge and delete topics."""
 
 
 def _about(topic: Topic) -> dict[str, Any]:
@@ -138,3 +138,37 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
         print_json({"topic": name, "deleted_rows": rows})
     else:
         click.echo(f"Deleted topic {name} ({rows} rows).")
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@yes_option
+@json_option
+@stream_options
+def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Cancel everything in the topic NAME that some group has not finished.
+
+    Messages lose their bodies, delayed ones and those waiting for a retry are deleted. Offsets, groups and dead letters
+    stay; what is sent meanwhile is not touched.
+    """
+    admin = open_stream().admin()
+    found = admin.purge_topic(name, dry_run=True)
+    total = found.messages + found.delayed + found.retries
+    if not dry_run:
+        confirm(f"Cancel {total} messages of topic {name!r} in all its groups?", yes)
+        with progress(f"Purging {name}", total) as bar:
+            found = admin.purge_topic(name, progress=bar.update)
+    record = {"topic": name, "messages": found.messages, "delayed": found.delayed, "retries": found.retries}
+    print_record(record | {"dry_run": dry_run}, as_json)
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@json_option
+@stream_options
+def stale(name: str, limit: int, as_json: bool) -> None:
+    """List retries in the topic NAME whose message is gone; a worker that takes one drops it."""
+    rows = open_stream().admin().stale_retries(name, limit)
+    print_rows(rows, ["group", "partition", "offset", "attempt", "due_at"], as_json, "There is none.")

@@ -6,25 +6,30 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from emsworker.cancelling import cancel_sent
 from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
-from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
-from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
+from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
+from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
+from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:
     from emsworker.catalog import Catalog
     from emsworker.offsets import Allocator
+    from emsworker.outbox import Outbox, OutboxTransaction
     from emsworker.producer import Producer
     from emsworker.store.database import Database
+    from emsworker.wakeup import Bell
 
 Function = Callable[..., Any]
 
@@ -163,13 +168,16 @@ class Ems(Features):
             body: anything the serializer knows; ``bytes`` and ``str`` are kept as they are.
             options: ``key`` (messages with the same key share a partition), ``partition`` (instead of a key), ``tag``,
                 ``headers`` (a dict of strings), ``uid`` (a UUID of your own: sent once however often you try),
-                ``serializer``, ``compression``, ``countdown`` (seconds before it may be read) or ``eta`` (a time).
+                ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
+                text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
+                :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
+                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts).
 
         Raises:
             UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        _refuse_reserved(options.get("headers"))
+        refuse_reserved(options.get("headers"))
         return self.publish(topic, body, **options)
 
     def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
@@ -183,52 +191,50 @@ class Ems(Features):
             as :meth:`send`; every body is checked before the first is sent.
         """
         self.be_eager()
-        _refuse_reserved(options.get("headers"))
+        refuse_reserved(options.get("headers"))
+        terms, options = split_terms(options)
         place = self.catalog.topic(topic)
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
         for item in outgoing:
-            _refuse_reserved(item.headers)
+            refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        messages = [self._prepare(place, item) for item in outgoing]
-        receipts = self.producer.send(place, messages)
-        for item, receipt in zip(outgoing, receipts, strict=True):
-            self._tell(item, receipt)
-        return receipts
+        return self._deliver(place, outgoing, terms)
 
-    def publish(
-        self, topic: str, body: Any, *, countdown: float | None = None, eta: datetime | None = None, **options: Any
-    ) -> Receipt:
+    def publish(self, topic: str, body: Any, **options: Any) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
         self.be_eager()
-        place = self.catalog.topic(topic)
-        outgoing = Outgoing(topic, body, **options)
-        message = self._prepare(place, outgoing)
-        if countdown is None and eta is None:
-            receipt = self.producer.send(place, [message])[0]
+        terms, options = split_terms(options)
+        return self._deliver(self.catalog.topic(topic), [Outgoing(topic, body, **options)], terms)[0]
+
+    def _deliver(self, topic: Topic, outgoing: list[Outgoing], terms: Terms) -> list[Receipt]:
+        messages = [self._prepare(topic, item) for item in outgoing]
+        if terms.direct and all(item.dedup_key is None for item in outgoing):
+            receipts = self.producer.send(topic, messages)
+        elif self.stand_in is not None:
+            when, stand_in = terms.when(self.server_time), self.stand_in
+            receipts = [stand_in.send_later(topic, message, when.delay_s, when.due_at) for message in messages]
         else:
-            receipt = self._send_later(place, message, countdown, eta)
-        self._tell(outgoing, receipt)
-        return receipt
+            receipts = self.outbox.send(topic, outgoing, messages, terms)
+        if terms.transaction is None:
+            self.tell(outgoing, receipts)
+        return receipts
 
-    def _send_later(self, topic: Topic, message: NewMessage, countdown: float | None, eta: datetime | None) -> Receipt:
-        if countdown is not None and eta is not None:
-            raise ConfigError([Problem("eta", str(eta), "give either countdown or eta")])
-        from emsworker.store import pending
+    def transaction(self) -> AbstractContextManager[OutboxTransaction]:
+        """A transaction in the stream's database, for SQL and messages that are committed together.
 
-        due_at = None if eta is None else self.server_time(eta)
-        if self.stand_in is not None:
-            return self.stand_in.send_later(topic, message, countdown or 0.0, due_at)
-        self.database.call(
-            lambda session: pending.insert(
-                session, topic.id, message, self._producer_id, delay_s=countdown or 0.0, due_at=due_at
-            )
-        )
-        return Receipt(uid_text(message.uid), topic.name, None, None)
+        ``with app.transaction() as tx:`` commits at its end and rolls back on any exception; see OutboxTransaction.
 
-    def _tell(self, outgoing: Outgoing, receipt: Receipt) -> None:
-        for hook in self._after_publish:
-            hook(outgoing, receipt)
+        Raises:
+            StoreUnavailable: the connection was lost in COMMIT, and it is not known whether it was kept.
+        """
+        return self.outbox.transaction()
+
+    def tell(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
+        """Tell the middleware that messages are committed."""
+        for item, receipt in zip(outgoing, receipts, strict=True):
+            for hook in self._after_publish:
+                hook(item, receipt)
 
     def _prepare(self, topic: Topic, outgoing: Outgoing) -> NewMessage:
         for hook in self._before_publish:
@@ -267,6 +273,21 @@ class Ems(Features):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
         now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
         return now + timedelta(seconds=when)
+
+    def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
+        """Cancel a message that was not run yet: no group runs it any more.
+
+        Attempts that have begun go on, and a worker that has read the message may still begin one. The answer is
+        false if every group has finished it.
+
+        Args:
+            message: its id or receipt.
+            topic: where it is; without it every topic is searched.
+
+        Raises:
+            UnknownMessage: it is in none of these topics.
+        """
+        return cancel_sent(self.database, message, topic)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 
@@ -344,13 +365,22 @@ class Ems(Features):
     @cached_property
     def _producer(self) -> Producer:
         from emsworker.producer import Producer
-        from emsworker.wakeup import Bell
 
         packet = self.database.call(server_facts).max_allowed_packet
-        bell = Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
-        return Producer(
-            self.database.session(), self._allocator(), bell, self._producer_id, self.settings.publish_timeout_s, packet
-        )
+        session, timeout_s = self.database.session(), self.settings.publish_timeout_s
+        return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
+
+    def _bell(self) -> Bell:
+        from emsworker.wakeup import Bell
+
+        return Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """What is sent with a transaction, or for later."""
+        from emsworker.outbox import Outbox
+
+        return Outbox(self, self.database, self._producer_id, self._bell().ring)
 
     def _allocator(self) -> Allocator:
         if self.settings.allocator == "redis":
@@ -363,10 +393,11 @@ class Ems(Features):
         return MysqlAllocator()
 
     def close(self) -> None:
-        """Close the producer's connection; the app opens a new one at its next send."""
-        producer = self.__dict__.pop("_producer", None)
-        if producer is not None:
-            producer.close()
+        """Close the connections; the app opens new ones at its next send."""
+        for name in ("_producer", "outbox"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
@@ -374,9 +405,3 @@ class Ems(Features):
 
 def _nothing() -> None:
     pass
-
-
-def _refuse_reserved(headers: Mapping[str, str] | None) -> None:
-    for name in headers or ():
-        if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
-            raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")

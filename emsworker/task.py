@@ -127,6 +127,9 @@ class Outgoing:
         headers: text by text.
         uid: a UUID of the caller's own; a second message with it is not written.
         serializer, compression: instead of the app's.
+        dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
+            in every group, or its window lasts.
+        dedup_window: that window, as seconds or text (``"5m"``).
     """
 
     topic: str
@@ -138,6 +141,8 @@ class Outgoing:
     uid: str | None = None
     serializer: str | None = None
     compression: str | None = None
+    dedup_key: str | bytes | None = None
+    dedup_window: str | float = "5m"
 
     def __post_init__(self) -> None:
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
@@ -295,8 +300,8 @@ class Task(Handler):
             eta: the time before which it must not run; without a zone it is UTC.
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
-            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression`` as in
-                :meth:`Ems.send`.
+            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window`` as in :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.
@@ -307,6 +312,10 @@ class Task(Handler):
         topic = options.pop("topic", None) or self.topic
         body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
+
+    def cancel(self, call: str | Receipt) -> bool:
+        """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
+        return self.app.cancel(call, None if isinstance(call, Receipt) else self.topic)
 
     def __repr__(self) -> str:
         return f"<Task {self.name} of {self.app.name}>"

@@ -33,12 +33,12 @@ from emsworker.results import ResultSet, uids_of
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
-from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store.once import Begun
 from emsworker.store.results import ResultRow
 from emsworker.task import Handler, Route
+from emsworker.transaction import Transaction
 
 _CLAIM = 500
 _MOST_RUNS = 20_000

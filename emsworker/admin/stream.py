@@ -11,6 +11,7 @@ from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.schedules import Schedules
 from emsworker.app import Ems
+from emsworker.cancelling import cancel_message
 from emsworker.core.errors import (
     AlreadyExists,
     ConfigError,
@@ -23,6 +24,7 @@ from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Topic, TopicRule
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
+from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
 from emsworker.store.database import Database
 
 Progress = Callable[[int], None]
@@ -148,6 +150,38 @@ class Admin:
             return sum(end - floor for floor, end in filter(None, bounds))
 
         return self._database.call(work)
+
+    def cancel(self, topic: str, message_id: str) -> Cancelled:
+        """Cancel a message; the answer is what it was.
+
+        Raises:
+            UnknownTopic, UnknownMessage: there is none.
+            InvalidName: that is no message id.
+        """
+        return cancel_message(self._database, [self.topic(topic)], message_id)
+
+    def purge_topic(self, name: str, *, dry_run: bool = False, progress: Progress = lambda rows: None) -> Purged:
+        """Cancel everything that some group of a topic has not finished; offsets and cursors stay.
+
+        Args:
+            dry_run: only count.
+            progress: called with the number of rows of each chunk.
+
+        Raises:
+            UnknownTopic: there is none of that name.
+        """
+        topic = self.topic(name)
+        ids = [group.id for _, group in self.groups(name)]
+        return self._database.call(lambda session: purge(session, topic, ids, progress, dry_run=dry_run))
+
+    def stale_retries(self, name: str, limit: int) -> list[dict[str, Any]]:
+        """Retries of a topic whose body is gone, at most ``limit``; the next worker that takes one drops it.
+
+        Raises:
+            UnknownTopic: there is none of that name.
+        """
+        topic = self.topic(name)
+        return self._database.call(lambda session: list_stale_retries(session, topic.id, limit))
 
     # -- groups --------------------------------------------------------------------------------------------------------
 

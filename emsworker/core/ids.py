@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 import uuid
-from urllib.parse import urlsplit
 
 from emsworker.core.errors import InvalidName
+from emsworker.core.url import DatabaseUrl
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,189}")
 MAX_KEY_BYTES = 255
@@ -83,10 +83,10 @@ def encode_key(what: str, key: str | bytes | None) -> bytes | None:
 
 def local_ip(url: str | None) -> str:
     """The address by which this machine reaches the server of ``url`` (nothing is sent)."""
-    parts = urlsplit(url or "")
+    host, port = ("127.0.0.1", 3306) if url is None else DatabaseUrl.parse(url).servers[0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((parts.hostname or "127.0.0.1", parts.port or 3306))
+            probe.connect((host, port))
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 # Up to the last @ of the line, because a password may contain one itself: hiding too much is no harm.
 _SECRET = re.compile(r"(://[^:/@\s]*:).*@")
@@ -21,6 +21,8 @@ def redact(text: str) -> str:
 class DatabaseUrl:
     """Where the stream lives: ``mysql://user:password@host:port/database?option=value``.
 
+    Of several servers, ``host1:3306,host2:3306``, the one that can be written to is used.
+
     Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``connect_timeout_s``, ``read_timeout_s``.
     """
 
@@ -30,6 +32,7 @@ class DatabaseUrl:
     password: str = field(repr=False)
     database: str
     options: Mapping[str, str]
+    others: tuple[tuple[str, int], ...] = ()
 
     OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "connect_timeout_s", "read_timeout_s")
 
@@ -40,16 +43,15 @@ class DatabaseUrl:
         Raises:
             ValueError: it is malformed; the text never repeats the password.
         """
+        text, other_servers = _first_server(text)
         try:
             parts = urlsplit(text)
         except ValueError:  # its own text may repeat the password
             raise ValueError("its host is malformed; write mysql://user:password@host:3306/database") from None
         if parts.scheme not in ("mysql", "mariadb", "mysql+pymysql"):
             raise ValueError(f"its scheme is {parts.scheme!r}; write mysql://user:password@host:3306/database")
-        try:
-            port = parts.port or 3306
-        except ValueError:
-            raise ValueError("its port is no number from 0 to 65535") from None
+        port = _port(parts)
+        others = tuple((server.hostname or "127.0.0.1", _port(server)) for server in map(_server, other_servers))
         database = unquote(parts.path.lstrip("/"))
         if not database:
             raise ValueError("it names no database; write mysql://user:password@host:3306/database")
@@ -61,7 +63,40 @@ class DatabaseUrl:
             if name in options:
                 _positive(name, options[name])
         user, password = unquote(parts.username or "root"), unquote(parts.password or "")
-        return cls(parts.hostname or "127.0.0.1", port, user, password, database, options)
+        if others and "unix_socket" in options:
+            raise ValueError("it names several servers and a unix_socket; a socket leads to one server only")
+        return cls(parts.hostname or "127.0.0.1", port, user, password, database, options, others)
+
+    @property
+    def servers(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of every server, in the order of the URL."""
+        return ((self.host, self.port), *self.others)
+
+
+def _first_server(text: str) -> tuple[str, list[str]]:
+    """The URL with its first server only, and the other servers."""
+    scheme, separator, rest = text.partition("://")
+    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    account, at, servers = netloc.rpartition("@")
+    first, *others = servers.split(",")
+    return f"{scheme}{separator}{account}{at}{first}{rest[len(netloc) :]}", others
+
+
+def _server(text: str) -> SplitResult:
+    try:
+        parts = urlsplit(f"//{text}")
+    except ValueError:
+        parts = SplitResult("", "", "", "", "")
+    if not parts.hostname:
+        raise ValueError("one of its servers is malformed; write mysql://user:password@host1:3306,host2:3306/database")
+    return parts
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        return parts.port or 3306
+    except ValueError:
+        raise ValueError("its port is no number from 0 to 65535") from None
 
 
 def _positive(name: str, value: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.scheduling import fire_schedules
-from emsworker.runtime.sweeping import sweep_once, sweep_results
+from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_results
 from emsworker.store import clients, pending, recovery, retention
-from emsworker.store.errors import AssertionBroken
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 Duty = Callable[[Session, Settings], float]
 
 _RELAY_LOOK_S = 0.2
+_LIVELY_LOOK_S, _LIVELY_S = 0.025, 2.0
 _RELAY_BATCH = 500
 _TRIM_ROWS = 2000  # the other duties wait no longer than deleting these takes
 _TRIM_LOOK_BEATS = 5
@@ -45,21 +46,21 @@ def sweep(session: Session, settings: Settings) -> float:
     return settings.beat_s
 
 
-def relay(session: Session, settings: Settings) -> float:
-    """Move messages that are due into the stream; comes back at the moment when the next one is."""
-    pause = _RELAY_LOOK_S
-    for due in pending.find_due(session):
-        if due.seconds > 0:
-            pause = min(pause, due.seconds)
-            continue
-        try:
-            moved = pending.relay(session, due, _RELAY_BATCH)
-        except AssertionBroken as error:
-            log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
-            continue
-        if moved == _RELAY_BATCH:
-            pause = 0.0
-    return pause
+class Relay:
+    """Move messages that are due into the stream; comes back at the moment when the next one is.
+
+    What others commit cannot be foreseen: it looks often while there is traffic, seldom when there has been none.
+    """
+
+    def __init__(self) -> None:
+        self._lively_until = 0.0
+
+    def __call__(self, session: Session, settings: Settings) -> float:
+        """One round."""
+        done = pending.relay_due(session, _RELAY_BATCH)
+        if done.topic_ids:
+            self._lively_until = ticks() + _LIVELY_S
+        return min(done.next_s, _LIVELY_LOOK_S if ticks() < self._lively_until else _RELAY_LOOK_S)
 
 
 def trim(session: Session, settings: Settings) -> float:
@@ -75,4 +76,4 @@ def trim(session: Session, settings: Settings) -> float:
     return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, relay, trim, sweep_results, sweep_once)
+DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, Relay(), trim, sweep_results, sweep_once, sweep_keys)

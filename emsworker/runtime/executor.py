@@ -27,7 +27,6 @@ from emsworker.middleware import Middleware, hooks
 from emsworker.runtime.coroutines import EventLoop, run_together, within_limits
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.limits import call_interruptibly
-from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import progress
@@ -35,6 +34,7 @@ from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import Handler, HandlerOptions, Route
+from emsworker.transaction import Transaction
 
 log = logging.getLogger(__name__)
 

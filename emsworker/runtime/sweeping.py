@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from emsworker.core.config import Settings
-from emsworker.store import once, results
+from emsworker.store import dedup, once, results
 from emsworker.store.session import Session
 
 _CHUNK = 1000
+_KEYS, _PAUSE_S = 200, 5.0
+
+
+def sweep_keys(session: Session, settings: Settings) -> float:
+    """Delete dedup keys that nobody is bound by any more, a few hundred at a time."""
+    return 0.0 if dedup.sweep(session, _KEYS) == _KEYS else _PAUSE_S
 
 
 def sweep_results(session: Session, settings: Settings) -> float:

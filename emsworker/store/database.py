@@ -31,6 +31,11 @@ class Database:
         self._call_timeout_s = call_timeout_s
         self._local = threading.local()
 
+    @property
+    def name(self) -> str:
+        """The database's own name on its server."""
+        return self._url.database
+
     def session(self) -> Session:
         """A new session, for one thread; the caller closes it."""
         return Session(self._url, self._connect_timeout_s)

@@ -1,4 +1,4 @@
-"""Messages that may not be read yet: written down at once, moved into the stream when they are due.
+"""Messages that may not be read yet, delayed or of a transaction: written down, and moved when due and committed.
 
 The relay moves a batch in one transaction: allocate, insert, delete. Until its commit the messages are pending, then
 they are in the stream; there is no moment in between, whoever dies. It waits for nobody: the offset counter is locked
@@ -7,6 +7,8 @@ only inside its last packet, never while the relay thinks.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +16,15 @@ from typing import Any
 
 from emsworker.core.model import NewMessage
 from emsworker.core.partitioner import partition_of
-from emsworker.store.errors import Duplicate
+from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
-from emsworker.store.session import Session
+from emsworker.store.session import Session, bytes_literal
 from emsworker.store.sql import Statements
+from emsworker.store.tables import qualified
 
 _SQL = Statements("pending")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,29 +36,70 @@ class Due:
     seconds: float
 
 
-def insert(
-    session: Session,
-    topic_id: int,
-    message: NewMessage,
-    producer_id: str,
-    *,
-    delay_s: float = 0.0,
-    due_at: datetime | None = None,
-) -> None:
-    """Write a message that is due after ``delay_s`` seconds of the server's clock, or at ``due_at`` (UTC)."""
-    values = {
-        "topic_id": topic_id,
-        "due_at": due_at.replace(tzinfo=None) if due_at else None,
-        "delay_s": delay_s,
-        "uid": message.uid,
-        "partition": message.partition,
-        "key": message.key,
-        "tag": message.tag,
-        "headers": message.headers,
-        "body": message.body,
-        "producer_id": producer_id,
-    }
-    session.transaction(lambda s: s.execute(_SQL.insert_pending, values))
+@dataclass(frozen=True)
+class Round:
+    """What one round of the relay did: the topics that got messages, and after how many seconds the next are due."""
+
+    topic_ids: set[int]
+    next_s: float
+
+
+@dataclass(frozen=True)
+class When:
+    """When a message may be read: so many seconds after the server's now, or at a time (UTC)."""
+
+    delay_s: float = 0.0
+    due_at: datetime | None = None
+
+    def text(self, number: int) -> str:
+        """As SQL, for row ``number`` of a statement: rows of one statement keep their order by a microsecond each."""
+        if self.due_at is not None:
+            return (
+                f"'{self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')}' + INTERVAL {number} MICROSECOND"
+            )
+        return f"UTC_TIMESTAMP(6) + INTERVAL {round(self.delay_s * 1_000_000) + number} MICROSECOND"
+
+
+def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> str:
+    """The statement that writes messages down, whole: it has no parameters, no ``%`` and no text of the caller's.
+
+    It takes no lock but those of its own new rows, and no offset, so it may stand in a transaction that stays open for
+    long; and it asks the clock for UTC, whatever the time zone of the connection.
+    """
+    rows = ",".join(
+        f"({topic_id},{when.text(number)},{bytes_literal(message.uid)},"
+        f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
+        f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
+        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6))"
+        for number, message in enumerate(messages)
+    )
+    table = qualified(database, "ems_pending")
+    return f"{_SQL.insert_pending % {'table': table}} {rows} {_SQL.keep_first}"
+
+
+def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
+    """Which of these messages are there, pending or in the stream."""
+    rows = session.rows(_SQL.find_pending, {"topic_id": topic_id, "uids": list(uids)})
+    # In this order, because the relay moves them from the one to the other.
+    return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
+
+
+def relay_due(session: Session, limit: int) -> Round:
+    """Move what is due, of every topic up to ``limit`` messages; one that cannot take them is logged and left out."""
+    moved: dict[int, int] = {}
+    next_s = math.inf
+    for due in find_due(session):
+        if due.seconds > 0:
+            next_s = min(next_s, due.seconds)
+            continue
+        try:
+            moved[due.topic_id] = relay(session, due, limit)
+        except AssertionBroken as error:
+            log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
+            continue
+        if moved[due.topic_id] == limit:
+            next_s = 0.0
+    return Round({topic_id for topic_id, count in moved.items() if count}, next_s)
 
 
 def find_due(session: Session) -> list[Due]:

@@ -1,8 +1,14 @@
 -- name: insert_pending
+-- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals, so that it can run on a connection
+-- of any driver. The database is named, because a caller's connection may be in another one.
+INSERT INTO %(table)s (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at) VALUES
+
+-- name: keep_first
 -- Repeated after a lost answer it changes nothing: the uid is unique.
-INSERT INTO ems_pending (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at)
-VALUES (%(topic_id)s, COALESCE(%(due_at)s, NOW(6) + INTERVAL %(delay_s)s SECOND), %(uid)s, %(partition)s, %(key)s, %(tag)s, %(headers)s, %(body)s, %(producer_id)s, NOW(6))
 ON DUPLICATE KEY UPDATE uid = VALUES(uid)
+
+-- name: find_pending
+SELECT uid FROM ems_pending WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 
 -- name: find_due
 -- For every topic with pending messages: how many seconds until the first is due; one dive into an index for each topic.
@@ -12,8 +18,9 @@ SELECT d.id, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 100000
 
 -- name: lock_due
 -- Two relays at once share the work; each row is moved by the one that holds it.
-SELECT uid, `partition`, `key`, tag, headers, body, producer_id FROM ems_pending
+SELECT uid, `partition`, `key`, tag, headers, body, producer_id FROM ems_pending FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: delete_moved
-DELETE FROM ems_pending WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
+-- By the unique key, forced: of a small table a server would scan everything, and wait for rows of an open transaction.
+DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE topic_id = %(topic_id)s AND uid IN %(uids)s

@@ -55,4 +55,4 @@ INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, out
 -- The dead letter carries its own copy of the body, made inside the server.
 INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, uid, `key`, tag, headers, body, born_at, producer_id, dead_at, attempts, reason, error)
 SELECT %(group_id)s, m.`partition`, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at, m.producer_id, NOW(6), %(attempt)s, %(reason)s, %(error)s
-FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
+FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s AND m.kind = 'message'

@@ -27,6 +27,8 @@ Args = Mapping[str, Any]
 _SQL = Statements("session")
 _CONFLICT_TRIES = 12
 _READ_TIMEOUT_S = 60.0
+_FAILOVER_CONNECT_S = 2.0
+_LOOK_S = 1.0
 # Dates stay text until somebody asks for them: parsing one costs as much as the rest of a row.
 _LAZY_DATES = {
     kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
@@ -111,6 +113,8 @@ class Session:
         self._connect_timeout_s = connect_timeout_s
         self._connection: pymysql.connections.Connection[Any] | None = None
         self._pid = 0
+        self._server = 0
+        self._next_look = 0.0
 
     def packet(self) -> Packet:
         """A new, empty packet."""
@@ -251,16 +255,47 @@ class Session:
     def _open(self) -> pymysql.connections.Connection[Any]:
         if self._connection is not None and self._pid != os.getpid():
             self.drop()  # inherited over a fork: its socket belongs to the parent
+        if self._url.others and self._connection is not None and ticks() > self._next_look and not self.in_transaction:
+            self._look_again(self._connection)
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = self._find_writable() if self._url.others else self._connect(0)
             self._pid = os.getpid()
         return self._connection
 
-    def _connect(self) -> pymysql.connections.Connection[Any]:
+    def _look_again(self, connection: pymysql.connections.Connection[Any]) -> None:
+        """A server that was demoted goes on answering reads; whoever only reads would never notice."""
+        self._next_look = ticks() + _LOOK_S
+        if not _is_writable(connection):
+            self.drop()
+
+    def _find_writable(self) -> pymysql.connections.Connection[Any]:
+        """Connect to the server that can be written to: first try the one that could when we asked last."""
+        count = len(self._url.servers)
+        reasons = []
+        for number in [(self._server + step) % count for step in range(count)]:
+            host, port = self._url.servers[number]
+            try:
+                connection = self._connect(number)
+                if _is_writable(connection):
+                    self._server, self._next_look = number, ticks() + _LOOK_S
+                    return connection
+                connection.close()
+                reasons.append(f"{host}:{port} is read-only")
+            except (pymysql.err.MySQLError, OSError) as error:
+                reasons.append(f"{host}:{port}: {error}")
+        raise pymysql.err.OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
+
+    def _connect_timeout(self) -> int:
+        """In whole seconds; a server that hangs must not keep us from the others for long."""
+        default = min(self._connect_timeout_s, _FAILOVER_CONNECT_S) if self._url.others else self._connect_timeout_s
+        return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
+
+    def _connect(self, number: int) -> pymysql.connections.Connection[Any]:
         options = self._url.options
+        host, port = self._url.servers[number]
         connection = pymysql.connect(
-            host=self._url.host,
-            port=self._url.port,
+            host=host,
+            port=port,
             user=self._url.user,
             password=self._url.password,
             database=self._url.database,
@@ -268,7 +303,7 @@ class Session:
             charset="utf8mb4",
             autocommit=True,
             client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
-            connect_timeout=max(1, round(float(options.get("connect_timeout_s", self._connect_timeout_s)))),
+            connect_timeout=self._connect_timeout(),
             read_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
             write_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
             ssl_ca=options.get("ssl_ca"),
@@ -307,3 +342,9 @@ def _result(connection: Any) -> Result:
     """What a cursor would tell, without the cursor's own third of the time that a short statement takes."""
     result = connection._result
     return Result(result.rows or (), result.affected_rows, result.insert_id or 0)
+
+
+def _is_writable(connection: pymysql.connections.Connection[Any]) -> bool:
+    cursor = connection.cursor()
+    cursor.execute(_SQL.show_read_only)
+    return all(value in ("OFF", "0") for _, value in cursor.fetchall())

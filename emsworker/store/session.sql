@@ -20,3 +20,7 @@ ROLLBACK
 -- the fence of every ending statement, without a round trip and without holding locks while the client thinks. When its
 -- client has died meanwhile MySQL may say -1 instead of 1: then the packet ends too, and all is rolled back.
 SET @ems_one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE ROW_COUNT() <> 1)
+
+-- name: show_read_only
+-- Each server has some of these: replicas, demoted primaries, and servers that were started on read-only files.
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only', 'offline_mode')

@@ -129,6 +129,7 @@ def delete_topic(
     for group in session.transaction(work):
         _delete_log(session, group, progress)
     _delete_in_chunks(session, _SQL.delete_some_pending, {"topic_id": topic.id}, progress)
+    _delete_in_chunks(session, _SQL.delete_some_keys, {"topic_id": topic.id}, progress)
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
 
 

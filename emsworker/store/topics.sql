@@ -88,5 +88,8 @@ DELETE FROM ems_partition WHERE topic_id = %(topic_id)s
 -- name: delete_some_messages
 DELETE FROM ems_message WHERE topic_id = %(topic_id)s LIMIT 2000
 
+-- name: delete_some_keys
+DELETE FROM ems_dedup WHERE topic_id = %(topic_id)s LIMIT 1000
+
 -- name: delete_some_pending
 DELETE FROM ems_pending WHERE topic_id = %(topic_id)s LIMIT 2000

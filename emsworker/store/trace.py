@@ -17,10 +17,13 @@ _SQL = Statements("trace")
 
 @dataclass(frozen=True)
 class MessageRow:
-    """A message of the stream without its body; of a tombstone only the place and time mean something."""
+    """A message of the stream without its body; of a tombstone only the place and time mean something.
+
+    ``kind`` is ``message``, ``tombstone`` or ``cancelled``.
+    """
 
     uid: bytes | None
-    tombstone: bool
+    kind: str
     key: bytes | None
     tag: bytes | None
     headers: bytes
@@ -102,7 +105,7 @@ def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | N
     if not rows:
         return None
     uid, kind, key, tag, headers, size, born_at, producer_id = rows[0]
-    return MessageRow(uid, kind == "tombstone", key, tag, headers, size, utc(born_at), producer_id)
+    return MessageRow(uid, kind, key, tag, headers, size, utc(born_at), producer_id)
 
 
 def get_bounds(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:

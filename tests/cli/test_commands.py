@@ -248,6 +248,23 @@ def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
     assert rows(url, "SELECT COUNT(*) FROM ems_message") == [(0,)]
 
 
+def test_cancel_and_purge(ems: Ems, url: str) -> None:
+    sent = ems.ok("send", "t", "1", "--json").json
+    shown = ems.ok("cancel", "t", sent["id"], "--json").json
+    assert shown == {"topic": "t", "id": sent["id"], "was": "waiting"}
+    assert ems.ok("trace", sent["id"], "--json").json[0]["kind"] == "cancelled"
+    missing = ems("cancel", "t", "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
+    assert (missing.code, len(missing.errors)) == (1, 1)
+    assert ems("cancel", "t", "x").code == 2
+    for _ in range(3):
+        ems.ok("send", "t", "1")
+    counts = {"topic": "t", "messages": 3, "delayed": 0, "retries": 0}
+    assert ems.ok("topics", "purge", "t", "--dry-run", "--json").json == counts | {"dry_run": True}
+    assert ems.ok("topics", "purge", "t", "--yes", "--json").json == counts | {"dry_run": False}
+    assert rows(url, "SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == [(0,)]
+    assert ems.ok("topics", "stale", "t", "--json").json == []
+
+
 # -- ems check ---------------------------------------------------------------------------------------------------------
 
 

@@ -129,3 +129,12 @@ def test_urls_are_unquoted() -> None:
     url = DatabaseUrl.parse("mysql://u%40x:p%2Fw@h/d?unix_socket=%2Ftmp%2Fs&connect_timeout_s=2")
     assert (url.user, url.password, url.port, url.database) == ("u@x", "p/w", 3306, "d")
     assert url.options == {"unix_socket": "/tmp/s", "connect_timeout_s": "2"}
+
+
+def test_a_url_may_name_several_servers() -> None:
+    url = DatabaseUrl.parse("mysql://u:p%2C@h1:3307,h2,[::1]:3309/d?connect_timeout_s=2")
+    assert url.servers == (("h1", 3307), ("h2", 3306), ("::1", 3309))
+    assert (url.user, url.password, url.database) == ("u", "p,", "d")
+    for wrong in ("mysql://u@h1,/d", "mysql://u@h1,h2:x/d", "mysql://u@h1,h2/d?unix_socket=/s"):
+        with pytest.raises(ValueError, match=r"one of its servers|its port|unix_socket"):
+            DatabaseUrl.parse(wrong)

@@ -19,7 +19,7 @@ from emsworker import (
     Retry,
     SoftTimeLimitExceeded,
 )
-from emsworker.runtime.transaction import Transaction
+from emsworker.transaction import Transaction
 from tests.process.record import note
 
 

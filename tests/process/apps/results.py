@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from emsworker import Ems, Reject
-from emsworker.runtime.transaction import Transaction
+from emsworker.transaction import Transaction
 
 app = Ems("results")
 

@@ -1,0 +1,28 @@
+"""``ems cancel``."""
+
+from __future__ import annotations
+
+import click
+
+from .common import json_option, open_stream, stream_options
+from .output import print_record
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("id_", metavar="ID")
+@json_option
+@stream_options
+def cancel(topic: str, id_: str, as_json: bool) -> None:
+    """Cancel a message that was not run yet, in every group.
+
+    A delayed message is deleted; one in the stream loses its body. Attempts that have begun go on, and so may messages
+    that a worker had claimed and read by then. A message that every group has finished is left as it is, and the exit
+    code is 1.
+    """
+    from emsworker.core.errors import UnknownMessage
+
+    found = open_stream().admin().cancel(topic, id_)
+    if found.value == "finished":
+        raise UnknownMessage(f"every group of {topic!r} has finished message {id_}; nothing was changed")
+    print_record({"topic": topic, "id": id_, "was": found.value}, as_json)

@@ -1,0 +1,264 @@
+"""Publishing inside a transaction, and publishing for later: both are written down first and moved then.
+
+A transaction that sends only inserts rows of its own: it takes no offset and locks nothing that others want, however
+long it stays open. After its commit the messages are moved at once: by this process if it knows of the commit (a
+transaction of :meth:`Ems.transaction`), by this process or the beat, whoever looks first, if it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from emsworker.core.clock import ticks
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import ConfigError, Problem, SoftTimeLimitExceeded, StoreUnavailable
+from emsworker.core.ids import encode_key, parse_uid, uid_text
+from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.store import dedup, foreign, pending
+from emsworker.store.database import Database, until_connected
+from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.session import Session
+from emsworker.terms import Terms
+from emsworker.transaction import Transaction
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+    from emsworker.task import Outgoing
+
+log = logging.getLogger(__name__)
+
+_RELAY_BATCH = 500
+_ROWS, _BYTES = 500, 1 << 20
+_LOOK_S, _LIVELY_S = 0.02, 2.0
+_LOOK_UP_S = 10.0
+
+
+class OutboxTransaction(Transaction):
+    """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together."""
+
+    def __init__(self, connection: Any, app: Ems) -> None:
+        super().__init__(connection)
+        self._app = app
+        self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
+
+    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+        """Send with this transaction; the arguments are those of :meth:`Ems.send`."""
+        return self._app.send(topic, body, transaction=self, **options)
+
+    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Send many with this transaction; the arguments are those of :meth:`Ems.send_many`."""
+        return self._app.send_many(topic, bodies, transaction=self, **options)
+
+
+class Outbox:
+    """Writes pending messages and moves them; safe for any number of threads.
+
+    Args:
+        app: whose messages these are.
+        database: the stream.
+        producer_id: kept with every message.
+        ring: wakes the idle workers of these topics.
+    """
+
+    def __init__(self, app: Ems, database: Database, producer_id: str, ring: Callable[[Iterable[int]], None]) -> None:
+        self._app = app
+        self._database = database
+        self._producer_id = producer_id
+        self._ring = ring
+        self._idle: deque[Session] = deque()
+        self._mover = _Mover(database, ring)
+
+    def send(
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
+    ) -> list[Receipt]:
+        """Write messages down, by themselves or with somebody's transaction."""
+        when = terms.when(self._app.server_time)
+        keys = [_dedup_key(topic, one) for one in outgoing]
+
+        def write(run: dedup.Run) -> list[Receipt]:
+            return self._write(run, topic, messages, keys, when)
+
+        if terms.transaction is None:
+            receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
+            if terms.direct:
+                self._move(self._database.thread_session())
+            return receipts
+        receipts = write(partial(foreign.run, terms.transaction))
+        if isinstance(terms.transaction, OutboxTransaction):
+            terms.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+        else:
+            self._mover.wake()
+        return receipts
+
+    def _write(
+        self,
+        run: dedup.Run,
+        topic: Topic,
+        messages: Sequence[NewMessage],
+        keys: Sequence[dedup.DedupKey | None],
+        when: pending.When,
+    ) -> list[Receipt]:
+        """In a transaction: take the keys, write down what they do not forbid."""
+        taken: dict[int, bytes] = {}
+        wanted = [(key, number) for number, key in enumerate(keys) if key is not None]
+        for key, number in sorted(wanted, key=lambda one: (one[0].key, one[1])):  # in one order, against deadlocks
+            holder = dedup.take_key(run, self._database.name, key, messages[number].uid, self._is_unfinished)
+            if holder is not None:
+                taken[number] = holder
+        new = [message for number, message in enumerate(messages) if number not in taken]
+        for part in _parts(new):
+            run(pending.insert_text(self._database.name, topic.id, part, self._producer_id, when))
+        return [
+            Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
+            for number, message in enumerate(messages)
+        ]
+
+    def _is_unfinished(self, topic_id: int, uid: bytes) -> bool:
+        with self._borrowed() as session:  # the thread's own may be in the transaction that asks
+            return until_connected(lambda: dedup.is_unfinished(session, topic_id, uid), _LOOK_UP_S)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[OutboxTransaction]:
+        """See :meth:`Ems.transaction`."""
+        with self._borrowed() as session:
+            session.begin()
+            try:
+                with session.lent_to_handler() as connection:
+                    transaction = OutboxTransaction(connection, self._app)
+                    yield transaction
+            except SoftTimeLimitExceeded:
+                session.drop()  # raised from outside, it may have cut a packet in two; the server rolls back by itself
+                raise
+            except Exception:
+                with contextlib.suppress(ConnectionLost):
+                    session.rollback()
+                raise
+            except BaseException:
+                session.drop()  # the same for a signal's
+                raise
+            self._commit(session, transaction)
+            if transaction.sent:
+                self._move(session)
+        self._app.tell((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
+
+    def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
+        """Commit; whether a commit whose answer was lost took effect, the messages tell if there are any."""
+        try:
+            session.commit()
+        except ConnectionLost as error:
+            if not self._landed(transaction):
+                raise StoreUnavailable(
+                    f"the connection was lost in COMMIT ({error}); the transaction may or may not have been kept: "
+                    "look at its tables before doing it again"
+                ) from error
+
+    def _landed(self, transaction: OutboxTransaction) -> bool:
+        created = [(receipt, topic) for _, receipt, topic in transaction.sent if receipt.created]
+        if not created:
+            return False
+        receipt, topic = created[0]
+        uid = parse_uid(receipt.id)
+        return bool(self._database.call(lambda session: pending.find_kept(session, topic.id, [uid])))
+
+    def _move(self, session: Session) -> None:
+        try:
+            self._ring(pending.relay_due(session, _RELAY_BATCH).topic_ids)
+        except (ConnectionLost, Conflict) as error:
+            log.info("the beat moves what was committed just now: %s", error)
+
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[Session]:
+        try:
+            session = self._idle.pop()
+        except IndexError:
+            session = self._database.session()
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
+
+    def close(self) -> None:
+        """End the background thread and close the connections."""
+        self._mover.stop()
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Mover:
+    """A thread that lives for two seconds after a send on a connection whose commit nobody tells us of."""
+
+    def __init__(self, database: Database, ring: Callable[[Iterable[int]], None]) -> None:
+        self._database = database
+        self._ring = ring
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def wake(self) -> None:
+        """Look for committed messages from now on."""
+        with self._lock:
+            self._until = ticks() + _LIVELY_S
+            if self._thread is None or self._pid != os.getpid():
+                self._stopped.clear()
+                self._pid = os.getpid()
+                self._thread = threading.Thread(target=self._run, name="ems-outbox", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        with self._database.session() as session:
+            while self._goes_on():
+                try:
+                    moved = pending.relay_due(session, _RELAY_BATCH).topic_ids
+                except (ConnectionLost, Conflict) as error:
+                    log.info("the outbox missed a turn, the beat takes it: %s", error)
+                else:
+                    if moved:
+                        self._ring(moved)
+                self._stopped.wait(_LOOK_S)
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            goes_on = ticks() < self._until and not self._stopped.is_set()
+            if not goes_on and self._thread is threading.current_thread():
+                self._thread = None
+            return goes_on
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        with self._lock:
+            thread = self._thread if self._pid == os.getpid() else None
+        if thread is not None:
+            thread.join(5)
+
+
+def _dedup_key(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
+    key = encode_key("dedup_key", outgoing.dedup_key)
+    if key is None:
+        return None
+    try:
+        return dedup.DedupKey(topic.id, key, parse_duration(outgoing.dedup_window))
+    except ValueError as error:
+        raise ConfigError([Problem("dedup_window", repr(outgoing.dedup_window), str(error))]) from None
+
+
+def _parts(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
+    part: list[NewMessage] = []
+    size = 0
+    for message in messages:
+        if part and (len(part) == _ROWS or size + len(message.body) > _BYTES):
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += len(message.body)
+    if part:
+        yield part

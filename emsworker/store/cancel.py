@@ -1,0 +1,133 @@
+"""Cancelling: a message that was not run yet is never run, in any group.
+
+Delayed, it is deleted. In the stream its row stays and becomes ``cancelled``: claims read bodies of kind ``message``
+only, as they do for tombstones, so a cancelled one costs nobody anything. What a client has read already may still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from emsworker.core.model import Topic
+from emsworker.store.dead import utc
+from emsworker.store.dedup import is_unfinished
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("cancel")
+_CHUNK = 1000
+
+Progress = Callable[[int], None]
+
+
+class Cancelled(StrEnum):
+    """What a message was when it was cancelled."""
+
+    DELAYED = "delayed"
+    WAITING = "waiting"
+    BEFORE = "cancelled before"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Purged:
+    """How many messages of each kind a purge took away, or would take."""
+
+    messages: int
+    delayed: int
+    retries: int
+
+
+def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
+    """Cancel a message of a topic; ``None`` if it is not there. One that every group has finished stays as it is."""
+
+    def work(session: Session) -> Cancelled | None:
+        args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
+        if session.execute(_SQL.delete_pending, args).affected:
+            return Cancelled.DELAYED
+        rows = session.rows(_SQL.lock_message, args)
+        if not rows:
+            return None
+        partition, offset, kind = rows[0]
+        if kind == "cancelled":
+            return Cancelled.BEFORE
+        if not is_unfinished(session, topic_id, uid):
+            return Cancelled.FINISHED
+        place = {"topic_id": topic_id, "partition": partition, "offset": offset}
+        session.execute(_SQL.cancel_message, place)
+        session.execute(_SQL.drop_waiting_retries, place)
+        return Cancelled.WAITING
+
+    return session.transaction(work)
+
+
+def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Progress, *, dry_run: bool) -> Purged:
+    """Cancel everything of a topic that some group has not finished, in chunks; what is sent meanwhile stays.
+
+    Args:
+        group_ids: the topic's groups.
+        progress: called with the number of rows of each chunk.
+        dry_run: only count.
+    """
+    messages = sum(_purge_partition(session, topic.id, n, progress, dry_run) for n in range(topic.partitions))
+    return Purged(
+        messages,
+        _purge_pending(session, topic.id, progress, dry_run),
+        sum(_purge_retries(session, group_id, progress, dry_run) for group_id in group_ids),
+    )
+
+
+def _purge_partition(session: Session, topic_id: int, partition: int, progress: Progress, dry_run: bool) -> int:
+    where = {"topic_id": topic_id, "partition": partition}
+    bounds = session.rows(_SQL.find_unfinished_from, where)
+    if not bounds or bounds[0][1] is None:
+        return 0
+    first, last = int(bounds[0][0]), int(bounds[0][1])
+    total = 0
+    for lo in range(first, last + 1, _CHUNK):
+        args = where | {"lo": lo, "hi": min(lo + _CHUNK - 1, last)}
+        total += _step(session, progress, dry_run, _SQL.count_range, _SQL.cancel_range, args)
+    return total
+
+
+def _step(session: Session, progress: Progress, dry_run: bool, count: str, change: str, args: dict[str, Any]) -> int:
+    if dry_run:
+        return int(session.rows(count, args)[0][0])
+    done = session.transaction(lambda s: s.execute(change, args).affected)
+    progress(done)
+    return done
+
+
+def _purge_pending(session: Session, topic_id: int, progress: Progress, dry_run: bool) -> int:
+    args: dict[str, Any] = {"topic_id": topic_id, "limit": _CHUNK}
+    left = int(session.rows(_SQL.count_pending, args)[0][0])
+    if dry_run:
+        return left
+    total = 0
+    # Not more than there were at first: what is sent meanwhile stays, or is taken as part of them.
+    while left > 0 and (rows := session.rows(_SQL.list_pending, args)):
+        uids = {"uids": [row[0] for row in rows[:left]]}
+        total += _step(session, progress, False, "", _SQL.delete_some_pending, args | uids)
+        left -= len(rows)
+    return total
+
+
+def _purge_retries(session: Session, group_id: int, progress: Progress, dry_run: bool) -> int:
+    args = {"group_id": group_id, "limit": _CHUNK}
+    total = step = _step(session, progress, dry_run, _SQL.count_retries, _SQL.delete_some_retries, args)
+    while step == _CHUNK and not dry_run:
+        step = _step(session, progress, dry_run, _SQL.count_retries, _SQL.delete_some_retries, args)
+        total += step
+    return total
+
+
+def list_stale_retries(session: Session, topic_id: int, limit: int) -> list[dict[str, Any]]:
+    """Retries of a topic whose body is gone; the next worker that takes one drops it."""
+    rows = session.rows(_SQL.list_stale_retries, {"topic_id": topic_id, "limit": limit})
+    return [
+        {"group": group, "partition": partition, "offset": offset, "attempt": attempt, "due_at": utc(due_at)}
+        for group, partition, offset, attempt, due_at in rows
+    ]

@@ -1,0 +1,54 @@
+-- name: delete_pending
+-- By the unique key, forced, as the relay does: it waits for nobody but a relay that moves this very message.
+DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid = %(uid)s
+
+-- name: lock_message
+SELECT `partition`, `offset`, kind FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
+
+-- name: cancel_message
+-- The row stays, as a tombstone does, so that no hole arises and the id cannot be sent anew; its body goes.
+UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
+
+-- name: drop_waiting_retries
+DELETE r FROM ems_retry r JOIN ems_group g ON g.id = r.group_id
+WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NULL
+
+-- name: find_unfinished_from
+-- Where the unfinished part of a partition begins and ends: at the hindmost cursor or live claim of any group, or at the
+-- floor if the topic has no group.
+SELECT COALESCE(LEAST(
+    (SELECT MIN(c.next_offset) FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
+     WHERE g.topic_id = p.topic_id AND c.`partition` = p.`partition`),
+    COALESCE((SELECT MIN(l.done_to) + 1 FROM ems_group g JOIN ems_claim l FORCE INDEX (live) ON l.group_id = g.id AND l.state IN ('start', 'waiting')
+     WHERE g.topic_id = p.topic_id AND l.`partition` = p.`partition` AND l.source = 'stream'), 18446744073709551615)), p.floor),
+  (SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`)
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
+
+-- name: count_range
+SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+
+-- name: cancel_range
+UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+
+-- name: count_pending
+SELECT COUNT(*) FROM ems_pending WHERE topic_id = %(topic_id)s
+
+-- name: list_pending
+SELECT uid FROM ems_pending WHERE topic_id = %(topic_id)s LIMIT %(limit)s
+
+-- name: delete_some_pending
+DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid IN %(uids)s
+
+-- name: count_retries
+SELECT COUNT(*) FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL
+
+-- name: delete_some_retries
+DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL LIMIT %(limit)s
+
+-- name: list_stale_retries
+-- Retries whose body is gone: nothing is left to be run.
+SELECT g.name, r.`partition`, r.`offset`, r.attempt, r.due_at FROM ems_group g JOIN ems_retry r ON r.group_id = g.id
+LEFT JOIN ems_message m ON m.topic_id = g.topic_id AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
+WHERE g.topic_id = %(topic_id)s AND m.`offset` IS NULL ORDER BY g.name, r.`partition`, r.`offset` LIMIT %(limit)s

@@ -1,0 +1,40 @@
+-- name: hold_key
+-- Its row is appended. Whoever comes second waits here for the first one's commit or rollback, and finds his uid.
+INSERT INTO %(table)s (topic_id, `key`, uid, expires_at, look_at) VALUES
+
+-- name: hold_key_end
+ON DUPLICATE KEY UPDATE topic_id = VALUES(topic_id)
+
+-- name: read_key
+-- A locking read, because the caller's snapshot may be older than the row.
+SELECT uid, expires_at > UTC_TIMESTAMP(6) FROM %(table)s WHERE %(where)s FOR UPDATE
+
+-- name: renew_key
+UPDATE %(table)s SET uid = %(uid)s, expires_at = %(until)s, look_at = %(until)s WHERE %(where)s
+
+-- name: find_pending
+SELECT 1 FROM ems_pending WHERE topic_id = %(topic_id)s AND uid = %(uid)s
+
+-- name: find_place
+SELECT `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s AND kind = 'message'
+
+-- name: is_unfinished
+-- Whether some group has not finished a message: unread, claimed, or waiting for a retry; or no group has come yet.
+SELECT NOT EXISTS (SELECT 1 FROM ems_group g WHERE g.topic_id = %(topic_id)s)
+OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id
+  WHERE g.topic_id = %(topic_id)s AND c.`partition` = %(partition)s AND c.next_offset <= %(offset)s)
+OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_claim c FORCE INDEX (live) ON c.group_id = g.id AND c.state IN ('start', 'waiting')
+  WHERE g.topic_id = %(topic_id)s AND c.source = 'stream' AND c.`partition` = %(partition)s
+  AND c.lo <= %(offset)s AND c.hi >= %(offset)s AND c.done_to < %(offset)s)
+OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_retry r ON r.group_id = g.id
+  WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s)
+
+-- name: list_expired
+SELECT topic_id, `key`, uid FROM ems_dedup FORCE INDEX (look) WHERE look_at <= NOW(6) ORDER BY look_at LIMIT %(limit)s
+
+-- name: delete_expired
+-- Unless it was renewed meanwhile.
+DELETE FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` = %(key)s AND uid = %(uid)s AND expires_at <= NOW(6)
+
+-- name: look_later
+UPDATE ems_dedup SET look_at = NOW(6) + INTERVAL %(later_s)s SECOND WHERE topic_id = %(topic_id)s AND `key` = %(key)s AND uid = %(uid)s

@@ -1,0 +1,57 @@
+"""Connections that the caller brings: PyMySQL's, SQLAlchemy's, and any other DB-API connection to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from emsworker.core.errors import ConfigError, Problem
+
+_MEND = (
+    "give the object of `app.transaction()`, a DB-API connection such as PyMySQL's, "
+    "or a SQLAlchemy Connection or Session (of an async one, its sync_connection or sync_session)"
+)
+
+
+def run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+    """Run a statement without parameters in the transaction that a connection is in, and return its rows.
+
+    Args:
+        connection: anything with ``cursor()`` (DB-API), or a SQLAlchemy Connection or Session.
+        statement: holds no ``%``, so that every driver leaves it as it is.
+
+    Raises:
+        ConfigError: it is no such thing, or a connection to something else than MySQL.
+        Exception: whatever the driver raises; the transaction is the caller's, and so is its error.
+    """
+    if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
+        raise _refused(connection)
+    if hasattr(connection, "exec_driver_sql"):
+        return _on_sqlalchemy(connection, statement)
+    if hasattr(connection, "get_bind") and hasattr(connection, "connection"):  # an ORM Session
+        return _on_sqlalchemy(connection.connection(), statement)
+    if hasattr(connection, "cursor"):
+        return _on_dbapi(connection, statement)
+    raise _refused(connection)
+
+
+def _on_sqlalchemy(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+    dialect = getattr(getattr(connection, "dialect", None), "name", None)
+    if dialect not in ("mysql", "mariadb"):
+        raise _refused(connection)
+    result = connection.exec_driver_sql(statement)
+    return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def _on_dbapi(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement)
+        rows = cursor.fetchall() if cursor.description else ()
+    finally:
+        cursor.close()
+    return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
+
+
+def _refused(connection: Any) -> ConfigError:
+    return ConfigError([Problem("transaction", f"a {type(connection).__module__}.{type(connection).__name__}", _MEND)])

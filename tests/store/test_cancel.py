@@ -1,0 +1,179 @@
+"""Cancelled messages (T5) and purged topics (A9): never run, in any group, at no cost to readers."""
+
+from typing import Any
+
+import pytest
+
+from emsworker import Ems
+from emsworker.admin import Admin
+from emsworker.core.errors import InvalidName, UnknownMessage
+from emsworker.core.model import Claim, Failure, Group, Topic
+from emsworker.store import claims, pending
+from emsworker.store.progress import flush
+from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
+
+KINDS = "SELECT kind, COUNT(*), SUM(LENGTH(body)) FROM ems_message GROUP BY kind ORDER BY 2"
+
+
+def retried(stream: Stream, topic: Topic, group: Group, client: str) -> Claim:
+    claim = claims.take_retries(stream.session, stream.taker(topic, group, client))
+    assert claim
+    return claim
+
+
+def end(stream: Stream, topic: Topic, claim: Claim) -> None:
+    """As a worker ends a claim in which nothing is left to be run."""
+    gone = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
+    flush(stream.session, flush_of(claim, topic, claim.hi, finished=True, failures=gone))
+
+
+def test_t5_a_delayed_message_is_deleted(stream: Stream) -> None:
+    app = stream.app()
+    receipt = app.send("t", 1, delay="1h")
+    other = app.send("t", 2, countdown=0)
+    assert app.cancel(receipt)
+    with pytest.raises(UnknownMessage, match=f"topic 't' has no message {receipt.id}"):
+        app.cancel(receipt)
+    assert pending.relay_due(stream.session, 10).topic_ids
+    assert stream.value("SELECT uid FROM ems_message").hex() == other.id.replace("-", "")
+
+
+def test_t5_a_waiting_message_runs_in_no_group(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    groups = [stream.group(topic, name) for name in ("a", "b")]
+    receipts = app.send_many("t", range(5))
+    first = stream.take(topic, groups[0], stream.client(), batch=2)
+    assert app.cancel(receipts[2].id)
+    assert app.cancel(receipts[2]), "again is no error"
+    assert app.cancel(receipts[3], "t")
+    assert offsets(first) == [1, 2]
+    assert offsets(stream.take(topic, groups[0], stream.client())) == [5]
+    assert offsets(stream.take(topic, groups[1], stream.client())) == [1, 2, 5]
+    assert stream.value("SELECT SUM(LENGTH(body)) FROM ems_message WHERE kind = 'cancelled'") == 0
+
+
+def test_t5_a_finished_one_stays_as_it_is(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    group = stream.group(topic)
+    receipt = app.send("t", 1)
+    claim = stream.take(topic, group, stream.client())
+    flush(stream.session, flush_of(claim, topic, claim.hi))
+    assert not app.cancel(receipt)
+    assert stream.value("SELECT body FROM ems_message") == b"1"
+    with pytest.raises(UnknownMessage, match="topic 't' has no message"):
+        app.cancel("0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
+    with pytest.raises(InvalidName, match="'x' is not a message id"):
+        app.cancel("x")
+
+
+def test_t5_a_task_cancels_its_calls(stream: Stream) -> None:
+    app = stream.app()
+
+    @app.task(topic="t")
+    def work(n: int) -> None: ...
+
+    assert work.cancel(work.delay(1))
+    assert work.cancel(work.apply_async([1], countdown=60).id)
+    assert stream.rows(KINDS) == [("cancelled", 1, 0)]
+
+
+def test_t5_retries_stop_whether_they_wait_or_are_claimed(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    group = stream.group(topic)
+    client = stream.client()
+    receipts = app.send_many("t", range(3))
+    claim = stream.take(topic, group, client)
+    flush(stream.session, flush_of(claim, topic, 3, failures=[failed(n) for n in (1, 2, 3)]))
+    app.cancel(receipts[0])
+    assert [offset for offset, *_ in stream.retries(group)] == [2, 3], "one that waits is dropped"
+    again = retried(stream, topic, group, client)
+    assert offsets(again) == [2, 3]
+    app.cancel(receipts[1])  # while it runs, and then it fails
+    done = {"finished": True, "done_offsets": [(3, 2)], "failures": [failed(2, 2)]}
+    flush(stream.session, flush_of(again, topic, again.hi, **done))
+    last = retried(stream, topic, group, client)
+    assert offsets(last) == [], "nothing is left to run"
+    end(stream, topic, last)
+    assert stream.retries(group) == []
+    assert stream.value("SELECT COUNT(*) FROM ems_claim WHERE state <> 'done'") == 0
+
+
+def test_t5_a_cancelled_one_that_fails_for_good_is_no_dead_letter(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    group = stream.group(topic)
+    receipt = app.send("t", 1)
+    claim = stream.take(topic, group, stream.client())
+    app.cancel(receipt)
+    flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, 9, dead="no")]))
+    assert stream.value("SELECT COUNT(*) FROM ems_dead") == 0
+
+
+def test_t5_a_race_with_the_relay_loses_nothing_and_runs_nothing(stream: Stream) -> None:
+    app = stream.app()
+    stream.topic("t")
+    receipts = app.send_many("t", range(40), countdown=0)
+
+    def work(number: int) -> Any:
+        if number == 0:
+            with stream.new_session() as session:
+                return [pending.relay_due(session, 3) for _ in range(20)]
+        return [app.cancel(receipt) for receipt in receipts]
+
+    assert in_threads(2, work)[1] == [True] * 40
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == 0
+    assert stream.value("SELECT COUNT(*) FROM ems_pending") == 0
+
+
+def fill(stream: Stream, app: Ems) -> tuple[Topic, Group]:
+    topic = stream.topic("t")
+    group = stream.group(topic)
+    app.send_many("t", range(2500))
+    claim = stream.take(topic, group, stream.client(), batch=100)
+    flush(stream.session, flush_of(claim, topic, 100, failures=[failed(7, retry_in_s=60.0)]))
+    app.send_many("t", range(4), delay="1h")
+    return topic, group
+
+
+def test_a9_a_purge_takes_what_is_unfinished(stream: Stream) -> None:
+    app = stream.app()
+    topic, group = fill(stream, app)
+    admin = Admin(app)
+    would = admin.purge_topic("t", dry_run=True)
+    assert (would.messages, would.delayed, would.retries) == (2400, 4, 1)
+    assert stream.rows(KINDS)[0][:2] == ("message", 2500), "a dry run changes nothing"
+    steps: list[int] = []
+    assert admin.purge_topic("t", progress=steps.append) == would
+    assert (sum(steps), max(steps)) == (2405, 1000)
+    assert [row[:2] for row in stream.rows(KINDS)] == [("message", 100), ("cancelled", 2400)]
+    app.send("t", "new")
+    client = stream.client()
+    while claim := claims.take_range(stream.session, stream.taker(topic, group, client), 0):
+        flush(stream.session, flush_of(claim, topic, claim.hi))
+        if claim.messages:
+            assert [message.body for message in claim.messages] == ["new"]
+    assert stream.retries(group) == []
+
+
+def test_a9_without_a_group_everything_is_unread(stream: Stream) -> None:
+    app = stream.app()
+    app.send_many("t", range(10))
+    assert Admin(app).purge_topic("t").messages == 10
+
+
+def test_a9_stale_retries_are_found(stream: Stream) -> None:
+    app = stream.app()
+    topic, group = fill(stream, app)
+    admin = Admin(app)
+    assert admin.stale_retries("t", 10) == []
+    stream.rows("DELETE FROM ems_message WHERE `offset` = 7")
+    (row,) = admin.stale_retries("t", 10)
+    assert (row["group"], row["partition"], row["offset"]) == ("g", 0, 7)
+    stream.make_due()
+    claim = retried(stream, topic, group, stream.client())
+    assert offsets(claim) == []
+    end(stream, topic, claim)
+    assert admin.stale_retries("t", 10) == []
