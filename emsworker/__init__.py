@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Reject as Reject
     from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
+    from emsworker.core.filters import Filter as Filter
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
     from emsworker.middleware import Middleware as Middleware
@@ -32,6 +33,7 @@ _HOME = {
     "Reject": "emsworker.core.errors",
     "Retry": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
+    "Filter": "emsworker.core.filters",
     "Message": "emsworker.core.model",
     "Receipt": "emsworker.core.model",
     "Middleware": "emsworker.middleware",

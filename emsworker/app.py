@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
 from emsworker.middleware import Middleware, hooks
@@ -110,13 +111,16 @@ class Ems:
 
         return declare if function is None else declare(function)
 
-    def subscribe(self, topic: str, group: str, **options: Any) -> Callable[[Function], Subscription]:
+    def subscribe(
+        self, topic: str, group: str, *, filter: Filter = EVERYTHING, **options: Any
+    ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
         With ``batch=`` it is called with a list of messages.
 
         Args:
             topic, group: what to read, and as whom; every group sees every message.
+            filter: which messages the group wants; the others are done without a run.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -138,6 +142,7 @@ class Ems:
             route.subscription = Subscription(
                 function, f"{function.__module__}.{function.__qualname__}", self._options(options)
             )
+            route.filter = filter
             return route.subscription
 
         return declare
