@@ -275,7 +275,7 @@ def test_check_is_content_with_good_surroundings(ems: Ems, redis_url: str) -> No
 
 
 def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -> None:
-    execute(url, "UPDATE ems_schema_version SET version = 99")
+    execute(url, "INSERT INTO ems_schema_version VALUES (99, X'00', NOW(6))")
     execute(url, "INSERT INTO ems_topic (name, max_message_bytes, created_at) VALUES ('huge', 1000000000, NOW(6))")
     execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
     try:
