@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from emsworker.core.errors import EmsError as EmsError
     from emsworker.core.errors import Ignore as Ignore
     from emsworker.core.errors import Reject as Reject
+    from emsworker.core.errors import ResultTimeout as ResultTimeout
     from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
+    from emsworker.core.errors import TaskFailed as TaskFailed
     from emsworker.core.filters import Filter as Filter
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
+    from emsworker.guard import once as once
     from emsworker.middleware import Middleware as Middleware
 
 __version__ = "0.1.0"
@@ -31,12 +34,15 @@ _HOME = {
     "EmsError": "emsworker.core.errors",
     "Ignore": "emsworker.core.errors",
     "Reject": "emsworker.core.errors",
+    "ResultTimeout": "emsworker.core.errors",
     "Retry": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
+    "TaskFailed": "emsworker.core.errors",
     "Filter": "emsworker.core.filters",
     "Message": "emsworker.core.model",
     "Receipt": "emsworker.core.model",
     "Middleware": "emsworker.middleware",
+    "once": "emsworker.guard",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -16,6 +16,7 @@ from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Pro
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid, uid_text
 from emsworker.core.model import RESERVED_HEADERS, NewMessage, Receipt, Topic
+from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class Ems:
+class Ems(Features):
     """An app: the tasks and subscriptions of a program, and the stream they live on.
 
     Args:
@@ -49,6 +50,7 @@ class Ems:
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
+        self.schedules = {}
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
         self.on_publish: Callable[[], None] = _nothing
@@ -154,7 +156,7 @@ class Ems:
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
         """A handler's options, over the time limits of the app's settings."""
         limits = {name: getattr(self.settings, name) for name in ("soft_time_limit_s", "hard_time_limit_s")}
-        return _checked_options(limits | dict(options))
+        return HandlerOptions.checked(limits | dict(options))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -185,6 +187,7 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
+        self.be_eager()
         _refuse_reserved(options.get("headers"))
         place = self.catalog.topic(topic)
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
@@ -202,6 +205,7 @@ class Ems:
         self, topic: str, body: Any, *, countdown: float | None = None, eta: datetime | None = None, **options: Any
     ) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
+        self.be_eager()
         place = self.catalog.topic(topic)
         outgoing = Outgoing(topic, body, **options)
         message = self._prepare(place, outgoing)
@@ -218,6 +222,8 @@ class Ems:
         from emsworker.store import pending
 
         due_at = None if eta is None else self.server_time(eta)
+        if self.stand_in is not None:
+            return self.stand_in.send_later(topic, message, countdown or 0.0, due_at)
         self.database.call(
             lambda session: pending.insert(
                 session, topic.id, message, self._producer_id, delay_s=countdown or 0.0, due_at=due_at
@@ -264,7 +270,8 @@ class Ems:
         """A time, or a number of seconds from the server's now, as a time in UTC."""
         if isinstance(when, datetime):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-        return self.database.call(server_now) + timedelta(seconds=when)
+        now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
+        return now + timedelta(seconds=when)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 
@@ -372,16 +379,6 @@ class Ems:
 
 def _nothing() -> None:
     pass
-
-
-def _checked_options(options: Mapping[str, Any]) -> HandlerOptions:
-    unknown = sorted(set(options) - set(HandlerOptions.__dataclass_fields__))
-    if unknown:
-        known = ", ".join(HandlerOptions.__dataclass_fields__)
-        raise ConfigError(
-            [Problem(name, repr(options[name]), f"there is no such option; known are {known}") for name in unknown]
-        )
-    return HandlerOptions(**options)
 
 
 def _refuse_reserved(headers: Mapping[str, str] | None) -> None:

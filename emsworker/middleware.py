@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Middleware:
-    """Override what you need; an error in a hook is an error of the send or of the handler."""
+    """Override what you need.
+
+    An error in a hook before is an error of the send or of the handler; one in a hook after a run is logged.
+    """
 
     def before_publish(self, outgoing: Outgoing) -> None:
         """A message is about to be sent; its headers may still be changed."""
@@ -31,6 +34,15 @@ class Middleware:
         self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
     ) -> None:
         """A handler has run; ``ran_s`` counts seconds. The outcome is not recorded yet."""
+
+    def on_retry(self, message: Message, group: str, error: BaseException, delay_s: float) -> None:
+        """After :meth:`after_run`: it has failed and will be run again in so many seconds."""
+
+    def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
+        """After :meth:`after_run`: it has failed for good.
+
+        Messages whose process died or was replaced are not told here: the beat buries them, and knows no app.
+        """
 
     def on_process_start(self) -> None:
         """A worker process has loaded the app and starts to consume."""

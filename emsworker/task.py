@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
@@ -31,6 +32,7 @@ class HandlerOptions:
         transactional: it gets an open transaction as its first argument; what it does there and the message's being
             done are committed together.
         batch: up to how many messages one call gets, as a list; 0 for one by one.
+        concurrency: of an ``async def`` handler: how many of its messages a consumer thread has running at once.
         on_error: what an exception means: ``retry`` (the ladder, then a dead letter), ``dead`` (a dead letter at once)
             or ``ignore`` (done).
         ladder: delays between attempts, instead of the group's.
@@ -38,29 +40,28 @@ class HandlerOptions:
         timeout_s: seconds that a message may run before it is moved to retry, instead of the group's.
         soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
+        result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
+        result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
     """
 
     transactional: bool = False
     batch: int = 0
+    concurrency: int = 100
     on_error: str = "retry"
     ladder: str | None = None
     max_attempts: int | None = None
     timeout_s: float | None = None
     soft_time_limit_s: float | None = None
     hard_time_limit_s: float | None = None
+    result: bool = False
+    result_ttl_s: float | None = None
 
     def __post_init__(self) -> None:
-        problems = []
+        problems = [*self._wrong_numbers()]
         if self.on_error not in ON_ERROR:
             problems.append(Problem("on_error", repr(self.on_error), f"must be one of {', '.join(ON_ERROR)}"))
-        if not _is_count(self.batch, 0):
-            problems.append(Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one"))
-        if self.max_attempts is not None and not _is_count(self.max_attempts, 1):
-            problems.append(Problem("max_attempts", repr(self.max_attempts), "must be a number from 1 to 65535"))
-        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
-                problems.append(Problem(name, repr(value), "must be a number of seconds above 0"))
+        if self.keeps_result and self.batch:
+            problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
         try:
             if self.ladder is not None:
                 Ladder.parse(self.ladder)
@@ -68,6 +69,37 @@ class HandlerOptions:
             problems.append(Problem("ladder", repr(self.ladder), str(error)))
         if problems:
             raise ConfigError(problems)
+
+    def _wrong_numbers(self) -> Iterator[Problem]:
+        if not _is_count(self.batch, 0):
+            yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
+        for name in ("concurrency", "max_attempts"):
+            value = getattr(self, name)
+            if value is not None and not _is_count(value, 1):
+                yield Problem(name, repr(value), "must be a number from 1 to 65535")
+        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
+                yield Problem(name, repr(value), "must be a number of seconds above 0")
+
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
+        """Options as a user names them.
+
+        Raises:
+            ConfigError: one is unknown or wrong.
+        """
+        known = cls.__dataclass_fields__
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            mend = f"there is no such option; known are {', '.join(known)}"
+            raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
+        return cls(**options)
+
+    @property
+    def keeps_result(self) -> bool:
+        """Whether somebody asked for results."""
+        return self.result or self.result_ttl_s is not None
 
     def ladder_over(self, group: Ladder) -> Ladder:
         """The group's ladder with this handler's own settings put over it."""
@@ -119,6 +151,15 @@ class Handler:
         self.function = function
         self.name = name
         self.options = options
+        self.is_async = iscoroutinefunction(function)
+        if self.is_async and (options.transactional or options.batch):
+            mend = "an async def handler has neither transactional nor batch; leave out async, or use concurrency"
+            raise ConfigError([Problem("task", name, mend)])
+
+    @property
+    def together(self) -> int:
+        """How many neighbouring messages are run together; 0 for one by one."""
+        return self.options.concurrency if self.is_async else self.options.batch
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """Run it for one message; ``transaction`` is given to transactional handlers only."""
@@ -281,6 +322,12 @@ class Route:
     tasks: dict[str, Task] = field(default_factory=dict)
     subscription: Subscription | None = None
     filter: Filter = EVERYTHING
+
+    @property
+    def concurrency(self) -> int:
+        """The most messages that an async handler of it may have running at once; 0 if there is none."""
+        handlers = [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
+        return max((handler.together for handler in handlers if handler.is_async), default=0)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

@@ -112,6 +112,7 @@ class Settings:
         ("json",), "the serializers that are read; pickle runs code, so name it only if every producer is trusted"
     )
     auto_create: bool = _setting(True, "create topics and groups on first use")
+    eager: bool = _setting(False, "run what is sent at once, in this process and without a server: for tests")
     publishing: bool = _setting(True, "the global switch: off refuses every send of this process")
     max_message_bytes: int = _setting(
         4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
@@ -144,6 +145,10 @@ class Settings:
     beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
     publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
     connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
+    result_backend: str = _setting(
+        "mysql", "where results of tasks are kept: mysql or redis", _one_of("mysql", "redis")
+    )
+    result_ttl_s: float = _setting(86400.0, "how long results are kept", _at_least(0.1))
     stop_timeout_s: float = _setting(60.0, "how long running messages may go on after SIGTERM", _at_least(0))
 
     def __post_init__(self) -> None:
@@ -181,6 +186,8 @@ class Settings:
                 problems.append(Problem("poll_max_s", str(self.poll_max_s), "must be at least poll_min_s"))
             if self.allocator == "redis" and self.redis_url is None:
                 problems.append(Problem("redis_url", "None", "allocator = redis needs it"))
+            if self.result_backend == "redis" and self.redis_url is None:
+                problems.append(Problem("redis_url", "None", "result_backend = redis needs it"))
         except TypeError:
             pass  # a value of the wrong type is reported by itself
         return problems

@@ -62,6 +62,10 @@ class UnknownMessage(EmsError):
     """No message, or no dead letter, of that id or place is kept."""
 
 
+class UnknownSchedule(EmsError):
+    """There is no schedule of that name."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 
@@ -112,6 +116,24 @@ class LeaseLost(EmsError):
 
 class UnknownTask(EmsError):
     """A message names a task that this worker does not know."""
+
+
+class ResultTimeout(EmsError, TimeoutError):
+    """A result was not there in time; its task may still run, or never asked for a result."""
+
+
+class TaskFailed(EmsError):
+    """The task whose result was asked for has failed for good.
+
+    Args:
+        message_id: of the call.
+        error_type, message: of the exception that it ended with.
+        traceback: its text.
+    """
+
+    def __init__(self, message_id: str, error_type: str, message: str, traceback: str) -> None:
+        self.message_id, self.error_type, self.message, self.traceback = message_id, error_type, message, traceback
+        super().__init__(f"{message_id} failed: {error_type}: {message}")
 
 
 class AppNotFound(EmsError):

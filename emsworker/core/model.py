@@ -14,7 +14,7 @@ from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 
-TASK_HEADER, EXPIRES_HEADER = "ems-task", "ems-expires"
+TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER = "ems-task", "ems-expires", "ems-slot"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
 
 
@@ -65,6 +65,15 @@ class ClaimSource(StrEnum):
 
     STREAM = "stream"
     RETRY = "retry"
+
+
+class Entry(StrEnum):
+    """What a guard finds: nobody did it, it is done, somebody does it, or somebody began it and died."""
+
+    FIRST = "first"
+    DONE = "done"
+    BUSY = "busy"
+    UNCERTAIN = "uncertain"
 
 
 class Outcome(StrEnum):

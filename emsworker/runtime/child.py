@@ -23,8 +23,10 @@ from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, Unkno
 from emsworker.core.ids import local_ip
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
+from emsworker.periodic import declare_schedules
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.consumer import Consumer, Duty, Shared
+from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Scout
@@ -138,7 +140,9 @@ class Child:
         completer = Completer(
             database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
         )
-        shared = Shared(database, settings, app.decoder, app.middleware, duties, lease, scout, completer)
+        declare_schedules(app)
+        keeper = _keeper(app)
+        shared = Shared(database, settings, app.decoder, app.middleware, duties, lease, scout, completer, keeper)
         threads = self._spec.threads or settings.threads
         self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
         self._lease, self._scout, self._completer = lease, scout, completer
@@ -243,6 +247,15 @@ class Child:
     def _on_death(self, name: str, error: BaseException) -> None:
         self._exit_code = FAILED
         self._note_signal(signal.SIGQUIT, None)
+
+
+def _keeper(app: Ems) -> Keeper:
+    if app.settings.result_backend != "redis":
+        return Keeper(app.settings.result_ttl_s)
+    from emsworker.results import RedisResults
+
+    assert app.settings.redis_url is not None, "checked by Settings"
+    return Keeper(app.settings.result_ttl_s, RedisResults(app.settings.redis_url, app.stream_id))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,7 +16,9 @@ from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Topic
 from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
+from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
+from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
@@ -62,7 +64,9 @@ class Shared:
     lease: LeaseKeeper
     scout: Scout
     completer: Completer
+    keeper: Keeper
     turns: Turns = field(default_factory=Turns)
+    loop: EventLoop = field(default_factory=EventLoop)
 
 
 class Consumer(Runnable):
@@ -85,6 +89,7 @@ class Consumer(Runnable):
         self._in_doubt = False  # the last packet may have taken a claim that nobody knows of
         settings = shared.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.duties}
+        self._at_once = {group_id: duty.route.concurrency for group_id, duty in shared.duties.items()}
         self._executors = {
             group_id: Executor(
                 duty.route,
@@ -93,6 +98,8 @@ class Consumer(Runnable):
                 self._session,
                 self._may_go_on,
                 shared.turns,
+                shared.keeper,
+                shared.loop,
             )
             for group_id, duty in shared.duties.items()
         }
@@ -147,7 +154,7 @@ class Consumer(Runnable):
 
     def _take(self, lead: Lead) -> Claim | Miss:
         duty = self._shared.duties[lead.group_id]
-        size = self._sizers[lead.group_id].size
+        size = max(self._sizers[lead.group_id].size, self._at_once[lead.group_id])
         assert self._client_id is not None
         taker = Taker(
             duty.topic, duty.group, self._client_id, size, self._shared.settings.batch_bytes, self._shared.decoder

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 
 from emsworker.core.config import Settings
+from emsworker.runtime.scheduling import fire_schedules
+from emsworker.runtime.sweeping import sweep_once, sweep_results
 from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.errors import AssertionBroken
 from emsworker.store.session import Session
@@ -73,4 +75,4 @@ def trim(session: Session, settings: Settings) -> float:
     return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, relay, trim)
+DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, relay, trim, sweep_results, sweep_once)

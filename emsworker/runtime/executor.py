@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import (
@@ -21,18 +24,22 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
+from emsworker.runtime.coroutines import EventLoop, run_together, within_limits
+from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.transaction import Transaction
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import Handler, HandlerOptions, Route
 
 log = logging.getLogger(__name__)
 
 _PLAIN = HandlerOptions()
+_SLACK_S = 5.0
 
 
 class _Expired(Ignore):
@@ -49,6 +56,8 @@ class Executor:
         session: the thread's own; transactional handlers work in it.
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
         turns: of the process, for messages under suspicion.
+        keeper: makes the results of those that are asked for.
+        loop: of the process, for coroutines.
     """
 
     def __init__(
@@ -59,14 +68,21 @@ class Executor:
         session: Session,
         may_go_on: Callable[[], bool],
         turns: Turns,
+        keeper: Keeper,
+        loop: EventLoop,
     ) -> None:
         self._route = route
+        self._loop = loop
+        self._keeper = keeper
+        self._value: object = None  # what the last handler returned
         self._ladder = ladder
         self._session = session
         self._may_go_on = may_go_on
         self._turns = turns
         self._before = hooks(middleware, "before_run")
         self._after = hooks(middleware, "after_run")
+        self._on_retry = hooks(middleware, "on_retry")
+        self._on_dead = hooks(middleware, "on_dead")
 
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
@@ -81,12 +97,12 @@ class Executor:
         return True
 
     def _calls(self, messages: list[Message]) -> Iterator[tuple[Handler | BaseException, list[Message]]]:
-        """The messages in order, each with its handler; neighbours that share a batch handler go together."""
+        """The messages in order, each with its handler; neighbours that share one which takes several go together."""
         batch: list[Message] = []
         shared: Handler | None = None
         for message in messages:
             handler = self._handler(message)
-            size = handler.options.batch if isinstance(handler, Handler) else 0
+            size = handler.together if isinstance(handler, Handler) else 0
             if batch and (handler is not shared or len(batch) >= size):
                 assert shared is not None
                 yield shared, batch
@@ -122,6 +138,8 @@ class Executor:
             return ran
 
     def _run_together(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
+        if isinstance(handler, Handler) and handler.is_async:
+            return self._run_coroutines(work, messages, handler)
         options = handler.options if isinstance(handler, Handler) else _PLAIN
         began = ticks()
         if not work.start(messages, options, began):
@@ -143,6 +161,8 @@ class Executor:
                 work.rewind()
                 return self._run_singly(work, messages, handler)
             self._fail(work, messages[0], error, options, ticks() - began)
+        if options.keeps_result and work.heavy:
+            work.write_down(self._session)
         return True
 
     def _run_singly(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
@@ -164,8 +184,10 @@ class Executor:
         else:
             failed = self._call_plainly(work, messages, handler)
             failures = self._failures_of(messages, failed, options, ticks() - began)
-            work.done(messages, failures)
-        if self._after:
+            rows = self._results(messages, options)
+            self._keeper.put(rows)
+            work.done(messages, failures, self._keeper.for_flush(rows))
+        if self._after or failures:
             outcomes = {failure.offset: failure for failure in failures}
             for message in messages:
                 self._tell(message, outcomes.get(message.offset), None, ticks() - began)
@@ -174,7 +196,7 @@ class Executor:
         self, work: Work, messages: list[Message], handler: Handler, transaction: Transaction | None = None
     ) -> BatchFailed | None:
         if not handler.options.batch:
-            call_interruptibly(work, lambda: handler.call(messages[0], transaction))
+            self._value = call_interruptibly(work, lambda: handler.call(messages[0], transaction))
             return None
         try:
             call_interruptibly(work, lambda: handler.call_batch(messages, transaction))
@@ -182,16 +204,71 @@ class Executor:
             return failed
         return None
 
+    def _results(self, messages: list[Message], options: HandlerOptions) -> list[ResultRow]:
+        """Of a call that came back: a batch has none."""
+        if not options.keeps_result:
+            return []
+        value, self._value = self._value, None
+        return self._keeper.rows(messages[0], options, value, None, None)
+
     def _tell(self, message: Message, failure: Failure | None, error: BaseException | None, ran_s: float) -> None:
         """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""
         outcome = failure.outcome if failure is not None else Outcome.DONE
         if failure is not None and error is None:
             error = RuntimeError(failure.error)
-        for hook in self._after:
+        calls = [partial(hook, message, self._route.group, outcome, error, ran_s) for hook in self._after]
+        if failure is not None and failure.retry_in_s is not None:
+            calls += [partial(hook, message, self._route.group, error, failure.retry_in_s) for hook in self._on_retry]
+        if failure is not None and failure.dead is not None:
+            calls += [partial(hook, message, self._route.group, error, failure.dead) for hook in self._on_dead]
+        for call in calls:
             try:
-                hook(message, self._route.group, outcome, error, ran_s)
+                call()
             except Exception:
                 log.exception("a hook failed after %r was run", message)
+
+    # -- coroutines ----------------------------------------------------------------------------------------------------
+
+    def _run_coroutines(self, work: Work, messages: list[Message], handler: Handler) -> bool:
+        """All at once; each has its own limits, so the claim's are only for a loop that somebody blocks."""
+        options = handler.options
+        limit_s = min(options.timeout_s or work.group_timeout_s, options.hard_time_limit_s or math.inf)
+        slack_s = min(max(limit_s, 1.0), _SLACK_S)
+        guard = replace(options, timeout_s=limit_s + slack_s, hard_time_limit_s=None, soft_time_limit_s=None)
+        if not work.start(messages, guard, ticks()):
+            return False
+        if work.claim.care is Care.ALONE:
+            work.write_down(self._session)
+        ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
+
+        async def run(message: Message) -> None:
+            ends[message.offset] = await self._await(work.claim, message, handler, limit_s)
+
+        def ended(these: list[Message], following: Message | None) -> None:
+            told = [ends.pop(message.offset) for message in these]
+            rows = [row for _, kept in told for row in kept]
+            work.done(these, [one for failures, _ in told for one in failures], rows, following)
+
+        self._loop.run(run_together(messages, run, ended))
+        return True
+
+    async def _await(
+        self, claim: Claim, message: Message, handler: Handler, limit_s: float
+    ) -> tuple[list[Failure], list[ResultRow]]:
+        options, began = handler.options, ticks()
+        failure, value, error = None, None, None
+        try:
+            for hook in self._before:
+                hook(message, self._route.group)
+            _refuse_expired(message, claim)
+            value = await within_limits(handler.call(message), options.soft_time_limit_s, limit_s)
+        except BaseException as reason:
+            error = reason
+            failure = self._failure(message, reason, options, ticks() - began)
+        rows = self._keeper.rows(message, options, value, failure, error)
+        self._keeper.put(rows)
+        self._tell(message, failure, error, ticks() - began)
+        return ([failure] if failure is not None else []), list(self._keeper.for_flush(rows))
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
@@ -203,7 +280,11 @@ class Executor:
             self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
             failures = self._failures_of(messages, failed, handler.options, ticks() - began)
-            self._own(lambda: work.commit(messages, failures, lambda flush: progress.commit_with(self._session, flush)))
+            rows = self._results(messages, handler.options)
+            kept = self._keeper.for_flush(rows)
+            commit = partial(progress.commit_with, self._session)
+            self._own(lambda: work.commit(messages, failures, commit, kept))
+            self._keeper.put(rows)
             return failures
 
         return self._session.again_on_conflict(attempt)
@@ -256,7 +337,9 @@ class Executor:
 
     def _fail(self, work: Work, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> None:
         failure = self._failure(message, error, options, ran_s)
-        work.done([message], [failure])
+        rows = self._keeper.rows(message, options, None, failure, error)
+        self._keeper.put(rows)
+        work.done([message], [failure], self._keeper.for_flush(rows))
         self._tell(message, failure, error, ran_s)
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:

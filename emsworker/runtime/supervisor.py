@@ -128,6 +128,7 @@ class Supervisor:
         self._told_ready, self._told_error = False, ""
         for slot in self._slots:
             slot.start_at, slot.crashes = 0.0, 0
+            slot.ready = False  # or the first new child would make all of them ready, old ones included
             if slot.alive and slot.process is not None:
                 slot.restarting = True
                 self._tell(slot, signal.SIGTERM)
@@ -240,7 +241,7 @@ class Supervisor:
                 self._on_error(text)
 
     def _on_child_ready(self, slot: _Slot) -> None:
-        slot.ready = True
+        slot.ready = not slot.restarting
         if not self._told_ready and all(other.ready for other in self._slots):
             self._told_ready = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])

@@ -6,7 +6,7 @@ The consumer thread works through it; the completer writes its progress down mea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from emsworker.core.clock import ticks
@@ -14,10 +14,12 @@ from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message
 from emsworker.store import progress
 from emsworker.store.progress import Flush
+from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import HandlerOptions
 
 _NO_LIMITS = HandlerOptions()
+_HEAVY_BYTES = 1 << 20
 
 
 class Work:
@@ -48,6 +50,8 @@ class Work:
         self.interruptible = False  # a handler runs, and nothing of ours
         self.began_at = ticks()
         self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
+        self._results: list[ResultRow] = []
+        self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s
@@ -67,17 +71,29 @@ class Work:
             self.soft_limit_sent = self.interruptible = False
             return True
 
-    def done(self, messages: list[Message], failures: list[Failure]) -> None:
+    def done(
+        self,
+        messages: list[Message],
+        failures: list[Failure],
+        results: Sequence[ResultRow] = (),
+        following: Message | None = None,
+    ) -> None:
         """What ran together has ended; what is to become of the failed ones is written with the next flush.
 
         It is one step: the completer must never see a part of a batch as finished and give the rest back.
+
+        Args:
+            following: of coroutines: the first that still runs.
         """
         failed = {failure.offset for failure in failures}
         with self.lock:
             if self.claim.source is ClaimSource.RETRY:
                 self._done_retries += [(m.offset, m.attempt) for m in messages if m.offset not in failed]
             self._failures += failures
+            self._results += results
+            self._result_bytes += _bytes_of(results)
             self._ended(messages)
+            self.running = following.offset if following is not None else None
 
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
@@ -124,6 +140,7 @@ class Work:
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
+            results=tuple(self._results),
             was=self._written_to,
         )
 
@@ -144,6 +161,11 @@ class Work:
             or bool(self._failures)
             or (self.running is not None and self._timeout_s != self._told_timeout_s)
         )
+
+    @property
+    def heavy(self) -> bool:
+        """Whether so many bytes of results wait that they must not wait for more."""
+        return self._result_bytes > _HEAVY_BYTES
 
     def write_down(self, session: Session) -> None:
         """Flush the progress so far.
@@ -171,12 +193,20 @@ class Work:
         """What ``flush`` holds has been committed."""
         with self.lock:
             del self._failures[: len(flush.failures)]
+            self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
+            del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
             self._written_to = flush.done_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
 
-    def commit(self, messages: list[Message], failures: list[Failure], send: Callable[[Flush], None]) -> None:
+    def commit(
+        self,
+        messages: list[Message],
+        failures: list[Failure],
+        send: Callable[[Flush], None],
+        results: Sequence[ResultRow] = (),
+    ) -> None:
         """Commit what a transactional handler did, together with everything so far and the end of its messages.
 
         Nobody else may write this claim's progress meanwhile: a flush that was made before and arrives after the
@@ -191,13 +221,15 @@ class Work:
         with self._flushing:
             if self.lost:
                 raise FenceLost("the claim was given back while its handler ran")
-            flush = self._transactional_flush(messages, failures)
+            flush = self._transactional_flush(messages, failures, results)
             send(flush)
             self.written(flush)
             with self.lock:
                 self._ended(messages)
 
-    def _transactional_flush(self, messages: list[Message], failures: list[Failure]) -> Flush:
+    def _transactional_flush(
+        self, messages: list[Message], failures: list[Failure], results: Sequence[ResultRow]
+    ) -> Flush:
         failed = {failure.offset for failure in failures}
         own = (
             [(m.offset, m.attempt) for m in messages if m.offset not in failed]
@@ -206,7 +238,12 @@ class Work:
         )
         with self.lock:
             flush = self._flush(done_to=messages[-1].offset)
-        return replace(flush, done_offsets=(*flush.done_offsets, *own), failures=(*flush.failures, *failures))
+        return replace(
+            flush,
+            done_offsets=(*flush.done_offsets, *own),
+            failures=(*flush.failures, *failures),
+            results=(*flush.results, *results),
+        )
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
@@ -272,3 +309,7 @@ class Work:
         self.written(flush)
         self.claim.hi = self.last = last
         self.lost = flush.finished
+
+
+def _bytes_of(results: Sequence[ResultRow]) -> int:
+    return sum(len(row.body or b"") for row in results)

@@ -13,11 +13,11 @@ from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure
 from emsworker.store.errors import AssertionBroken
+from emsworker.store.results import ResultRow, add_results, storable
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("progress")
-_ERROR_CHARACTERS = 8000
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Flush:
         finished: all of the claim is done.
         done_offsets: of a claim of retries: those that ended well since the last flush.
         failures: what did not end well since the last flush.
+        results: of those that ended since, where somebody asked for them.
     """
 
     claim: Claim
@@ -42,6 +43,7 @@ class Flush:
     finished: bool = False
     done_offsets: Sequence[tuple[int, int]] = ()
     failures: Sequence[Failure] = ()
+    results: Sequence[ResultRow] = ()
     was: int | None = None
 
 
@@ -104,6 +106,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     packet.assert_one_matched()
     _add_done_retries(packet, progress)
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
+    add_results(packet, progress.topic_id, claim.group_id, progress.results)
 
 
 def _fence(claim: Claim) -> dict[str, Any]:
@@ -137,11 +140,6 @@ def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tupl
     )
 
 
-def _storable(text: str) -> str:
-    """The end of an error's text, where a traceback says what happened; half a surrogate pair has no UTF-8 form."""
-    return text[-_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
-
-
 def add_failures(
     packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
 ) -> None:
@@ -153,7 +151,7 @@ def add_failures(
             packet,
             claim,
             client_id,
-            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), _storable(f.error)),
+            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), storable(f.error)),
         )
         for f in failures
     ]
@@ -169,8 +167,8 @@ def add_failures(
             }
             why = {
                 "attempt": failure.attempt,
-                "reason": _storable(failure.dead),
-                "error": _storable(failure.error),
+                "reason": storable(failure.dead),
+                "error": storable(failure.error),
             }
             packet.add(_SQL.bury, where | why)
     ended = [f.offset for f in failures if f.retry_in_s is None]
@@ -191,7 +189,7 @@ def _add_retries(packet: Packet, claim: Claim, failures: Sequence[Failure]) -> N
                 "offset": f.offset,
                 "attempt": f.attempt,
                 "delay_s": f.retry_in_s,
-                "error": _storable(f.error),
+                "error": storable(f.error),
             },
         )
         for f in sorted(failures, key=lambda f: f.offset)

@@ -22,9 +22,14 @@ def _migrations() -> dict[int, str]:
     return {int(item.name[:4]): item.read_text(encoding="utf-8") for item in names}
 
 
+def versions() -> list[int]:
+    """The schema versions that there are, in order."""
+    return sorted(_migrations())
+
+
 def latest_version() -> int:
     """The schema version that this code works with."""
-    return max(_migrations())
+    return versions()[-1]
 
 
 def table_columns() -> dict[str, str]:
@@ -87,6 +92,22 @@ def _apply(session: Session, version: int, script: str) -> None:
     for statement in split_script(script):
         session.send(statement)
     session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+
+
+def create_database(session: Session, name: str) -> None:
+    """Make an empty database, for a test; ``name`` is of small letters, digits and ``_``."""
+    session.send(_SQL.create_database.format(name=_plain(name)))
+
+
+def drop_database(session: Session, name: str) -> None:
+    """Drop a database with all that is in it."""
+    session.send(_SQL.drop_database.format(name=_plain(name)))
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch("[a-z0-9_]{1,64}", name):  # it is put into a statement
+        raise ValueError(f"{name!r} is no plain name of a database")
+    return name
 
 
 def check_version(session: Session) -> None:

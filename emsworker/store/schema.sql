@@ -30,3 +30,9 @@ SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flu
 
 -- name: show_grants
 SHOW GRANTS
+
+-- name: create_database
+CREATE DATABASE `{name}` CHARACTER SET utf8mb4
+
+-- name: drop_database
+DROP DATABASE IF EXISTS `{name}`

@@ -11,6 +11,7 @@ import pytest
 from emsworker import Ems as App
 from emsworker.core.errors import StoreUnavailable
 from emsworker.local import Database as Server
+from emsworker.periodic import declare_schedules
 from emsworker.store.database import Database
 from tests.support.commands import Ems, environment
 from tests.support.servers import connect
@@ -275,7 +276,7 @@ def test_check_is_content_with_good_surroundings(ems: Ems, redis_url: str) -> No
 
 
 def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -> None:
-    execute(url, "INSERT INTO ems_schema_version VALUES (99, X'00', NOW(6))")
+    execute(url, "UPDATE ems_schema_version SET version = 99 ORDER BY version DESC LIMIT 1")
     execute(url, "INSERT INTO ems_topic (name, max_message_bytes, created_at) VALUES ('huge', 1000000000, NOW(6))")
     execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
     try:
@@ -353,3 +354,22 @@ def test_local_stream(bare: Ems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMS_LOCAL_DIR", bare.environ["EMS_LOCAL_DIR"])
     with pytest.raises(StoreUnavailable, match="ems local start"):
         _ = App("x").url  # its address is known, but nobody answers there
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+def test_schedules_are_listed_and_deleted(ems: Ems, app: App) -> None:
+    assert ems.ok("schedules", "list", "--json").json == []
+    task = app.task(name="report")(print)
+    app.periodic("0 9 * * mon-fri", timezone="Europe/Berlin")(task)
+    declare_schedules(app)
+    (row,) = ems.ok("schedules", "list", "--json").json
+    assert (row["name"], row["spec"], row["timezone"], row["last_at"]) == (
+        "report", "0 9 * * mon-fri", "Europe/Berlin", None,
+    )  # fmt: skip
+    assert "Europe/Berlin" in ems.ok("schedules", "list").out
+    assert ems("schedules", "delete", "report").code == 2, "nobody is there to be asked"
+    assert ems.ok("schedules", "delete", "report", "--yes", "--json").json == {"deleted": "report"}
+    gone = ems("schedules", "delete", "report", "--yes")
+    assert gone.code == 1 and "`ems schedules list`" in gone.err

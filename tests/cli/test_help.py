@@ -29,8 +29,8 @@ ALL = dict(walk(ems))
 
 def test_every_command_of_the_contract_is_there() -> None:
     wanted = """worker beat migrate check clients trace send completion topics topics.list topics.create topics.change
-    topics.delete groups groups.list groups.create groups.change groups.delete dead dead.list dead.show dead.requeue
-    dead.delete local local.start local.stop local.status local.url"""
+    topics.delete groups groups.list groups.create groups.change groups.delete groups.reset dead dead.list dead.show dead.requeue
+    dead.delete schedules schedules.list schedules.delete local local.start local.stop local.status local.url"""
     assert {".".join(path) for path in ALL if path} == set(wanted.split())
 
 
@@ -52,7 +52,17 @@ def test_the_list_of_commands_tells_what_they_tell_themselves() -> None:
 
 
 def test_everything_that_prints_knows_json() -> None:
-    silent = {(), ("worker",), ("beat",), ("completion",), ("topics",), ("groups",), ("dead",), ("local",)}
+    silent = {
+        (),
+        ("worker",),
+        ("beat",),
+        ("completion",),
+        ("topics",),
+        ("groups",),
+        ("dead",),
+        ("schedules",),
+        ("local",),
+    }
     for path, command in ALL.items():
         knows = any("--json" in parameter.opts for parameter in command.params)
         assert knows is (path not in silent), path

@@ -94,9 +94,9 @@ class Stream:
 
         def left() -> list[Any]:
             lag = self.rows(
-                "SELECT g.name, c.next_offset, p.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
-                "JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition` "
-                "WHERE c.next_offset < p.next_offset"
+                "SELECT g.name, c.`partition`, c.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
+                "WHERE c.next_offset <= (SELECT MAX(m.`offset`) FROM ems_message m "
+                "WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`)"
             )
             return [*lag, *self.open_claims(), *self.rows("SELECT * FROM ems_retry")]
 

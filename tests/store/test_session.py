@@ -12,7 +12,7 @@ from emsworker.local import Database as Server
 from emsworker.store import topics
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
-from emsworker.store.schema import check_version, grants, latest_version, migrate, server_facts, stream_id
+from emsworker.store.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.session import Session
 from tests.support.servers import _execute, connect
 from tests.support.streams import Stream, in_threads, wait_until
@@ -22,7 +22,7 @@ def test_migrating_is_repeatable(database: str) -> None:
     with Database(database).session() as session:
         with pytest.raises(SchemaMissing, match="run `ems migrate`"):
             check_version(session)
-        assert migrate(session) == list(range(1, latest_version() + 1))
+        assert migrate(session) == versions()
         identity = stream_id(session)
         assert migrate(session) == []
         check_version(session)
@@ -35,13 +35,13 @@ def test_migrating_twice_at_once_does_it_once(database: str) -> None:
             return migrate(session)
 
     applied = in_threads(4, one)
-    assert sorted(map(len, applied)) == [0, 0, 0, latest_version()]
+    assert sorted(map(len, applied)) == [0, 0, 0, len(versions())]
 
 
 def test_a_migration_that_was_interrupted_goes_on(stream: Stream) -> None:
     stream.rows("DROP TABLE ems_leader")
     stream.rows("DELETE FROM ems_schema_version")
-    assert migrate(stream.session) == list(range(1, latest_version() + 1))
+    assert migrate(stream.session) == versions()
     assert stream.rows("SELECT * FROM ems_leader") == []
 
 
@@ -267,7 +267,8 @@ def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(s
             "WHERE TABLE_SCHEMA = DATABASE() AND COLUMN_NAME = 'body'"
         )
     )
-    assert types == {f"{table}.body": "longblob" for table in ("ems_message", "ems_dead", "ems_pending")}
+    assert set(types.values()) == {"longblob"}
+    assert set(types) >= {f"{table}.body" for table in ("ems_message", "ems_dead", "ems_pending")}
     names = ["Orders", "orders", "ORDERS"]
     assert len({stream.topic(name).id for name in names}) == 3
     topic = stream.topic("orders")
@@ -298,7 +299,7 @@ def test_another_migration_is_waited_for(database: str) -> None:
         assert applied == []
         cursor.execute("SELECT RELEASE_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)))")
         thread.join(20)
-    assert applied == [list(range(1, latest_version() + 1))]
+    assert applied == [versions()]
 
 
 def _waits_for_a_lock(url: str) -> bool:

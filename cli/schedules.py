@@ -1,0 +1,45 @@
+"""``ems schedules``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from .common import confirm, json_option, open_stream, stream_options, yes_option
+from .output import print_json, print_rows
+
+
+@click.group()
+@stream_options
+def schedules() -> None:
+    """List the schedules of periodic tasks; delete those that nobody declares any more.
+
+    A worker writes the schedules of its app into the stream when it starts, and the beat fires them from there.
+    """
+
+
+@schedules.command("list")
+@json_option
+@stream_options
+def list_(as_json: bool) -> None:
+    """List the schedules with their next and last slots; times are UTC."""
+    rows = [asdict(row) for row in open_stream().admin().schedules.list()]
+    columns = ["name", "spec", "timezone", "catch_up", "topic", "next_at", "last_at"]
+    print_rows(rows, columns, as_json, "There are no schedules.")
+
+
+@schedules.command()
+@click.argument("name")
+@yes_option
+@json_option
+@stream_options
+def delete(name: str, yes: bool, as_json: bool) -> None:
+    """Delete the schedule NAME. A worker whose app still declares it writes it anew when it starts."""
+    admin = open_stream().admin()
+    confirm(f"Delete the schedule {name}?", yes)
+    admin.schedules.delete(name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(f"Deleted the schedule {name}.")

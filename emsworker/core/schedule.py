@@ -1,0 +1,135 @@
+"""When a periodic task is due: cron expressions in a time zone, and intervals; pure, in UTC on both sides.
+
+Cron means what Debian's cron means (by cronsim): a job at a set hour that the change to summer time skips runs right
+after the gap, and one in the hour that comes twice runs once; one for every so many minutes runs by elapsed time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+CATCH_UP = ("last", "all", "none")
+MOST_SLOTS = 1000
+"""How many missed slots are made up for at most, the newest."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WINDOW = timedelta(days=1)
+_EVERY = "every "
+
+
+class Timetable(Protocol):
+    """A series of times."""
+
+    def after(self, when: datetime) -> Iterator[datetime]:
+        """The slots later than ``when``, in order, in UTC."""
+        ...
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every so many seconds, counted from 1970: all who ask agree on the slots."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seconds <= 366 * 86400:
+            raise ValueError(f"every {self.seconds:g} s: an interval lies between a second and a year")
+
+    def after(self, when: datetime) -> Iterator[datetime]:
+        """See :class:`Timetable`."""
+        step = timedelta(seconds=self.seconds)
+        number = (when - _EPOCH) // step
+        while True:
+            number += 1
+            yield _EPOCH + number * step
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A cron expression of five fields, or six with the seconds first, by the clocks of a zone."""
+
+    expression: str
+    zone: ZoneInfo
+
+    def __post_init__(self) -> None:
+        try:
+            slot = next(CronSim(self.expression, datetime.now(UTC)), None)
+        except CronSimError as error:
+            raise ValueError(f"{self.expression!r} is no cron expression: {error}") from None
+        if slot is None:
+            raise ValueError(f"{self.expression!r} never comes")
+
+    def after(self, when: datetime) -> Iterator[datetime]:
+        """See :class:`Timetable`."""
+        for slot in CronSim(self.expression, when.astimezone(self.zone)):
+            moment = slot.astimezone(UTC)
+            if moment > when:  # in an hour that comes twice, wall clocks name times of the first pass again
+                yield moment
+
+
+def parse_timetable(spec: str, timezone: str) -> Cron | Interval:
+    """Read a timetable as it is stored.
+
+    Args:
+        spec: a cron expression, or ``every`` and a number of seconds.
+        timezone: an IANA name; it matters to cron only.
+
+    Raises:
+        ValueError: the expression or the zone is wrong.
+    """
+    if spec.startswith(_EVERY):
+        return Interval(float(spec.removeprefix(_EVERY)))
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{timezone!r} is no time zone known here; use a name like Europe/Berlin") from None
+    return Cron(spec, zone)
+
+
+def interval_spec(seconds: float) -> str:
+    """How an interval is stored."""
+    return f"{_EVERY}{seconds!r}"
+
+
+def due_slots(
+    timetable: Timetable, next_at: datetime, now: datetime, catch_up: str, grace_s: float
+) -> tuple[list[datetime], datetime]:
+    """Which slots to fire now, and the next one after them.
+
+    Args:
+        next_at: the first slot that has not been looked at.
+        now: the present.
+        catch_up: of the slots that are later than the grace, fire the ``last``, ``all`` (the newest thousand), or
+            ``none``. With ``last`` it is fired only if there is no newer one within the grace.
+        grace_s: up to how many seconds late a slot counts as in time: the time in which another beat takes over.
+    """
+    in_time = now - timedelta(seconds=grace_s)
+    slots = _between(timetable, next_at, now, MOST_SLOTS if catch_up == "all" else 1, in_time)
+    if catch_up != "all":
+        recent = [slot for slot in slots if slot >= in_time]
+        slots = recent or (slots[-1:] if catch_up == "last" else [])
+    return slots, next(timetable.after(now))
+
+
+def _between(timetable: Timetable, first: datetime, now: datetime, wanted: int, since: datetime) -> list[datetime]:
+    """The newest slots from ``first`` to ``now``: all since ``since``, and at least so many if there are.
+
+    It looks back a day, then two, four: after a year of silence nobody counts the minutes of a year.
+    """
+    window = max(_WINDOW, now - since)
+    while True:
+        start = max(first, now - window)
+        slots: deque[datetime] = deque(maxlen=MOST_SLOTS)
+        for slot in timetable.after(start - timedelta(microseconds=1)):
+            if slot > now:
+                break
+            slots.append(slot)
+        if len(slots) >= wanted or start == first:
+            return list(slots)
+        window *= 2

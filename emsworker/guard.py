@@ -1,0 +1,228 @@
+"""Guards for effects that are to happen once, although the message that asks for them may come again."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from emsworker.core.clock import ticks
+from emsworker.core.errors import ConfigError, Problem, Retry
+from emsworker.core.ids import encode_key
+from emsworker.core.model import Entry
+from emsworker.store import once as store
+from emsworker.store.once import Begun
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+KEEP_S = 7 * 86400.0
+RUNNING_S = 60.0
+WAIT_S = 2.0
+_POLL_MIN_S, _POLL_MAX_S = 0.005, 0.1
+
+
+def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
+    """Whether a transactional handler meets this key for the first time; the answer is part of its transaction.
+
+    Args:
+        transaction: the handler's.
+        key: of the effect, at most 255 bytes.
+        ttl_s: for how many seconds, at least, the key is remembered.
+
+    Returns:
+        true exactly once among all transactions that are committed.
+    """
+    return store.do_in(transaction, _key(key), ttl_s)
+
+
+class Backend(Protocol):
+    """Where keys are kept."""
+
+    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
+        """Begin an effect, unless it is done, or another one is at it."""
+        ...
+
+    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
+        """The effect has happened; false if another one has taken over."""
+        ...
+
+    def cancel(self, key: bytes, token: bytes) -> None:
+        """The effect has not happened."""
+        ...
+
+
+class MysqlKeys:
+    """Keys in the stream's database."""
+
+    def __init__(self, app: Ems) -> None:
+        self._database = app.database
+
+    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
+        """See :class:`Backend`."""
+        return self._database.call(lambda session: store.begin(session, key, ttl_s, running_s))
+
+    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
+        """See :class:`Backend`."""
+        return self._database.call(lambda session: store.finish(session, key, token, ttl_s))
+
+    def cancel(self, key: bytes, token: bytes) -> None:
+        """See :class:`Backend`."""
+        self._database.call(lambda session: store.cancel(session, key, token))
+
+
+# The value is "done", or the token and the time (ms) until which its owner is given.
+_BEGIN = """
+local now = redis.call('TIME')
+local ms = now[1] * 1000 + math.floor(now[2] / 1000)
+local value = redis.call('GET', KEYS[1])
+local mine = ARGV[1] .. ' ' .. string.format('%d', ms + ARGV[3])
+if not value then redis.call('SET', KEYS[1], mine, 'PX', ARGV[2]) return {'first', 0} end
+if value == 'done' then return {'done', 0} end
+local left = tonumber(string.match(value, ' (%d+)$')) - ms
+if left > 0 then return {'busy', left} end
+redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
+return {'uncertain', 0}
+"""
+_FINISH = """
+local value = redis.call('GET', KEYS[1])
+if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], 'done', 'PX', ARGV[2])
+return 1
+"""
+_CANCEL = """
+local value = redis.call('GET', KEYS[1])
+if value and string.sub(value, 1, #ARGV[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+return 1
+"""
+
+
+class RedisKeys:
+    """Keys in Redis, which lets them expire. They are as durable as that Redis is.
+
+    Args:
+        redis_url: the server.
+        stream_id: the identity of the stream, part of every key.
+    """
+
+    def __init__(self, redis_url: str, stream_id: str) -> None:
+        from emsworker.offsets.redis import connect
+
+        client = connect(redis_url)
+        self._prefix = f"ems:{stream_id}:once:".encode()
+        self._begin: Any = client.register_script(_BEGIN)
+        self._finish: Any = client.register_script(_FINISH)
+        self._cancel: Any = client.register_script(_CANCEL)
+
+    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
+        """See :class:`Backend`."""
+        token = os.urandom(16)
+        keep_ms = round(max(ttl_s, running_s) * 1000)
+        word, left_ms = self._begin(keys=[self._prefix + key], args=[token.hex(), keep_ms, round(running_s * 1000)])
+        return Begun(Entry(word.decode()), token, left_ms / 1000)
+
+    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
+        """See :class:`Backend`."""
+        return bool(self._finish(keys=[self._prefix + key], args=[token.hex(), round(ttl_s * 1000)]))
+
+    def cancel(self, key: bytes, token: bytes) -> None:
+        """See :class:`Backend`."""
+        self._cancel(keys=[self._prefix + key], args=[token.hex()])
+
+
+class Once:
+    """A guard around an effect outside of the database: ``with app.once(key) as first: ...``.
+
+    It is true if the effect is to be done now. When the block ends well the key is done; when it raises, the key is
+    given up, so that the next attempt does it. One that died in between leaves the key begun: nobody can know whether
+    the effect has happened, which ``uncertain`` tells the next attempt after ``running_s``.
+
+    Args:
+        backend: where keys are kept.
+        key: of the effect.
+        ttl_s: for how many seconds a key that is done is remembered.
+        running_s: how many seconds the block may take.
+        wait_s: for how many seconds to wait for another attempt that is inside.
+        if_uncertain: after an attempt that died: ``repeat`` (at least once) or ``skip`` (at most once).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        key: str | bytes,
+        *,
+        ttl_s: float = KEEP_S,
+        running_s: float = RUNNING_S,
+        wait_s: float = WAIT_S,
+        if_uncertain: str = "repeat",
+    ) -> None:
+        if if_uncertain not in ("repeat", "skip"):
+            raise ConfigError([Problem("if_uncertain", repr(if_uncertain), "must be one of repeat, skip")])
+        self._backend = backend
+        self._key = _key(key)
+        self._ttl_s = ttl_s
+        self._running_s = running_s
+        self._wait_s = wait_s
+        self._skip = if_uncertain == "skip"
+        self._begun = Begun(Entry.DONE, b"")
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether an earlier attempt died in its middle: ask the other side, if it can be asked."""
+        return self._begun.entry is Entry.UNCERTAIN
+
+    def __bool__(self) -> bool:
+        return self._begun.entry is Entry.FIRST or (self.uncertain and not self._skip)
+
+    def __enter__(self) -> Once:
+        """Begin.
+
+        Raises:
+            Retry: another attempt is at it and takes long; in a handler, the message comes again when its time is over.
+        """
+        deadline, pause = ticks() + self._wait_s, _POLL_MIN_S
+        self._begun = self._backend.begin(self._key, self._ttl_s, self._running_s)
+        while self._begun.entry is Entry.BUSY and ticks() < deadline:
+            time.sleep(min(pause, _POLL_MAX_S))
+            pause *= 2
+            self._begun = self._backend.begin(self._key, self._ttl_s, self._running_s)
+        if self._begun.entry is Entry.BUSY:
+            raise Retry(f"once {self._key!r}: another attempt runs", countdown=max(0.05, self._begun.left_s))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun.entry is Entry.DONE:
+            return
+        if error is None:
+            self._backend.finish(self._key, self._begun.token, self._ttl_s)
+        else:
+            self._backend.cancel(self._key, self._begun.token)
+
+
+def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
+    """What :meth:`Ems.once` makes.
+
+    Args:
+        options: of :class:`Once`.
+
+    Raises:
+        ConfigError: the backend is unknown, or there is no Redis.
+    """
+    keys: Backend
+    if app.stand_in is not None:
+        keys = app.stand_in.once_keys
+    elif backend == "mysql":
+        keys = MysqlKeys(app)
+    elif backend == "redis" and app.redis_url is not None:
+        keys = app.once_keys
+    else:
+        mend = "must be mysql, or redis with the setting redis_url"
+        raise ConfigError([Problem("backend", repr(backend), mend)])
+    return Once(keys, key, **options)
+
+
+def _key(key: str | bytes) -> bytes:
+    return encode_key("key of once", key) or b""

@@ -1,0 +1,300 @@
+"""Results of tasks, for whoever asks: one, or many by one query."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+from emsworker.core.clock import ticks
+from emsworker.core.codec import Decoder
+from emsworker.core.errors import ResultTimeout, TaskFailed
+from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.model import Receipt
+from emsworker.store import results as store
+from emsworker.store.results import ResultRow
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+PENDING, DONE, FAILED = "pending", "done", "failed"
+_POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2
+_JSON = Decoder(("json",))
+
+
+Finder = Callable[[Sequence[bytes]], dict[bytes, ResultRow]]
+
+
+class Backend(Protocol):
+    """Where results are kept."""
+
+    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """Those that are known."""
+        ...
+
+    def forget(self, uids: Sequence[bytes]) -> None:
+        """Delete them."""
+        ...
+
+
+class MysqlResults:
+    """Reads the table that workers write in the transaction of their watermark."""
+
+    def __init__(self, app: Ems, topics: Iterable[str], group: str | None) -> None:
+        self._app, self._topics, self._group = app, sorted(set(topics)), group
+
+    def _topic_ids(self) -> list[int]:
+        return [self._app.catalog.topic(name).id for name in self._topics]
+
+    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """See :class:`Backend`."""
+        topic_ids = self._topic_ids()
+        return self._app.database.call(lambda session: store.find(session, topic_ids, uids, self._group))
+
+    def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """Dead letters among them: whatever killed their processes left no time for a result."""
+        topic_ids = self._topic_ids()
+        return self._app.database.call(lambda session: store.find_buried(session, topic_ids, uids, self._group))
+
+    def forget(self, uids: Sequence[bytes]) -> None:
+        """See :class:`Backend`."""
+        topic_ids = self._topic_ids()
+        self._app.database.call(lambda session: store.forget(session, topic_ids, uids))
+
+
+class RedisResults:
+    """Results as keys that Redis lets expire.
+
+    Args:
+        redis_url: the server.
+        stream_id: the identity of the stream, part of every key.
+    """
+
+    def __init__(self, redis_url: str, stream_id: str) -> None:
+        from emsworker.offsets.redis import connect
+
+        self._redis = connect(redis_url)
+        self._prefix = f"ems:{stream_id}:result:"
+
+    def _key(self, uid: bytes) -> str:
+        return self._prefix + uid.hex()
+
+    def put(self, row: ResultRow) -> None:
+        """Keep one result for its time.
+
+        Raises:
+            redis.RedisError: Redis is away.
+        """
+        fields = asdict(row) | {"uid": None, "body": None if row.body is None else row.body.decode()}
+        self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
+
+    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """See :class:`Backend`."""
+        found = {}
+        for uid, text in zip(uids, self._redis.mget([self._key(uid) for uid in uids]) if uids else (), strict=True):
+            if text is not None:
+                fields = json.loads(text)
+                body = None if fields["body"] is None else fields["body"].encode()
+                found[uid] = ResultRow(**fields | {"uid": uid, "body": body})
+        return found
+
+    def forget(self, uids: Sequence[bytes]) -> None:
+        """See :class:`Backend`."""
+        if uids:
+            self._redis.delete(*[self._key(uid) for uid in uids])
+
+
+def uids_of(messages: Iterable[Receipt | str]) -> list[bytes]:
+    """The uids of calls that are named by receipts or ids."""
+    return [parse_uid(message.id if isinstance(message, Receipt) else message) for message in messages]
+
+
+class ResultSet(Sequence["AsyncResult"]):
+    """The results of several calls, in the order in which they were asked for.
+
+    Args:
+        uids: of the calls.
+        backend: where results are kept.
+        find_buried: finds those that ended as dead letters.
+        patience_s: how long to wait at most, whatever a caller says; ``None`` for no limit.
+    """
+
+    def __init__(
+        self, uids: Sequence[bytes], backend: Backend, find_buried: Finder, patience_s: float | None = None
+    ) -> None:
+        self.uids = list(uids)
+        self._backend = backend
+        self._find_buried = find_buried
+        self._patience_s = patience_s
+        self._known: dict[bytes, ResultRow] = {}
+
+    @classmethod
+    def of(cls, app: Ems, messages: Iterable[Receipt | str], group: str | None) -> ResultSet:
+        """The results of calls of an app; an id alone is looked for in all topics that the app has tasks on."""
+        messages = list(messages)
+        if app.stand_in is not None:
+            results: ResultSet = app.stand_in.results(messages)
+            return results
+        topics = {message.topic for message in messages if isinstance(message, Receipt)}
+        if not all(isinstance(message, Receipt) for message in messages):
+            topics |= {app.settings.topic, *(route.topic for route in app.routes.values())}
+        mysql = MysqlResults(app, topics, group)
+        backend: Backend = mysql
+        if app.settings.result_backend == "redis":
+            assert app.settings.redis_url is not None, "checked by Settings"
+            backend = RedisResults(app.settings.redis_url, app.stream_id)
+        return cls(uids_of(messages), backend, mysql.find_buried)
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+    def __iter__(self) -> Iterator[AsyncResult]:
+        return (AsyncResult(self._part([uid])) for uid in self.uids)
+
+    @overload
+    def __getitem__(self, number: int) -> AsyncResult: ...
+    @overload
+    def __getitem__(self, number: slice) -> ResultSet: ...
+    def __getitem__(self, number: int | slice) -> AsyncResult | ResultSet:
+        if isinstance(number, slice):
+            return self._part(self.uids[number])
+        return AsyncResult(self._part([self.uids[number]]))
+
+    def _part(self, uids: Sequence[bytes]) -> ResultSet:
+        part = ResultSet(uids, self._backend, self._find_buried, self._patience_s)
+        part._known = self._known  # what one of them has learnt, all know
+        return part
+
+    def look(self) -> None:
+        """Ask once, by one query, for those that are not known yet."""
+        missing = [uid for uid in dict.fromkeys(self.uids) if uid not in self._known]
+        if not missing:
+            return
+        self._known |= self._backend.find(missing)
+        missing = [uid for uid in missing if uid not in self._known]
+        if missing and (buried := self._find_buried(missing)):
+            # One that ended between the two questions has a result too, which tells more.
+            self._known |= buried | self._backend.find(list(buried))
+
+    def row(self, uid: bytes) -> ResultRow | None:
+        """What is known of one of them."""
+        return self._known.get(uid)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all have ended."""
+        self.look()
+        return all(uid in self._known for uid in self.uids)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all have ended.
+
+        Args:
+            timeout: seconds, or ``None`` for ever.
+
+        Raises:
+            ResultTimeout: they have not.
+        """
+        if self._patience_s is not None:
+            timeout = self._patience_s if timeout is None else min(timeout, self._patience_s)
+        deadline = None if timeout is None else ticks() + timeout
+        pause = _POLL_MIN_S
+        while not self.ready:
+            if deadline is not None and ticks() >= deadline:
+                missing = [uid for uid in self.uids if uid not in self._known]
+                raise ResultTimeout(
+                    f"{len(missing)} of {len(self)} results were not there after {timeout:g} s, the first of "
+                    f"{uid_text(missing[0])}; does its task say result=True, and does a worker run?"
+                )
+            time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - ticks())))
+            pause = min(pause * 1.5, _POLL_MAX_S)
+
+    def get(self, timeout: float | None = None, *, raises: bool = True) -> list[Any]:
+        """All values, in order.
+
+        Args:
+            timeout: seconds, or ``None`` for ever.
+            raises: raise the first failure; else it stands in the list as a TaskFailed.
+
+        Raises:
+            TaskFailed: a task has failed.
+            ResultTimeout: not all have ended in time.
+        """
+        self.wait(timeout)
+        values = [_value(self._known[uid]) for uid in self.uids]
+        failed = next((value for value in values if isinstance(value, TaskFailed)), None)
+        if raises and failed is not None:
+            raise failed
+        return values
+
+    def forget(self) -> None:
+        """Delete them before their time."""
+        self._backend.forget(self.uids)
+        for uid in self.uids:
+            self._known.pop(uid, None)
+
+
+class AsyncResult:
+    """The result of one call, which may not be there yet.
+
+    Args:
+        alone: the set that holds it only.
+    """
+
+    def __init__(self, alone: ResultSet) -> None:
+        self._alone = alone
+
+    @property
+    def id(self) -> str:
+        """Of the call."""
+        return uid_text(self._alone.uids[0])
+
+    def _look(self) -> ResultRow | None:
+        self._alone.look()
+        return self._alone.row(self._alone.uids[0])
+
+    @property
+    def status(self) -> str:
+        """``pending`` (not run yet, waiting for a retry, or unknown), ``done`` or ``failed`` (for good)."""
+        row = self._look()
+        if row is None:
+            return PENDING
+        return DONE if row.error_type is None else FAILED
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has failed for good."""
+        return self.status == FAILED
+
+    @property
+    def traceback(self) -> str | None:
+        """The text of its traceback, if it has failed."""
+        row = self._look()
+        return row.traceback if row is not None else None
+
+    def get(self, timeout: float | None = None) -> Any:
+        """What the task returned.
+
+        Args:
+            timeout: seconds to wait, or ``None`` for ever.
+
+        Raises:
+            TaskFailed: it has failed, with the type, message and traceback of its exception.
+            ResultTimeout: it has not ended in time.
+        """
+        return self._alone.get(timeout)[0]
+
+    def forget(self) -> None:
+        """Delete it before its time."""
+        self._alone.forget()
+
+    def __repr__(self) -> str:
+        return f"<AsyncResult {self.id}>"
+
+
+def _value(row: ResultRow) -> Any:
+    if row.error_type is not None:
+        return TaskFailed(uid_text(row.uid), row.error_type, row.error or "", row.traceback or "")
+    return _JSON.decode(row.body or b"null", {})

@@ -1,0 +1,82 @@
+"""What a worker does with the values and errors of handlers whose results are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from emsworker.core.codec import encode_json
+from emsworker.core.errors import EncodeError
+from emsworker.core.model import Failure, Message
+from emsworker.core.url import redact
+from emsworker.store.results import ResultRow, storable
+from emsworker.task import HandlerOptions
+
+log = logging.getLogger(__name__)
+
+MAX_RESULT_BYTES = 1 << 20
+
+
+class Putter(Protocol):
+    """Takes results at once, outside of the stream's transactions."""
+
+    def put(self, row: ResultRow) -> None:
+        """Keep one."""
+        ...
+
+
+class Keeper:
+    """Makes the results of one group's messages.
+
+    Args:
+        ttl_s: how many seconds they are kept, unless the handler says otherwise.
+        putter: takes them instead of MySQL. A plain task's result is there before its message is done, so a crash in
+            between repeats both; a transactional one's only after the commit, so a crash in between may lose it.
+    """
+
+    def __init__(self, ttl_s: float, putter: Putter | None = None) -> None:
+        self._ttl_s = ttl_s
+        self._putter = putter
+
+    def rows(
+        self,
+        message: Message,
+        options: HandlerOptions,
+        value: object,
+        failure: Failure | None,
+        error: BaseException | None,
+    ) -> list[ResultRow]:
+        """The result of a message that has ended; none if nobody asked, or if it will be run again."""
+        if not options.keeps_result or (failure is not None and failure.retry_in_s is not None):
+            return []
+        ttl_s = options.result_ttl_s or self._ttl_s
+        if failure is not None and error is not None:
+            return [_failed(message.uid, error, failure.error, ttl_s)]
+        try:
+            body = encode_json(value)
+            if len(body) > MAX_RESULT_BYTES:
+                raise EncodeError(f"the result of {len(body)} bytes is over the limit of {MAX_RESULT_BYTES}")
+        except EncodeError as reason:  # the task has done its work: that its value cannot be kept must not repeat it
+            log.warning("%r has no result: %s", message, reason)
+            return [_failed(message.uid, reason, str(reason), ttl_s)]
+        return [ResultRow(message.uid, body, ttl_s=ttl_s)]
+
+    def for_flush(self, rows: Sequence[ResultRow]) -> Sequence[ResultRow]:
+        """Those that are to be written with the watermark."""
+        return rows if self._putter is None else ()
+
+    def put(self, rows: Sequence[ResultRow]) -> None:
+        """Hand over those that are not."""
+        if self._putter is None:
+            return
+        for row in rows:
+            try:
+                self._putter.put(row)
+            except Exception as error:  # a result store that is away must not make tasks run twice
+                log.error("the result of %s is lost: %s", row.uid.hex(), redact(str(error)))
+
+
+def _failed(uid: bytes, error: BaseException, traceback: str, ttl_s: float) -> ResultRow:
+    kind = type(error).__name__
+    return ResultRow(uid, None, kind[:255], storable(redact(str(error))), storable(traceback), ttl_s)

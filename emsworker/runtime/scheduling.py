@@ -1,0 +1,27 @@
+"""The beat's duty to fire periodic tasks, from the table alone: it knows no app."""
+
+from __future__ import annotations
+
+import logging
+
+from emsworker.core.config import Settings
+from emsworker.store import schedules
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+
+def fire_schedules(session: Session, settings: Settings) -> float:
+    """Send the calls whose slots have come; comes back at the moment of the next slot."""
+    pause = settings.beat_s
+    grace_s = 2 * settings.beat_lease_s + settings.beat_s  # so long may pass until another beat leads
+    for name, seconds in schedules.find_next(session):
+        if seconds > 0:
+            return min(pause, seconds)
+        try:
+            fired = schedules.fire(session, name, grace_s)
+        except ValueError as error:
+            log.error("schedule %r rests: %s", name, error)
+            continue
+        log.info("schedule %r: fired %d slots", name, fired)
+    return pause

@@ -1,0 +1,40 @@
+"""What an app asks instead of a stream when it runs in memory: the seam that :mod:`emsworker.testing` fills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from emsworker.core.model import NewMessage, Receipt, Topic
+
+
+class StandIn(Protocol):
+    """A stream in memory, put in place by :meth:`start` or ``with``."""
+
+    once_keys: Any
+
+    @property
+    def now(self) -> datetime:
+        """Its time, in UTC."""
+        ...
+
+    def send_later(self, topic: Topic, message: NewMessage, delay_s: float, due_at: datetime | None) -> Receipt:
+        """Take a message that is due after so many seconds, or at a time."""
+        ...
+
+    def results(self, messages: Sequence[Receipt | str]) -> Any:
+        """The results of calls."""
+        ...
+
+    def start(self) -> None:
+        """Take the place of the app's stream."""
+        ...
+
+    def __enter__(self) -> Any:
+        """As :meth:`start`."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        """Give the app its stream back."""
+        ...

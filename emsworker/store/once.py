@@ -1,0 +1,71 @@
+"""Keys of effects that are to happen once: done in a caller's transaction, or begun and then done in two of our own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from emsworker.core.model import Entry
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("once")
+_TRIES = 10
+
+
+class Begun(NamedTuple):
+    """What came of an attempt to begin.
+
+    Attributes:
+        entry: whether to go ahead.
+        token: names this attempt.
+        left_s: how long another one that runs may still take.
+    """
+
+    entry: Entry
+    token: bytes
+    left_s: float = 0.0
+
+
+def do_in(transaction: Any, key: bytes, ttl_s: float) -> bool:
+    """Mark a key as done inside a transaction of the caller's; false if it is done already."""
+    args = {"key": key, "token": os.urandom(16), "ttl_s": ttl_s}
+    return bool(transaction.execute(_SQL.insert_done, args).rowcount == 1)
+
+
+def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun:
+    """Begin an effect, unless it is done, or another one is at it."""
+    token = os.urandom(16)
+    args = {"key": key, "token": token, "ttl_s": ttl_s, "running_s": running_s}
+    for _ in range(_TRIES):
+        if session.transaction(lambda s: s.execute(_SQL.insert_begun, args)).affected == 1:
+            return Begun(Entry.FIRST, token)
+        rows = session.rows(_SQL.get_state, {"key": key})
+        if not rows:
+            continue  # it was given up, or swept, in between
+        state, left_s, was = rows[0]
+        if was == token:
+            return Begun(Entry.FIRST, token)  # an earlier try of ours, whose answer was lost
+        if state == "done":
+            return Begun(Entry.DONE, token)
+        if left_s > 0:
+            return Begun(Entry.BUSY, token, float(left_s))
+        if session.transaction(lambda s, was=was: s.execute(_SQL.take_over, args | {"was": was})).affected == 1:  # type: ignore[misc]
+            return Begun(Entry.UNCERTAIN, token)
+    return Begun(Entry.BUSY, token, running_s)
+
+
+def finish(session: Session, key: bytes, token: bytes, ttl_s: float) -> bool:
+    """The effect has happened; false if another one has taken over meanwhile."""
+    args = {"key": key, "token": token, "ttl_s": ttl_s}
+    return session.transaction(lambda s: s.execute(_SQL.finish, args)).affected == 1
+
+
+def cancel(session: Session, key: bytes, token: bytes) -> None:
+    """The effect has not happened: another attempt may begin at once."""
+    session.transaction(lambda s: s.execute(_SQL.cancel, {"key": key, "token": token}))
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete up to ``limit`` keys whose time has passed; returns how many."""
+    return session.transaction(lambda s: s.execute(_SQL.delete_expired, {"limit": limit})).affected

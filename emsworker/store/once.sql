@@ -1,0 +1,28 @@
+-- name: insert_done
+-- Inside a caller's transaction. Another one with the same key waits here until this one has ended.
+INSERT IGNORE INTO ems_once (effect, state, token, until_at, expires_at)
+VALUES (%(key)s, 'done', %(token)s, NOW(6), NOW(6) + INTERVAL %(ttl_s)s SECOND)
+
+-- name: insert_begun
+-- Whoever inserts the row may go ahead.
+INSERT IGNORE INTO ems_once (effect, state, token, until_at, expires_at)
+VALUES (%(key)s, 'begun', %(token)s, NOW(6) + INTERVAL %(running_s)s SECOND, NOW(6) + INTERVAL %(ttl_s)s SECOND)
+
+-- name: get_state
+SELECT state, TIMESTAMPDIFF(MICROSECOND, NOW(6), until_at) / 1000000, token FROM ems_once WHERE effect = %(key)s
+
+-- name: take_over
+-- From one that began and did not come back in its time; its token is void from here on.
+UPDATE ems_once SET token = %(token)s, until_at = NOW(6) + INTERVAL %(running_s)s SECOND,
+  expires_at = NOW(6) + INTERVAL %(ttl_s)s SECOND
+WHERE effect = %(key)s AND state = 'begun' AND token = %(was)s AND until_at <= NOW(6)
+
+-- name: finish
+UPDATE ems_once SET state = 'done', expires_at = NOW(6) + INTERVAL %(ttl_s)s SECOND
+WHERE effect = %(key)s AND token = %(token)s
+
+-- name: cancel
+DELETE FROM ems_once WHERE effect = %(key)s AND token = %(token)s AND state = 'begun'
+
+-- name: delete_expired
+DELETE FROM ems_once WHERE expires_at <= NOW(6) ORDER BY expires_at LIMIT %(limit)s

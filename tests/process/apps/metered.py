@@ -1,0 +1,29 @@
+"""Tasks that are counted."""
+
+import os
+
+from emsworker import Ems, Middleware
+from emsworker.core.model import Message
+from emsworker.metrics import Metrics
+from tests.process.record import note
+
+
+class Broken(Middleware):
+    """Its errors change nothing."""
+
+    def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
+        note("dead", reason=reason, error=repr(error))
+        raise RuntimeError("a hook that fails")
+
+
+app = Ems("metered", middleware=[Broken(), Metrics(port=int(os.environ.get("EMS_TEST_METRICS", "19464")))])
+
+
+@app.task(name="fine")
+def fine() -> None:
+    """Nothing to do."""
+
+
+@app.task(name="fails", max_attempts=2, ladder="50ms")
+def fails() -> None:
+    raise ValueError("no")

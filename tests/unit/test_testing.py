@@ -1,0 +1,176 @@
+"""T6: an app in memory."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from emsworker import BatchFailed, Ems, Ignore, Message, Middleware, Reject, ResultTimeout, Retry, TaskFailed
+from emsworker.core.errors import ConfigError, EmsError, InvalidName, MessageTooLarge
+
+
+@pytest.fixture
+def app() -> Ems:
+    return Ems("memory", url="mysql://nobody@127.0.0.1:1/none", publish_timeout_s=0.3)
+
+
+def test_t6_a_task_runs_when_told_and_has_a_result(app: Ems) -> None:
+    ran: list[int] = []
+
+    @app.task(result=True)
+    def add(x: int, y: int) -> int:
+        ran.append(x)
+        return x + y
+
+    with app.test() as test:
+        receipt = add.delay(2, y=3)
+        assert ran == []
+        with pytest.raises(ResultTimeout):
+            app.result(receipt).get()
+        assert test.run() == 1
+        assert app.result(receipt.id).get() == 5 and ran == [2]
+        assert app.results([receipt]).get(timeout=10) == [5]
+        assert [message.body for message in test.sent] == [[[2], {"y": 3}]]
+        app.result(receipt).forget()
+        assert app.result(receipt).status == "pending"
+    with pytest.raises(EmsError):
+        add.delay(1, 1)
+
+
+def test_t6_retries_go_up_the_ladder_without_waiting_and_end_dead(app: Ems) -> None:
+    attempts: list[Any] = []
+
+    @app.task(bind=True, max_attempts=3, ladder="1h 2h", result=True)
+    def stubborn(self: Any) -> None:
+        attempts.append((self.request.attempt, test.now))
+        raise ValueError("no")
+
+    with app.test() as test:
+        result = app.result(stubborn.delay())
+        assert test.run_due() == 1 and test.run_due() == 0
+        test.advance(2 * 3600)
+        assert test.run_due() == 1
+        test.run()
+        assert [attempt for attempt, _ in attempts] == [1, 2, 3]
+        assert attempts[2][1] - attempts[1][1] >= timedelta(hours=2)
+        (dead,) = test.dead
+        assert (dead.group, dead.attempt, dead.reason) == ("workers", 3, "used up its 3 attempts")
+        assert "ValueError: no" in dead.error
+        with pytest.raises(TaskFailed, match="ValueError: no"):
+            result.get()
+
+
+def test_t6_handlers_steer_as_they_do_in_a_worker(app: Ems) -> None:
+    seen: list[Any] = []
+
+    @app.subscribe("acts", "g", ladder="10s")
+    def act(message: Message) -> None:
+        seen.append((message.body, message.attempt))
+        errors: dict[Any, Exception] = {1: Reject("bad"), 2: Ignore(), 3: Retry("later", countdown=5)}
+        if message.attempt == 1 and message.body in errors:
+            raise errors[message.body]
+
+    with app.test() as test:
+        app.send_many("acts", [0, 1, 2, 3])
+        test.run()
+        assert seen == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2)]
+        assert [(dead.message.body, dead.reason) for dead in test.dead] == [(1, "bad")]
+
+
+def test_t6_batches_groups_delays_expiry_uids_and_hooks(app: Ems) -> None:
+    events: list[Any] = []
+
+    class Hooks(Middleware):
+        def after_run(self, message: Message, group: str, outcome: Any, error: Any, ran_s: float) -> None:
+            events.append((group, str(outcome)))
+
+    app.middleware = (Hooks(),)
+
+    @app.subscribe("readings", "store", batch=10, ladder="1s")
+    def store(messages: list[Message]) -> None:
+        if bad := {m.id: "bad" for m in messages if m.body == 2 and m.attempt == 1}:
+            raise BatchFailed(bad)
+
+    @app.subscribe("readings", "count")
+    def count(message: Message) -> None:
+        events.append(message.body)
+
+    @app.task
+    def note(text: str) -> None:
+        events.append(text)
+        if text == "chain":
+            note.delay("link")
+
+    with app.test() as test:
+        app.send_many("readings", [1, 2])
+        test.run()
+        assert sorted(map(str, events)) == sorted(
+            ["('store', 'done')", "('store', 'failed')", "('store', 'done')", "1", "2", *["('count', 'done')"] * 2]
+        )
+        events.clear()
+        note.apply_async(["late"], countdown=60)
+        note.apply_async(["stale"], expires=-1)
+        note.delay("chain")
+        first = note.apply_async(["once"], task_id="0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
+        assert note.apply_async(["once"], task_id=first.id).created is False
+        test.run()
+        assert [event for event in events if isinstance(event, str)] == ["chain", "once", "link", "late"]
+        assert ("workers", "expired") in events
+
+
+def test_t6_what_a_stream_refuses_is_refused(app: Ems) -> None:
+    with app.test() as test:
+        with pytest.raises(InvalidName):
+            app.send("no topic", 1)
+        with pytest.raises(InvalidName, match="reserved"):
+            app.send("t", 1, headers={"ems-task": "x"})
+        with pytest.raises(MessageTooLarge):
+            app.send("t", b"x" * (5 << 20))
+        with pytest.raises(EmsError, match="in memory"):
+            app.database.call(lambda session: None)
+        with pytest.raises(EmsError, match="already"):
+            app.test().start()
+        assert test.sent == []
+
+
+def test_t6_a_transactional_task_needs_a_connection(app: Ems) -> None:
+    @app.task(transactional=True, max_attempts=1)
+    def pay(transaction: Any) -> None:
+        raise AssertionError("it must not run")
+
+    with app.test() as test:
+        pay.delay()
+        test.run()
+        assert "app.test(connection=" in test.dead[0].error
+
+
+def test_t6_an_endless_chain_is_told(app: Ems) -> None:
+    @app.task
+    def again() -> None:
+        again.delay()
+
+    with app.test() as test:
+        again.delay()
+        with pytest.raises(EmsError, match="no end"):
+            test.run()
+
+
+def test_t6_eager_runs_what_is_sent_at_once() -> None:
+    app = Ems("eager", eager=True)
+    ran: list[str] = []
+
+    @app.task(result=True)
+    def outer() -> str:
+        inner.delay()
+        ran.append("outer")
+        return "done"
+
+    @app.task(max_attempts=2)
+    def inner() -> None:
+        ran.append("inner")
+        raise ValueError("twice")
+
+    assert app.result(outer.delay()).get() == "done"
+    assert ran == ["outer", "inner", "inner"]
+    with pytest.raises(ConfigError):
+        Ems("x", eager="yes")
