@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from .common import DURATION, confirm, json_option, open_stream, read_duration, 
 from .output import print_json, print_record, print_rows
 
 if TYPE_CHECKING:
+    from emsworker.core.filters import Filter
     from emsworker.core.model import Group
     from emsworker.monitoring import GroupLag
 
@@ -21,6 +23,16 @@ def groups() -> None:
     """List groups with their lag; create, change, pause, reset and delete them."""
 
 
+def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:
+    from emsworker.core.filters import Filter
+
+    pairs = [header.partition("=") for header in headers]
+    wrong = [name for name, equals, _ in pairs if not name or not equals]
+    if wrong:
+        raise click.UsageError(f"--header {wrong[0]!r} must be NAME=VALUE.")
+    return Filter(tags, {name: value for name, _, value in pairs})
+
+
 def _about(topic: str, group: Group) -> dict[str, Any]:
     return {
         "topic": topic,
@@ -29,6 +41,7 @@ def _about(topic: str, group: Group) -> dict[str, Any]:
         "ladder": group.ladder,
         "max_attempts": group.max_attempts,
         "paused": group.paused,
+        "filter": str(group.filter),
     }
 
 
@@ -85,6 +98,8 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
 )
 @click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.')
 @click.option("--max-attempts", type=int, help="How often a message is run before it is dead.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with this header; several: all.")
 @click.option(
     "--from",
     "begin",
@@ -96,18 +111,28 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
 @click.option("--if-missing", is_flag=True, help="Do nothing if the group exists.")
 @json_option
 @stream_options
-def create(topic: str, name: str, begin: str, if_missing: bool, as_json: bool, **given: Any) -> None:
+def create(
+    topic: str,
+    name: str,
+    tags: Sequence[str],
+    headers: Sequence[str],
+    begin: str,
+    if_missing: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Create the group NAME on TOPIC.
 
     What is not given comes from the settings: EMS_TIMEOUT_S, EMS_LADDER, EMS_MAX_ATTEMPTS.
     """
     from emsworker.core.errors import AlreadyExists
 
+    wanted = _filter(tags, headers)
     stream = open_stream()
     admin = stream.admin()
     values = {key: getattr(stream.settings, key) if value is None else value for key, value in given.items()}
     try:
-        group = admin.create_group(topic, name, from_start=begin == "start", **values)
+        group = admin.create_group(topic, name, filter=wanted, from_start=begin == "start", **values)
     except AlreadyExists:
         if not if_missing:
             raise
@@ -128,14 +153,24 @@ def create(topic: str, name: str, begin: str, if_missing: bool, as_json: bool, *
 )
 @click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.')
 @click.option("--max-attempts", type=int, help="How often a message is run before it is dead.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with this header; several: all.")
+@click.option("--no-filter", is_flag=True, help="All messages again.")
 @json_option
 @stream_options
-def change(topic: str, name: str, as_json: bool, **given: Any) -> None:
+def change(
+    topic: str, name: str, tags: Sequence[str], headers: Sequence[str], no_filter: bool, as_json: bool, **given: Any
+) -> None:
     """Change settings of the group NAME on TOPIC; what is not named stays as it is.
 
-    A pause acts at once; running workers take a new timeout, ladder or number of attempts at their next start.
+    A pause acts at once; running workers take a new timeout, ladder, number of attempts or filter at their next
+    start.
     """
     changes = {key: value for key, value in given.items() if value is not None}
+    if no_filter and (tags or headers):
+        raise click.UsageError("Give either --no-filter, or --tag and --header.")
+    if no_filter or tags or headers:
+        changes["filter"] = _filter(tags, headers)
     if not changes:
         raise click.UsageError("Nothing to change; name at least one setting.")
     print_record(_about(topic, open_stream().admin().change_group(topic, name, **changes)), as_json)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
     from emsworker.core.errors import TaskFailed as TaskFailed
+    from emsworker.core.filters import Filter as Filter
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
     from emsworker.guard import once as once
@@ -37,6 +38,7 @@ _HOME = {
     "Retry": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
     "TaskFailed": "emsworker.core.errors",
+    "Filter": "emsworker.core.filters",
     "Message": "emsworker.core.model",
     "Receipt": "emsworker.core.model",
     "Middleware": "emsworker.middleware",

@@ -15,6 +15,7 @@ from emsworker.cancelling import cancel_sent
 from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.features import Features
@@ -117,13 +118,16 @@ class Ems(Features):
 
         return declare if function is None else declare(function)
 
-    def subscribe(self, topic: str, group: str, **options: Any) -> Callable[[Function], Subscription]:
+    def subscribe(
+        self, topic: str, group: str, *, filter: Filter = EVERYTHING, **options: Any
+    ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
         With ``batch=`` it is called with a list of messages.
 
         Args:
             topic, group: what to read, and as whom; every group sees every message.
+            filter: which messages the group wants; the others are done without a run.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -145,6 +149,7 @@ class Ems(Features):
             route.subscription = Subscription(
                 function, f"{function.__module__}.{function.__qualname__}", self._options(options)
             )
+            route.filter = filter
             return route.subscription
 
         return declare

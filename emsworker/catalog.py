@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from typing import Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
-from emsworker.core.errors import UnknownGroup, UnknownTopic
+from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.model import Group, Topic
 from emsworker.store import topics as store
@@ -55,17 +57,24 @@ class Catalog:
         """Look the topic up again at its next use."""
         self._topics.pop(name, None)
 
-    def group(self, topic: Topic, name: str) -> Group:
+    def group(self, topic: Topic, name: str, declared: Filter | None = None) -> Group:
         """The group of that name on a topic.
 
+        Args:
+            declared: the filter that its handler asks for; a new group gets it.
+
         Raises:
+            ConfigError: the group has another filter.
             UnknownGroup: there is none, and auto-create is off.
             InvalidName: no group can have that name.
         """
         check_name("group", name)
-        return self._database.call(lambda session: self._get_or_create_group(session, topic, name))
+        group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared))
+        if declared is not None and declared != group.filter:
+            raise _other_filter(topic, group, declared)
+        return group
 
-    def _get_or_create_group(self, session: Any, topic: Topic, name: str) -> Group:
+    def _get_or_create_group(self, session: Any, topic: Topic, name: str, declared: Filter | None) -> Group:
         group = store.get_group(session, topic, name)
         if group is not None:
             return group
@@ -75,6 +84,19 @@ class Catalog:
                 f"create it with `ems groups create {topic.name} {name}`"
             )
         s = self._settings
-        return store.create_group(
-            session, topic, name, timeout_s=s.timeout_s, ladder=s.ladder, max_attempts=s.max_attempts
-        )
+        limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
+        return store.create_group(session, topic, name, filter=declared or EVERYTHING, **limits)
+
+
+def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:
+    mend = (
+        f"group {group.name!r} of topic {topic.name!r} has {str(group.filter)!r}; declare the same in every worker, or "
+        f"change it with `{change_command(topic.name, group.name, declared)}`"
+    )
+    return ConfigError([Problem("filter", repr(str(declared)), mend)])
+
+
+def change_command(topic: str, name: str, wanted: Filter) -> str:
+    """The command line that gives a group a filter."""
+    options = [f"--tag={tag}" for tag in wanted.tags] + [f"--header={k}={v}" for k, v in wanted.headers.items()]
+    return shlex.join(["ems", "groups", "change", topic, name, *(options or ["--no-filter"])])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
 
@@ -329,6 +330,7 @@ class Route:
     group: str
     tasks: dict[str, Task] = field(default_factory=dict)
     subscription: Subscription | None = None
+    filter: Filter = EVERYTHING
 
     @property
     def concurrency(self) -> int:

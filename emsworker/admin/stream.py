@@ -19,6 +19,7 @@ from emsworker.core.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Topic, TopicRule
@@ -215,6 +216,7 @@ class Admin:
         timeout_s: float = 60.0,
         ladder: str = DEFAULT_LADDER,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        filter: Filter = EVERYTHING,
         from_start: bool = True,
     ) -> Group:
         """Create a group.
@@ -223,6 +225,7 @@ class Admin:
             timeout_s: how long one of its messages may run.
             ladder: delays between attempts, like ``"10s 1m 5m"``.
             max_attempts: runs of a message in all.
+            filter: which messages it wants.
             from_start: begin with the oldest message rather than with the next one.
 
         Raises:
@@ -242,6 +245,7 @@ class Admin:
                 timeout_s=timeout_s,
                 ladder=ladder,
                 max_attempts=max_attempts,
+                filter=filter,
                 from_start=from_start,
             )
         )
@@ -250,8 +254,8 @@ class Admin:
         """Change some settings of a group.
 
         Args:
-            changes: ``timeout_s``, ``ladder``, ``max_attempts``, ``paused``. Pausing acts at once; running workers take
-                the others at their next start.
+            changes: ``timeout_s``, ``ladder``, ``max_attempts``, ``filter``, ``paused``. Pausing acts at once; running
+                workers take the others at their next start.
 
         Raises:
             UnknownTopic, UnknownGroup: there is none.

@@ -10,6 +10,7 @@ from typing import Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 
@@ -119,6 +120,7 @@ class Group:
     ladder: str
     max_attempts: int
     paused: bool
+    filter: Filter = EVERYTHING
 
 
 @dataclass(slots=True)

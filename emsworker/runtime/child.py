@@ -173,7 +173,7 @@ class Child:
         duties = []
         for route in routes:
             topic = app.catalog.topic(route.topic)
-            duties.append(Duty(topic, app.catalog.group(topic, route.group), route))
+            duties.append(Duty(topic, app.catalog.group(topic, route.group, route.filter), route))
         return duties
 
     def _wanted(self, topic: str, group: str) -> bool:

@@ -136,7 +136,7 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
         add(packet)
         packet.commit()
         packet.add(_SQL.get_claimed)
-        packet.add(_SQL.read_bodies, taker.args)
+        packet.add(_SQL.read_bodies, taker.args | taker.group.filter.args)
         results = send_fenced(packet)
         partition, lo, hi, care, now = results[-2].rows[0]
         if hi is None or lo is None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.errors import TimeLimitExceeded
+from emsworker.core.filters import Filter
 from emsworker.core.ids import new_claim_id
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Outcome
@@ -91,7 +92,8 @@ def _recover_range(
         session.execute(_SQL.truncate_claim, where | {"done_to": claim.done_to})
     rest, charged = claim.done_to + 1, None
     if blame is not None:
-        suspects = session.rows(_SQL.find_suspect, where | {"from_offset": rest, "hi": claim.hi})
+        wanted = Filter.from_text(session.rows(_SQL.get_filter, where)[0][0])
+        suspects = session.rows(_SQL.find_suspect, where | wanted.args | {"from_offset": rest, "hi": claim.hi})
         if suspects:
             charged = int(suspects[0][0])
             _charge(session, claim, where, (charged, 1, blame), jitter)

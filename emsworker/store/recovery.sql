@@ -24,9 +24,12 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AN
 DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 
 -- name: find_suspect
--- The first message that was not finished.
+-- The first message that was not finished, of those that the group wants.
 SELECT `offset` FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(from_offset)s AND %(hi)s AND kind = 'message'
+  AND (%(any_tag)s = 1 OR tag IN %(tags)s)
+  AND (%(any_headers)s = 1 OR CASE WHEN JSON_VALID(CONVERT(headers USING utf8mb4)) = 1
+    THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 ORDER BY `offset` LIMIT 1
 
 -- name: list_claimed_retries
@@ -38,6 +41,9 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, care = 2 WHERE group_id 
 -- name: mark_suspect
 -- It has killed a process: from now on it runs alone.
 UPDATE ems_retry SET care = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
+-- name: get_filter
+SELECT filter FROM ems_group WHERE id = %(group_id)s
 
 -- name: get_ladder
 SELECT ladder, max_attempts FROM ems_group WHERE id = %(group_id)s

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from emsworker.core.errors import GroupInUse, UnknownTopic
+from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import Group, Topic, TopicKind, TopicRule
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -20,8 +21,9 @@ def _topic(row: tuple[Any, ...]) -> Topic:
 
 
 def _group(row: tuple[Any, ...]) -> Group:
-    group_id, topic_id, name, timeout_s, ladder, max_attempts, paused = row
-    return Group(group_id, topic_id, name, float(timeout_s), ladder, max_attempts, bool(paused))
+    group_id, topic_id, name, timeout_s, ladder, max_attempts, paused, wanted = row
+    settings = (float(timeout_s), ladder, max_attempts, bool(paused), Filter.from_text(wanted))
+    return Group(group_id, topic_id, name, *settings)
 
 
 def get_topic(session: Session, name: str) -> Topic | None:
@@ -152,12 +154,14 @@ def create_group(
     timeout_s: float,
     ladder: str,
     max_attempts: int,
+    filter: Filter = EVERYTHING,
     from_start: bool = True,
 ) -> Group:
     """Create a group with a cursor in every partition, or return the one that is there.
 
     Args:
         timeout_s: how long one of its messages may run.
+        filter: which messages it wants.
         from_start: begin with the oldest message rather than with the next one.
 
     Raises:
@@ -168,7 +172,8 @@ def create_group(
         # The lock keeps a partition from being added between our reading their number and adding cursors.
         locked = _locked(session, topic.id, topic.name)
         values = {"topic_id": topic.id, "name": name, "timeout_ms": round(timeout_s * 1000)}
-        group_id = session.execute(_SQL.add_group, values | {"ladder": ladder, "max_attempts": max_attempts}).insert_id
+        values |= {"ladder": ladder, "max_attempts": max_attempts, "filter": filter.to_text()}
+        group_id = session.execute(_SQL.add_group, values).insert_id
         _add_cursors(session, locked, group_id, from_start)
 
     session.transaction(work)
@@ -188,11 +193,8 @@ def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool
 def change_group(session: Session, group: Group) -> None:
     """Write a group's changed settings."""
     values = {"id": group.id, "timeout_ms": round(group.timeout_s * 1000), "ladder": group.ladder}
-    session.transaction(
-        lambda s: s.execute(
-            _SQL.change_group, values | {"max_attempts": group.max_attempts, "paused": int(group.paused)}
-        )
-    )
+    values |= {"max_attempts": group.max_attempts, "paused": int(group.paused), "filter": group.filter.to_text()}
+    session.transaction(lambda s: s.execute(_SQL.change_group, values))
 
 
 def count_unfinished(session: Session, group: Group) -> tuple[int, int]:

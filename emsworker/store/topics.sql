@@ -23,18 +23,18 @@ UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_b
   trim_done = %(trim_done)s, age_wins = %(age_wins)s WHERE id = %(id)s
 
 -- name: get_group
-SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
+SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
 
 -- name: list_groups
-SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused FROM ems_group ORDER BY topic_id, name
+SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter FROM ems_group ORDER BY topic_id, name
 
 -- name: add_group
-INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, created_at)
-VALUES (%(topic_id)s, %(name)s, %(timeout_ms)s, %(ladder)s, %(max_attempts)s, NOW(6))
+INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, filter, created_at)
+VALUES (%(topic_id)s, %(name)s, %(timeout_ms)s, %(ladder)s, %(max_attempts)s, %(filter)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: change_group
-UPDATE ems_group SET timeout_ms = %(timeout_ms)s, ladder = %(ladder)s, max_attempts = %(max_attempts)s, paused = %(paused)s WHERE id = %(id)s
+UPDATE ems_group SET timeout_ms = %(timeout_ms)s, ladder = %(ladder)s, max_attempts = %(max_attempts)s, paused = %(paused)s, filter = %(filter)s WHERE id = %(id)s
 
 -- name: add_cursor
 INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s, %(partition)s, %(next_offset)s)

@@ -109,6 +109,19 @@ def test_wrong_topic_settings_are_refused_all_at_once(ems: Ems, url: str) -> Non
     assert ems("topics", "change", "nix", "--rule", "r").code == 1
 
 
+def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
+    ems.ok("topics", "create", "sifted")
+    options = ("--tag", "b", "--tag", "a", "--header", "region=e=u")
+    made = ems.ok("groups", "create", "sifted", "some", *options, "--json").json
+    assert made["filter"] == "tag a or b, header region=e=u"
+    assert ems.ok("groups", "change", "sifted", "some", "--pause", "--json").json["filter"] == made["filter"]
+    assert [one["filter"] for one in ems.ok("groups", "list", "sifted", "--json").json] == [made["filter"]]
+    assert ems.ok("groups", "change", "sifted", "some", "--no-filter", "--json").json["filter"] == "all messages"
+    for wrong in (("--header", "region"), ("--no-filter", "--tag", "a")):
+        refused = ems("groups", "change", "sifted", "some", *wrong)
+        assert refused.code == 2 and wrong[0] in refused.err
+
+
 def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
     app.send_many("orders", range(10))
     made = ems.ok("groups", "create", "orders", "mail", "--ladder", "1s 2s", "--timeout", "5m", "--json").json

@@ -12,6 +12,7 @@ from typing import Any
 from emsworker import (
     BatchFailed,
     Ems,
+    Filter,
     Ignore,
     Message,
     Middleware,
@@ -128,6 +129,11 @@ def to_dead(message: Message) -> None:
 @app.subscribe("to_ignore", "to_ignore", on_error="ignore")
 def to_ignore(message: Message) -> None:
     act(message, "to_ignore")
+
+
+@app.subscribe("wanted", "wanted", filter=Filter(tags=["yes"], headers={"region": "eu"}))
+def wanted(message: Message) -> None:
+    act(message, "wanted")
 
 
 @app.subscribe("batches", "batches", batch=10)

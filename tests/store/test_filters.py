@@ -1,0 +1,107 @@
+"""R13: a group's filter is stored with it, and only what matches is fetched."""
+
+import dataclasses
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from emsworker import Filter
+from emsworker.admin import Admin
+from emsworker.core.errors import ConfigError
+from emsworker.store import claims, recovery, topics
+from emsworker.store.claims import find_work
+from emsworker.store.sql import split_script
+from tests.support.streams import Stream
+
+_SENT: list[dict[str, Any]] = [
+    {"tag": "new"},
+    {"tag": "New"},
+    {},
+    {"tag": "new", "headers": {"region": "eu"}},
+    {"tag": "old", "headers": {"region": "eu", "who": 'Zoë "x" \\ 100%'}},
+    {"tag": "x' OR '1'='1", "headers": {"region": "EU"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offsets"),
+    [
+        (Filter(), [1, 2, 3, 4, 5, 6]),
+        (Filter(tags=["new"]), [1, 4]),
+        (Filter(tags=["old", "new"]), [1, 4, 5]),
+        (Filter(headers={"region": "eu"}), [4, 5]),
+        (Filter(tags=["new"], headers={"region": "eu"}), [4]),
+        (Filter(headers={"who": 'Zoë "x" \\ 100%'}), [5]),
+        (Filter(headers={"region": "eu", "who": "nobody"}), []),
+        (Filter(tags=["x' OR '1'='1"]), [6]),
+    ],
+    ids=str,
+)
+def test_r13_only_matching_messages_are_fetched_and_the_rest_is_done(
+    stream: Stream, wanted: Filter, offsets: list[int]
+) -> None:
+    app, topic = stream.app(), stream.topic()
+    for options in _SENT:
+        app.send("t", "body", **options)
+    group, me = stream.group(topic, filter=wanted), stream.client()
+    assert topics.get_group(stream.session, topic, "g") == group
+    claim = stream.take(topic, group, me)
+    assert [message.offset for message in claim.messages] == offsets
+    assert (claim.lo, claim.hi) == (1, 6), "one range, whatever matches"
+    assert not find_work(stream.session, [group.id]).get(group.id), "the cursor is past them all"
+
+
+def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream) -> None:
+    app, topic = stream.app(), stream.topic()
+    app.send_many("t", [1, 2, 3], headers={"region": "eu"})
+    stream.rows("UPDATE ems_message SET headers = X'FF7B' WHERE `offset` = 2")
+    group = stream.group(topic, filter=Filter(headers={"region": "eu"}))
+    assert [message.offset for message in stream.take(topic, group, stream.client()).messages] == [1, 3]
+
+
+def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out(stream: Stream) -> None:
+    app, topic = stream.app(), stream.topic()
+    for tag in ("old", "old", "new", "old"):
+        app.send("t", tag, tag=tag)
+    group = stream.group(topic, filter=Filter(tags=["new"]))
+    stream.take(topic, group, stream.client())
+    stream.rows("UPDATE ems_claim SET deadline_at = NOW(6) - INTERVAL 1 SECOND")
+    stream.rows("UPDATE ems_client SET renewed_at = NOW(6)")
+    assert [one.charged for one in recovery.recover(stream.session, 0.0)] == [3]
+    assert stream.rows("SELECT `offset` FROM ems_retry") == [(3,)]
+    rest = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    assert rest and rest.lo == 4 and rest.messages == []
+
+
+def test_r13_workers_of_a_group_must_declare_the_same_filter(stream: Stream) -> None:
+    app = stream.app()
+    topic, vip = app.catalog.topic("t"), Filter(tags=["vip"], headers={"region": "e u"})
+    assert app.catalog.group(topic, "g", vip).filter == vip, "created as declared"
+    assert app.catalog.group(topic, "g", Filter(["vip"], {"region": "e u"})).filter == vip
+    for other in (Filter(), Filter(tags=["vip"])):
+        with pytest.raises(ConfigError, match="tag vip, header region=e u") as caught:
+            app.catalog.group(topic, "g", other)
+        assert str(other) in str(caught.value) and "ems groups change t g --" in str(caught.value)
+    admin = Admin(app)
+    admin.change_group("t", "g", filter=Filter(tags=["vip"]))
+    assert app.catalog.group(topic, "g", Filter(tags=["vip"])).filter == Filter(tags=["vip"])
+    group = admin.change_group("t", "g", timeout_s=5.0)
+    assert group == dataclasses.replace(group, filter=Filter(tags=["vip"]), timeout_s=5.0), "others stay as they are"
+
+
+def test_r13_the_migration_may_be_repeated_after_a_crash(stream: Stream) -> None:
+    group = stream.group(stream.topic(), filter=Filter(tags=["a"]))
+    script = (files("emsworker.store") / "migrations" / "0002_groups.sql").read_text(encoding="utf-8")
+    for statement in split_script(script):
+        stream.session.send(statement)
+    assert [one.filter for one in topics.list_groups(stream.session)] == [group.filter]
+
+
+@pytest.mark.parametrize(
+    ("tags", "headers"),
+    [("vip", {}), ([""], {}), ([1], {}), (["x" * 300], {}), ([], {"a": 1}), ([], ["a"]), ([], {"a": "y" * 4000})],
+)
+def test_r13_a_wrong_filter_is_named(tags: Any, headers: Any) -> None:
+    with pytest.raises(ConfigError, match="filter"):
+        Filter(tags, headers)
