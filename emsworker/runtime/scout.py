@@ -130,6 +130,8 @@ class Scout(Runnable):
             self._look()
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
+            with self._lock:
+                self._leads = []  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
 
     def _wait(self) -> None:

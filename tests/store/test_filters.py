@@ -1,7 +1,6 @@
 """R13: a group's filter is stored with it, and only what matches is fetched."""
 
 import dataclasses
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError
 from emsworker.store import claims, recovery, topics
 from emsworker.store.claims import find_work
-from emsworker.store.sql import split_script
 from tests.support.streams import Stream
 
 _SENT: list[dict[str, Any]] = [
@@ -88,14 +86,6 @@ def test_r13_workers_of_a_group_must_declare_the_same_filter(stream: Stream) -> 
     assert app.catalog.group(topic, "g", Filter(tags=["vip"])).filter == Filter(tags=["vip"])
     group = admin.change_group("t", "g", timeout_s=5.0)
     assert group == dataclasses.replace(group, filter=Filter(tags=["vip"]), timeout_s=5.0), "others stay as they are"
-
-
-def test_r13_the_migration_may_be_repeated_after_a_crash(stream: Stream) -> None:
-    group = stream.group(stream.topic(), filter=Filter(tags=["a"]))
-    script = (files("emsworker.store") / "migrations" / "0002_groups.sql").read_text(encoding="utf-8")
-    for statement in split_script(script):
-        stream.session.send(statement)
-    assert [one.filter for one in topics.list_groups(stream.session)] == [group.filter]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
   `partition` SMALLINT UNSIGNED NOT NULL,
   `offset` BIGINT UNSIGNED NOT NULL,
   uid BINARY(16) NULL,
-  kind ENUM('message', 'tombstone') NOT NULL DEFAULT 'message',
+  kind ENUM('message', 'tombstone', 'cancelled') NOT NULL DEFAULT 'message',
   `key` VARBINARY(255) NULL,
   tag VARBINARY(255) NULL,
   headers MEDIUMBLOB NOT NULL,
@@ -58,6 +58,18 @@ CREATE TABLE IF NOT EXISTS ems_pending (
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
 
+-- Idempotent publishing.
+
+CREATE TABLE IF NOT EXISTS ems_dedup (
+  topic_id INT UNSIGNED NOT NULL,
+  `key` VARBINARY(255) NOT NULL,
+  uid BINARY(16) NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  look_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, `key`),
+  KEY look (look_at)
+) ENGINE=InnoDB;
+
 -- The groups and the log of who consumes what.
 
 CREATE TABLE IF NOT EXISTS ems_group (
@@ -67,6 +79,7 @@ CREATE TABLE IF NOT EXISTS ems_group (
   timeout_ms BIGINT UNSIGNED NOT NULL,
   ladder VARCHAR(1000) NOT NULL,
   max_attempts SMALLINT UNSIGNED NOT NULL,
+  filter VARCHAR(4000) NOT NULL DEFAULT '',
   paused TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
   PRIMARY KEY (id),
@@ -164,6 +177,53 @@ CREATE TABLE IF NOT EXISTS ems_restored (
   `partition` SMALLINT UNSIGNED NOT NULL,
   `offset` BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (topic_id, `partition`, `offset`)
+) ENGINE=InnoDB;
+
+-- What tasks leave behind when somebody asked for it: their results.
+
+CREATE TABLE IF NOT EXISTS ems_result (
+  topic_id INT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  state ENUM('done', 'failed') NOT NULL,
+  body LONGBLOB NULL,
+  error_type VARCHAR(255) NULL,
+  error TEXT NULL,
+  traceback TEXT NULL,
+  ended_at DATETIME(6) NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, uid, group_id),
+  KEY expires (expires_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What is to be sent at set times. The beat needs no app: the call is kept here as it was declared.
+
+CREATE TABLE IF NOT EXISTS ems_schedule (
+  name VARCHAR(190) NOT NULL,
+  spec VARCHAR(200) NOT NULL,
+  timezone VARCHAR(64) NOT NULL,
+  catch_up ENUM('last', 'all', 'none') NOT NULL,
+  topic_id INT UNSIGNED NOT NULL,
+  `key` VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  next_at DATETIME(6) NOT NULL,
+  last_at DATETIME(6) NULL,
+  declared_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name),
+  KEY next_at (next_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Effects that are to happen once although their messages may come again.
+
+CREATE TABLE IF NOT EXISTS ems_once (
+  effect VARBINARY(255) NOT NULL,
+  state ENUM('begun', 'done') NOT NULL,
+  token BINARY(16) NOT NULL,
+  until_at DATETIME(6) NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (effect),
+  KEY expires (expires_at)
 ) ENGINE=InnoDB;
 
 -- Who is alive, who leads, and which stream this is.
