@@ -239,6 +239,7 @@ class Producer:
             return error
         except ConnectionLost as error:
             self._find_landed(entries, deadline, in_doubt=True)
+            self._reseed(batches)  # the server that answers now may have been a replica, and end elsewhere
             return error
         except Duplicate as error:
             if not self._find_landed(entries, deadline, in_doubt=False):

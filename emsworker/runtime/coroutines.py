@@ -59,7 +59,9 @@ async def run_together(
         if first > begin:
             ended(messages[begin:first], messages[first] if first < len(messages) else None)
 
-    await asyncio.gather(*(one(number) for number in range(len(messages))))
+    async with asyncio.TaskGroup() as group:  # should our own bookkeeping fail, none goes on unattended
+        for number in range(len(messages)):
+            group.create_task(one(number))
 
 
 async def within_limits(call: Awaitable[Any], soft_s: float | None, hard_s: float) -> Any:
@@ -68,15 +70,13 @@ async def within_limits(call: Awaitable[Any], soft_s: float | None, hard_s: floa
     Raises:
         SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. In the coroutine it is CancelledError.
     """
-    soft = soft_s is not None and soft_s < hard_s
-    limit_s = soft_s if soft and soft_s is not None else hard_s
-    watch = asyncio.timeout(limit_s)
+    hard, soft = asyncio.timeout(hard_s), asyncio.timeout(soft_s)
     try:
-        async with watch:
+        async with hard, soft:  # one that goes on after the first is cancelled again by the second
             return await call
     except TimeoutError:
-        if not watch.expired():
+        if not (hard.expired() or soft.expired()):
             raise  # one of its own
-    if soft:
-        raise SoftTimeLimitExceeded(f"its soft limit is {limit_s:g} s")
-    raise TimeLimitExceeded(f"its limit is {limit_s:g} s")
+    if hard.expired():
+        raise TimeLimitExceeded(f"its limit is {hard_s:g} s")
+    raise SoftTimeLimitExceeded(f"its soft limit is {soft_s:g} s")

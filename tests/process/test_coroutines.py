@@ -34,16 +34,16 @@ def _sender(stream: Stream) -> Task:
 
 def test_r20_errors_limits_and_results_are_each_messages_own(stream: Stream) -> None:
     sender = _sender(stream)
-    wanted = [("", 0), ("fail", 1), ("", 2), ("reject", 3), ("long", 4), ("", 5)]
+    wanted = [("", 0), ("fail", 1), ("", 2), ("reject", 3), ("long", 4), ("", 5), ("stubborn", 6)]
     receipts = [sender.delay(n, do) for do, n in wanted]
     worker = stream.worker(_APP, topics=["acts"], processes=1, threads=1)
     stream.wait_ended([0, 2, 5])
     stream.wait_settled()
     assert [stream.app.result(receipts[n]).get(10) for n in (0, 2, 5)] == [0, 4, 10]
     dead = stream.rows("SELECT `offset`, attempts FROM ems_dead ORDER BY 1")
-    assert dead == [(2, 2), (4, 1), (5, 2)]
+    assert dead == [(2, 2), (4, 1), (5, 2), (7, 2)]
     outcomes = stream.rows("SELECT `offset`, outcome FROM ems_attempt ORDER BY `offset`, attempt")
-    assert outcomes == [(2, "failed"), (2, "failed"), (4, "rejected"), (5, "timeout"), (5, "timeout")]
+    assert outcomes == [(2, "failed"), (2, "failed"), (4, "rejected"), *[(5, "timeout")] * 2, *[(7, "timeout")] * 2]
     assert stream.record.numbers("cancelled") == [4, 4]
     assert stream.record.numbers() == [0, 2, 5], "the neighbours ran once"
     assert worker.process.poll() is None, "and nothing needed a new process"

@@ -1,6 +1,7 @@
 """An app of coroutines."""
 
 import asyncio
+import contextlib
 import os
 import time
 from contextvars import ContextVar
@@ -28,7 +29,7 @@ async def sleep(message: Message) -> None:
     note("end", n=message.body["n"])
 
 
-@app.task(name="act", topic="acts", group="a", bind=True, soft_time_limit_s=0.5, hard_time_limit_s=2.0, result=True)
+@app.task(name="act", topic="acts", group="a", bind=True, soft_time_limit_s=0.5, hard_time_limit_s=1.0, result=True)
 async def act(self, n: int, do: str = "") -> int:  # type: ignore[no-untyped-def]
     note("begin", n=n, attempt=self.request.attempt)
     if do == "fail":
@@ -43,6 +44,10 @@ async def act(self, n: int, do: str = "") -> int:  # type: ignore[no-untyped-def
             raise
     if do == "die" and self.request.attempt == 1:
         os._exit(1)
+    if do == "stubborn":
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+        await asyncio.sleep(30)
     await asyncio.sleep(0.01)
     note("end", n=n)
     return n * 2
