@@ -36,7 +36,7 @@ UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AN
 
 -- name: find_waiting
 SELECT `partition`, lo, hi, care, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_care, @ems_old FROM ems_claim FORCE INDEX (live)
-WHERE state = 'waiting' AND group_id = %(group_id)s LIMIT 1 FOR UPDATE SKIP LOCKED
+WHERE state = 'waiting' AND group_id = %(group_id)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
 -- Only as much as a claim should hold, and the less the more often owners have died in it; the rest goes on waiting.
@@ -49,8 +49,8 @@ FROM DUAL WHERE @ems_hi < @ems_end
 
 -- name: adopt_waiting
 -- A new token for a new tenure; the row is locked, so it is as it was found.
-UPDATE ems_claim SET claim_id = %(claim_id)s, hi = @ems_hi, state = 'start', client_id = %(client_id)s, claimed_at = NOW(6), progress_at = NOW(6),
-  deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
+UPDATE ems_claim SET claim_id = %(claim_id)s, hi = @ems_hi, state = 'start', client_id = %(client_id)s, not_before = NULL, claimed_at = NOW(6),
+  progress_at = NOW(6), deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND @ems_hi IS NOT NULL
 
 -- name: find_due_retry
@@ -101,7 +101,8 @@ SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AN
 -- whole index, or MySQL sorts; where a NULL is in it, MariaDB sorts then: retries come in the order of the forced index.
 (SELECT 0, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
   WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
-  AND (SELECT c.lo FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id LIMIT 1) IS NOT NULL)
+  AND (SELECT c.lo FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
+    AND (c.not_before IS NULL OR c.not_before <= NOW(6)) LIMIT 1) IS NOT NULL)
 UNION ALL
 (SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
   WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')

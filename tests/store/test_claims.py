@@ -114,6 +114,19 @@ def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     assert stream.recover() == []
 
 
+def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:
+    topic, group, me = filled(stream, 4)
+    claim = stream.take(topic, group, me)
+    progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
+    stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
+    assert claims.find_work(stream.session, [group.id]) == {}
+    assert not claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) WHERE state = 'waiting'")
+    assert claims.find_work(stream.session, [group.id]) == {group.id: Work(waiting=True)}
+    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    assert adopted and (adopted.lo, adopted.hi) == (3, 4)
+
+
 def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:
     topic, first, me = filled(stream, 4)
     second, idle = stream.group(topic, "second"), stream.group(topic, "idle")

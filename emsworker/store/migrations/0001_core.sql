@@ -108,6 +108,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   claimed_at DATETIME(6) NOT NULL,
   progress_at DATETIME(6) NOT NULL,
   deadline_at DATETIME(6) NOT NULL,
+  not_before DATETIME(6) NULL,
   PRIMARY KEY (group_id, `partition`, lo, claim_id),
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
