@@ -6,7 +6,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -95,16 +95,18 @@ def wait_drained(stream: Stream, group: str, seconds: float) -> None:
         time.sleep(0.25)
 
 
-def harass(stream: Stream, worker: Program, group: str, every_s: float, seconds: float) -> tuple[Program, int]:
+def harass(
+    stream: Stream, worker: Program, settings: dict[str, Any], group: str, seconds: float
+) -> tuple[Program, int]:
     """Kill -9 a child now and then, and once the whole worker, until the group is done."""
     kills, deadline = 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
-        time.sleep(every_s)
+        time.sleep(0.8)
         if all(lag.lag == 0 for lag in Monitoring(stream.app.database).lag() if lag.group.name == group):
             return worker, kills
         if kills == 1:
             worker.kill_all()
-            worker = stream.worker(_APP, _FAILING, processes=2, threads=4, groups=[group])
+            worker = stream.worker(_APP, settings, processes=2, threads=4, groups=[group])
         else:
             for child in worker.children()[:1]:
                 kill(child, signal.SIGKILL)
@@ -116,15 +118,17 @@ def harass(stream: Stream, worker: Program, group: str, every_s: float, seconds:
 def test_order_is_exact_with_failures_and_kills(stream: Stream, tmp_path: Path, group: str, by: str) -> None:
     keys, each = {"key": (1000, 100) if _LONG else (400, 25), "partition": (40, 10)}[by]
     Admin(stream.app).create_topic("flights", partitions=_PARTITIONS)
-    worker = stream.worker(_APP, _FAILING, processes=2, threads=4, groups=[group])
+    settings = {**_FAILING, "test_work_s": 0.003 if by == "key" else 0.03}
+    worker = stream.worker(_APP, settings, processes=2, threads=4, groups=[group])
     sent = send(stream, keys, each)
-    worker, kills = harass(stream, worker, group, 1.5, 600 if _LONG else 60)
+    worker, kills = harass(stream, worker, settings, group, 600 if _LONG else 60)
     assert worker.stop() == 0
     runs = runs_of(tmp_path, group)
     repeated = check_order(runs, by)
     assert len({(run.partition, run.offset) for run in runs}) == sent
     assert sum(run.failed for run in runs) > sent * 0.02
     print(f"{group}: {sent} messages, {len(runs)} runs, {kills} kills, {repeated} repeated after success")
+    assert kills >= 2, "it ended too soon to show anything"
     assert repeated <= 100 * (kills + 1), "only what had ended since the last watermark"
     assert stream.rows("SELECT * FROM ems_retry") == [] and stream.open_claims() == []
 
