@@ -206,9 +206,6 @@ class Ems(Features, Opening):
         messages = [self._prepare(topic, item) for item in outgoing]
         if terms.direct and all(item.dedup_key is None for item in outgoing):
             receipts = self.producer.send(topic, messages)
-        elif self.stand_in is not None:
-            when, stand_in = terms.when(self.server_time), self.stand_in
-            receipts = [stand_in.send_later(topic, message, when.delay_s, when.due_at) for message in messages]
         else:
             receipts = self.outbox.send(topic, outgoing, messages, terms)
         if terms.transaction is None:
@@ -282,6 +279,8 @@ class Ems(Features, Opening):
         Raises:
             UnknownMessage: it is in none of these topics.
         """
+        if self.stand_in is not None:
+            return self.stand_in.cancel(message, topic)
         return cancel_sent(self.database, message, topic)
 
     def __repr__(self) -> str:
