@@ -110,6 +110,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   progress_at DATETIME(6) NOT NULL,
   deadline_at DATETIME(6) NOT NULL,
   not_before DATETIME(6) NULL,
+  aside TINYINT NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`, lo, claim_id),
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
