@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,10 @@ def test_migrate_is_harmless_when_repeated(database: str, tmp_path: Path) -> Non
 
 
 def test_a_wrong_url_is_one_line(bare: Ems) -> None:
-    for url in ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x"):
-        for command in (["topics", "list"], ["migrate"], ["beat"]):
-            done = bare(*command, "--url", url)
+    urls = ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x")
+    lines = [(*command, "--url", url) for url in urls for command in (["topics", "list"], ["migrate"], ["beat"])]
+    with ThreadPoolExecutor(len(lines)) as pool:  # each tries for some seconds
+        for done in pool.map(lambda line: bare(*line), lines):
             assert (done.code, len(done.err.splitlines())) == (1, 1), done
             assert "geheim" not in done.err and "--url or EMS_URL" in done.err
 
