@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
+import hypothesis
 import pytest
 
 from emsworker.local import Database, Redis
@@ -20,6 +21,8 @@ _LEFT_OUT = pytest.StashKey[dict[str, str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     chosen_flavors()
+    hypothesis.settings.register_profile("beside_others", deadline=None)
+    hypothesis.settings.load_profile("beside_others")
     # By default SIGTERM ends Python at once, with the servers left behind.
     signal.signal(signal.SIGTERM, _interrupt)
 

@@ -82,6 +82,7 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "retention_s": 604800,
         "trim_done": False,
         "age_wins": False,
+        "priorities": 1,
     }
     again = ems("topics", "create", "orders")
     assert again.code == 1 and "exists already" in again.err
@@ -210,6 +211,18 @@ def test_send(ems: Ems, url: str, tmp_path: Path) -> None:
     assert [row[3] for row in sent] == [b'{"n":1}', b"[1]", b"x", b"plain words", b"[[2,3],{}]", b'[[],{"x":2}]']
     assert sent[0][:2] == (b"k", b"t") and json.loads(bytes(sent[0][2])) == {"a": "b=c"}  # type: ignore[call-overload]
     assert json.loads(bytes(sent[4][2])) == {"ems-task": "shop.add"}  # type: ignore[call-overload]
+
+
+def test_r23_priorities(ems: Ems) -> None:
+    ems.ok("topics", "create", "plain")
+    refused = ems("send", "plain", "1", "--priority", "7")
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1) and "topics change plain" in refused.err
+    assert ems.ok("topics", "change", "plain", "--priorities", "10", "--json").json["priorities"] == 10
+    receipt = ems.ok("send", "plain", "1", "--priority", "7", "--json").json
+    assert receipt["partition"] == 7000
+    assert ems.ok("trace", receipt["id"], "--json").json[0]["priority"] == 7
+    assert ems("send", "plain", "1", "--priority", "10").code == 2
+    assert "10 keeps all" in ems("topics", "change", "plain", "--priorities", "2").err
 
 
 def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:
