@@ -136,6 +136,7 @@ def test_order_is_exact_with_failures_and_kills(stream: Stream, tmp_path: Path, 
     assert stream.rows("SELECT * FROM ems_retry") == [] and stream.open_claims() == []
 
 
+@pytest.mark.alone
 def test_keys_run_in_parallel_within_a_claim(one_stream: Stream, tmp_path: Path) -> None:
     Admin(one_stream.app).create_topic("flights", partitions=1)
     one_stream.app.send_many("flights", [Outgoing("flights", n, key=f"k{n % 8}") for n in range(80)])
@@ -147,6 +148,7 @@ def test_keys_run_in_parallel_within_a_claim(one_stream: Stream, tmp_path: Path)
     assert runs[-1].ended - runs[0].began < 80 * 0.05 / 3, "ideal is an eighth of the serial time"
 
 
+@pytest.mark.alone
 def test_a_failing_key_parks_only_itself(one_stream: Stream, tmp_path: Path) -> None:
     Admin(one_stream.app).create_topic("flights", partitions=1)
     worker = one_stream.worker(_APP, {"test_failing": 1, "max_attempts": 2, "ladder": "3s"}, groups=["keyed"])
@@ -161,6 +163,7 @@ def test_a_failing_key_parks_only_itself(one_stream: Stream, tmp_path: Path) -> 
     assert by_key == {"a": [1, 1, 3, 3, 5, 5], "b": [2, 2, 6, 6], "c": [4, 4]}
 
 
+@pytest.mark.alone
 def test_a_slow_key_holds_up_only_itself(stream: Stream, tmp_path: Path) -> None:
     Admin(stream.app).create_topic("flights", partitions=1)
     worker = stream.worker(_APP, threads=2, groups=["keyed"])
@@ -177,6 +180,7 @@ def test_a_slow_key_holds_up_only_itself(stream: Stream, tmp_path: Path) -> None
     assert stream.rows("SELECT * FROM ems_retry") == [] and stream.open_claims() == []
 
 
+@pytest.mark.alone
 def test_ordered_throughput_is_at_least_two_fifths_of_the_unordered(one_stream: Stream, tmp_path: Path) -> None:
     """Drains of the same messages in pairs; failures take part."""
     Admin(one_stream.app).create_topic("flights", partitions=_PARTITIONS)
