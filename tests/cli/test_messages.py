@@ -1,0 +1,24 @@
+"""``ems messages``: what it prints and how it ends; the looking itself is tested with the store."""
+
+from emsworker import Ems as App
+from tests.support.commands import Ems
+
+
+def test_a4_messages_are_listed_shown_and_found(ems: Ems, app: App) -> None:
+    sent = app.send_many("orders", [{"n": n} for n in range(30)], tag="new")
+    ems.ok("groups", "create", "orders", "mail")
+    where = ("messages", "list", "orders", "--where", "body.n >= 10 and tag = 'new'", "--limit", "15")
+    page = ems.ok(*where, "--json").json
+    assert [one["body"]["n"] for one in page["messages"]] == list(range(10, 25))
+    assert (page["after"], page["looked_at"], page["unreadable"]) == ("0/25", 30, 0)
+    rest = ems.ok(*where, "--after", page["after"])
+    assert [sent[n].id in rest.out for n in (24, 25, 29)] == [False, True, True] and "Looked at 5" in rest.err
+    bad = ems("messages", "list", "orders", "--where", "body.n >= 10 and tagg = 'new'")
+    assert bad.code == 2 and "at position 18: there is no field 'tagg'" in bad.errors[0]
+    assert [one["offset"] for one in ems.ok("messages", "peek", "orders", "mail", "--json").json["messages"]][-1] == 10
+    assert "n: 3" in ems.ok("messages", "get", sent[3].id).out.replace('"', "")
+    never = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"
+    assert ems("messages", "get", never).code == 1
+    held = ems("messages", "contains", "orders", sent[0].id, never, "--json")
+    assert (held.code, held.json) == (1, [{"id": sent[0].id, "where": "stream"}, {"id": never, "where": None}])
+    assert ems.ok("messages", "contains", "orders", sent[0].id).out
