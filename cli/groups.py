@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
+from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
 from .output import print_json, print_record, print_rows
+from .selecting import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:
+    from emsworker.admin import Replay
     from emsworker.core.filters import Filter
     from emsworker.core.model import Group
     from emsworker.monitoring import GroupLag
+    from emsworker.store.replay import Replayed
 
 
 @click.group()
@@ -203,6 +206,71 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
         moves = admin.reset_group(topic, name, to, partition=partition)
     rows = [asdict(move) | {"skipped": move.skipped, "again": move.again} for move in moves]
     print_rows(rows, ["partition", "cursor", "to", "skipped", "again"], as_json, "The topic has no partition.")
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@selection_options
+@click.option("--all", "everything", is_flag=True, help="All that is kept.")
+@click.option("--after", metavar="P/O", callback=read_after, help="Go on behind this place.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@yes_option
+@json_option
+@stream_options
+def replay(
+    topic: str,
+    name: str,
+    everything: bool,
+    after: tuple[int, int] | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Run messages of TOPIC again in the group NAME, without publishing them again.
+
+    No other group is affected, and workers may go on meanwhile. What is LIVE (running, or waiting to be run) or
+    UNCLAIMED is run anyway, and not doubled. The rest is run AGAIN in the order of offsets, with a fresh ladder; dead
+    letters among it are taken away. When it is interrupted, --after goes on where it stopped.
+    """
+    from emsworker.admin import Selection
+
+    selection = selection_of(given)
+    if everything == (selection != Selection()):
+        raise click.UsageError("Say which messages (--from, --to, --key, --tag, --where), or give --all.")
+    found = open_stream().admin().replay(topic, name, selection, after=after)
+    if dry_run or not yes:
+        with progress("Looking", found.length) as bar:
+            planned = found.plan(lambda piece: bar.update(piece.hi - piece.lo + 1))
+        if dry_run:
+            _print_replay(planned, as_json)
+            return
+        confirm(f"Run {sum(one.again for one in planned)} messages again in group {name!r} of topic {topic!r}?", yes)
+    _print_replay(_run_replay(found), as_json)
+
+
+def _run_replay(found: Replay) -> list[Replayed]:
+    done = ""
+    try:
+        with progress("Replaying", found.length) as bar:
+
+            def note(piece: Replayed) -> None:
+                nonlocal done
+                done = f"{piece.partition}/{piece.hi}"
+                bar.update(piece.hi - piece.lo + 1)
+
+            return found.run(note)
+    except BaseException:
+        if done:
+            click.echo(f"Stopped; everything up to {done} is replayed, --after {done} goes on from there.", err=True)
+        raise
+
+
+def _print_replay(found: list[Replayed], as_json: bool) -> None:
+    rows = [asdict(one) for one in found]
+    columns = ["partition", "lo", "hi", "chosen", "again", "live", "unclaimed", "unreadable"]
+    print_rows(rows, columns, as_json, "There is no such message.")
 
 
 @groups.command()

@@ -2,6 +2,7 @@
 
 from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place
 from emsworker.admin.messages import Messages, Page, StoredMessage
+from emsworker.admin.replay import Replay
 from emsworker.admin.selecting import Selection
 from emsworker.admin.stream import MAX_PARTITIONS, Admin
 
@@ -13,6 +14,7 @@ __all__ = [
     "DeadRef",
     "Messages",
     "Page",
+    "Replay",
     "Selection",
     "StoredMessage",
     "parse_place",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -276,23 +277,26 @@ class Look:
 
     def first(self, limit: int) -> list[StoredMessage]:
         """At most so many messages that the predicate chooses."""
-        bounds = self._predicate.bounds
+        return list(islice(self.matching(limit), limit))
+
+    def matching(self, likely: int | None = None) -> Iterator[StoredMessage]:
+        """The messages that the predicate chooses.
+
+        Args:
+            likely: how many of them the caller wants: no more bodies are read than that needs.
+        """
+        bounds, judge = self._predicate.bounds, self._predicate
         rows = self._database.call(lambda session: search.list_window(session, self._window, bounds, self._wanted))
-        likely = [row for row in rows if self._predicate.may_match(StoredMessage(self._topic.name, row))]
+        rows = [row for row in rows if judge.may_match(StoredMessage(self._topic.name, row))]
         if self._newest:
-            likely.reverse()
-        if not self._predicate.uses_body:
-            likely = likely[:limit]
-            if not self._bodies:
-                return [StoredMessage(self._topic.name, row) for row in likely]
-        found: list[StoredMessage] = []
-        for message in self._with_bodies(likely):
-            if len(found) == limit:
-                break
-            self.unreadable += self._predicate.uses_body and message.problem is not None
-            if self._predicate.matches(message):
-                found.append(message)
-        return found
+            rows.reverse()
+        if not judge.uses_body and not self._bodies:
+            yield from (StoredMessage(self._topic.name, row) for row in rows)
+            return
+        for message in self._with_bodies(rows if judge.uses_body else rows[:likely]):
+            self.unreadable += judge.uses_body and message.problem is not None
+            if judge.matches(message):
+                yield message
 
     def _with_bodies(self, rows: list[Found]) -> Iterator[StoredMessage]:
         for piece in search.pieces(rows, _BODIES_BYTES):

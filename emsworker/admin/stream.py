@@ -10,7 +10,9 @@ from emsworker.admin import cursors
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.messages import Messages
+from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
+from emsworker.admin.selecting import Selection
 from emsworker.app import Ems
 from emsworker.cancelling import cancel_message
 from emsworker.core.errors import (
@@ -289,6 +291,19 @@ class Admin:
         group = self.group(topic, name)
         moves = cursors.plan(self._database, group, to, partition)
         return moves if dry_run else cursors.reset(self._database, group, moves)
+
+    def replay(self, topic: str, name: str, selection: Selection, *, after: tuple[int, int] | None = None) -> Replay:
+        """Some messages, to be run again in one group: ``.plan()`` tells what would be done, ``.run()`` does it.
+
+        Args:
+            selection: which messages; of these, those that the group wants.
+            after: begin behind this place (partition, offset).
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            PredicateError, ConfigError, InvalidName: the selection is wrong.
+        """
+        return Replay(self._database, self.topic(topic), self.group(topic, name), selection, after)
 
     def delete_group(
         self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None

@@ -45,6 +45,14 @@ class Found:
     producer: str
 
 
+@dataclass(frozen=True, slots=True)
+class Born:
+    """Of a message, only where it is and when it was written."""
+
+    offset: int
+    born_at: datetime
+
+
 def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter = EVERYTHING) -> list[Found]:
     """The messages of a window within the bounds, by offset.
 
@@ -58,10 +66,11 @@ def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter
     ]
 
 
-def list_wanted(session: Session, window: Window, bounds: Bounds, wanted: Filter) -> list[tuple[int, bool]]:
-    """The offsets of a window that a group wants, and whether each was born within the bounds."""
-    rows = session.rows(_SQL.list_wanted, window.args | bounds.args | wanted.args)
-    return [(int(offset), bool(within)) for offset, within in rows]
+def list_wanted(session: Session, window: Window, wanted: Filter) -> list[Born]:
+    """The messages of a window that a group wants, by offset."""
+    return [
+        Born(int(offset), utc(born_at)) for offset, born_at in session.rows(_SQL.list_wanted, window.args | wanted.args)
+    ]
 
 
 def read_bodies(session: Session, topic_id: int, piece: Sequence[Found]) -> dict[int, bytes]:

@@ -12,8 +12,8 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset`
 
 -- name: list_wanted
--- The same window for a whole range: what the group wants, and when it was born.
-SELECT `offset`, born_at BETWEEN %(born_from)s AND %(born_to)s FROM ems_message
+-- A window of a whole range: what the group wants.
+SELECT `offset`, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN JSON_VALID(CONVERT(headers USING utf8mb4)) = 1

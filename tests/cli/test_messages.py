@@ -22,3 +22,27 @@ def test_a4_messages_are_listed_shown_and_found(ems: Ems, app: App) -> None:
     held = ems("messages", "contains", "orders", sent[0].id, never, "--json")
     assert (held.code, held.json) == (1, [{"id": sent[0].id, "where": "stream"}, {"id": never, "where": None}])
     assert ems.ok("messages", "contains", "orders", sent[0].id).out
+
+
+def test_a3_messages_are_replayed(ems: Ems, app: App) -> None:
+    app.send_many("orders", [{"n": n} for n in range(30)])
+    ems.ok("groups", "create", "orders", "mail")
+    ems.ok("groups", "create", "orders", "other")
+    ems.ok("groups", "reset", "orders", "mail", "--to", "21", "--yes")
+    replay = ("groups", "replay", "orders", "mail")
+    for wrong in ((), ("--all", "--key", "x"), ("--where", "n = 1"), ("--from", "soon"), ("--all", "--after", "7")):
+        done = ems(*replay, *wrong, "--yes")
+        assert done.code == 2 and "Error: " in done.err, done
+    chosen = ("--where", "body.n >= 15", "--json")
+    planned = ems.ok(*replay, *chosen, "--dry-run").json
+    wanted = {"partition": 0, "lo": 1, "hi": 30, "chosen": 15, "again": 5, "live": 0, "unclaimed": 10, "unreadable": 0}
+    assert planned == [wanted]
+    refused = ems(*replay, *chosen)
+    assert refused.code == 2 and "Run 5 messages again" in refused.err
+    assert ems.ok(*replay, *chosen, "--yes").json == [wanted]
+    assert ems.ok(*replay, *chosen, "--yes").json == [wanted | {"again": 0, "live": 5}]
+    listed = {one["group"]: one for one in ems.ok("groups", "list", "--json").json}
+    assert (listed["mail"]["retries"], listed["mail"]["unclaimed"]) == (5, 10)
+    assert (listed["other"]["lag"], listed["other"]["unclaimed"]) == (30, 30)
+    assert "again" in ems.ok(*replay, "--from", "3", "--to", "7", "--after", "0/4", "--yes").out.lower()
+    assert ems.ok("groups", "list", "orders", "--json").json[0]["claimed"] == 3
