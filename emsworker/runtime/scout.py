@@ -61,27 +61,31 @@ class Scout(Runnable):
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
-        self._retries_turn = True
+        self._retries_turn = self._waiting_turn = True
         self._pause_s = settings.poll_min_s
         self.looked_at = ticks()
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
     def next_lead(self) -> Lead | None:
-        """Where to try next, or ``None``. Given-back claims come first; retries take turns with new messages."""
+        """Where to try next, or ``None``. Waiting claims take turns with the rest, and there retries with new messages.
+
+        A replay may leave waiting claims for hours of work, and what is new must not wait for all of it.
+        """
         with self._lock:
             if not self._leads:
                 return None
             best = min(self._leads, key=self._rank)
             self._leads.remove(best)
             self._leads.append(best)  # the next thread tries the next partition
+            self._waiting_turn = best.kind != "waiting"
             if best.kind != "waiting":
                 self._retries_turn = best.kind == "stream"
             return best
 
     def _rank(self, lead: Lead) -> int:
         if lead.kind == "waiting":
-            return 0
+            return 0 if self._waiting_turn else 3
         return 1 if (lead.kind == "retries") == self._retries_turn else 2
 
     @property

@@ -26,3 +26,17 @@ def test_a3_a_replay_beside_live_workers_runs_each_chosen_message_once_more(one_
     for chosen in (range(100, 400), range(450, 500)):
         order = [one["n"] for one in stream.record.events("end", group="a") if one["n"] in chosen]
         assert order == [*chosen, *chosen], "a single thread runs them in the order of their offsets"
+
+
+def test_a3_what_is_new_does_not_wait_for_a_long_replay(one_stream: Stream) -> None:
+    stream, count = one_stream, 400
+    Admin(stream.app).create_topic("acts")
+    stream.worker(topics=["acts"], groups=["a"], threads=1)
+    stream.send("acts", [{"n": n, "do": "sleep", "s": 0.005} for n in range(count)])
+    stream.wait_settled()
+    Admin(stream.app).replay("acts", "a", Selection(start="1", end=str(count))).run()
+    stream.send("acts", [{"n": count}])
+    stream.wait_ended([count])
+    left = count - (len(stream.record.numbers()) - count - 1)
+    stream.wait_settled()
+    assert left > count / 4, "it came in between"
