@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .common import read_duration
+
 if TYPE_CHECKING:
-    from emsworker.admin import Selection
+    from emsworker.admin import Selection, SkipPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +46,31 @@ def selection_of(given: dict[str, Any]) -> Selection:
 
     names = ("start", "end", "partition", "keys", "tags", "where")
     return Selection(**{name: given.pop(name) for name in names})
+
+
+def skip_options(command: F) -> F:
+    """The options of a skip policy, for :func:`skip_policy_of`."""
+    lag = click.option(
+        "--skip-lag",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="When more than N messages of a partition wait to be claimed, skip the oldest.",
+    )
+    older = click.option(
+        "--skip-older-than",
+        "skip_older_s",
+        metavar="DURATION",
+        callback=read_duration,
+        help="Skip what is older when its turn comes; with --skip-lag, only what both say.",
+    )
+    return lag(older(command))
+
+
+def skip_policy_of(given: dict[str, Any]) -> SkipPolicy:
+    """The policy that was given; its options are taken out of ``given``."""
+    from emsworker.admin import SkipPolicy
+
+    return SkipPolicy(given.pop("skip_lag"), given.pop("skip_older_s"))
 
 
 def read_after(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from emsworker.admin import cursors
+from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.messages import Messages
@@ -49,12 +50,14 @@ class Admin:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
         messages: looking at messages.
+        backlogs: leaving out what a group would come to too late.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.backlogs = Backlogs(self._database, self.group)
         self.messages = Messages(self._database, self.topics, self.topic, self.group)
 
     # -- topics --------------------------------------------------------------------------------------------------------

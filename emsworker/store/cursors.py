@@ -78,8 +78,25 @@ def jump_to_floor(session: Session, topic_id: int, group_id: int, partition: int
     return session.transaction(work)
 
 
+def skip_to(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
+    """Take a group's cursor forward, never back; what is passed over is counted and written down.
+
+    Returns:
+        by how many offsets it was moved: 0 if workers have come further meanwhile, or the group is gone.
+    """
+    where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
+
+    def work(session: Session) -> int:
+        held = hold(session, group, partition)
+        if held is None or held.cursor >= to:
+            return 0
+        return _forward(session, where, held.cursor, to, reason)
+
+    return session.transaction(work)
+
+
 def _forward(session: Session, where: dict[str, Any], cursor: int, to: int, reason: str) -> int:
-    session.execute(_SQL.set_cursor, where | {"next_offset": to})
+    session.execute(_SQL.skip_cursor, where | {"next_offset": to})
     session.execute(_SQL.add_skip, where | {"lo": cursor, "hi": to - 1, "reason": reason})
     return to - cursor
 

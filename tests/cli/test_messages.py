@@ -46,3 +46,21 @@ def test_a3_messages_are_replayed(ems: Ems, app: App) -> None:
     assert (listed["other"]["lag"], listed["other"]["unclaimed"]) == (30, 30)
     assert "again" in ems.ok(*replay, "--from", "3", "--to", "7", "--after", "0/4", "--yes").out.lower()
     assert ems.ok("groups", "list", "orders", "--json").json[0]["claimed"] == 3
+
+
+def test_r15_a_backlog_is_skipped(ems: Ems, app: App) -> None:
+    app.send_many("orders", [{"n": n} for n in range(30)])
+    ems.ok("groups", "create", "orders", "mail")
+    assert ems("groups", "skip", "orders", "mail", "--yes").code == 2
+    wanted = [{"partition": 0, "cursor": 1, "to": 21, "skipped": 20}]
+    assert ems.ok("groups", "skip", "orders", "mail", "--keep", "10", "--dry-run", "--json").json == wanted
+    refused = ems("groups", "skip", "orders", "mail", "--keep", "10")
+    assert refused.code == 2 and "Skip 20 messages" in refused.err
+    assert ems.ok("groups", "skip", "orders", "mail", "--keep", "10", "--yes", "--json").json == wanted
+    assert "nothing to skip" in ems.ok("groups", "skip", "orders", "mail", "--older-than", "1h", "--yes").err
+    changed = ems.ok("groups", "change", "orders", "mail", "--skip-lag", "5", "--skip-older-than", "90s", "--json").json
+    assert changed["skips"] == "more than 5 waiting and older than 90s"
+    listed = ems.ok("groups", "list", "--json").json[0]
+    assert (listed["skipped"], listed["unclaimed"], listed["skips"]) == (20, 10, changed["skips"])
+    assert ems.ok("groups", "change", "orders", "mail", "--no-skip", "--json").json["skips"] == "nothing"
+    assert ems("groups", "change", "orders", "mail", "--no-skip", "--skip-lag", "1").code == 2
