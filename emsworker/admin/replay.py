@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from emsworker.admin.messages import WINDOW, Look
 from emsworker.admin.selecting import Choice, Place, Selection, windows
-from emsworker.core.model import Group, Topic
+from emsworker.core.model import Group, Order, Topic
 from emsworker.store import replay as store
 from emsworker.store import search
 from emsworker.store.database import Database
 from emsworker.store.replay import Piece, Replayed
-from emsworker.store.search import Window
+from emsworker.store.search import Born, Window
 
 _RANGE_WINDOW = 10_000
 
@@ -73,14 +73,24 @@ class Replay:
         return list(found.values())
 
     def _choose(self, window: Window) -> tuple[Piece, int]:
-        """What of a window is chosen: places and times as ranges, the rest one by one."""
+        """What of a window is chosen: places and times as ranges, the rest one by one.
+
+        A group that runs in order takes ranges in the order of their offsets, but retries as they come: it gets ranges
+        in any case.
+        """
         predicate, wanted = self._choice.predicate, self._group.filter
         if self._choice.selection.is_range:
-            rows = self._database.call(lambda session: search.list_wanted(session, window, wanted))
+            rows = self._born(window)
             chosen = [born.offset for born in rows if predicate.may_match(born)]
             return Piece(window, chosen, [born.offset for born in rows]), 0
+        between = None
+        if self._group.order is not Order.NONE:
+            between = [born.offset for born in self._born(window)]
         look = Look(self._database, self._topic, window, predicate, wanted, bodies=False)
-        return Piece(window, [message.offset for message in look.matching()], None), look.unreadable
+        return Piece(window, [message.offset for message in look.matching()], between), look.unreadable
+
+    def _born(self, window: Window) -> list[Born]:
+        return self._database.call(lambda session: search.list_wanted(session, window, self._group.filter))
 
 
 def _join(before: Replayed | None, one: Replayed) -> Replayed:

@@ -12,14 +12,14 @@ import pytest
 from emsworker import Filter
 from emsworker.admin import Admin, Selection
 from emsworker.core.errors import UnknownGroup
-from emsworker.core.model import Claim, ClaimSource, Group, Topic
+from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
 from emsworker.monitoring import Monitoring
-from emsworker.store import claims, dead, progress, retention
+from emsworker.store import claims, dead, ordered, progress, retention
 from emsworker.store.replay import Replayed
 from emsworker.store.sql import Statements
 from emsworker.task import Outgoing
 from tests.store.test_flat_cost import SEQUENCE, reads
-from tests.support.streams import Stream, failed, flush_of, in_threads
+from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
 COUNT = 40
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -274,3 +274,35 @@ def test_a3_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -
     found = stream.session.rows(statement, args)
     assert sorted(found) == [(15000, 15009), (15010, 15019), (15020, 15029), (15030, 15039)]
     assert reads(stream.session, lambda: stream.session.rows(statement, args)) < 60, "however much is waiting"
+
+
+@pytest.mark.parametrize("order", [Order.PARTITION, Order.KEY])
+def test_a3_an_ordered_group_replays_in_the_order_of_offsets(stream: Stream, topic: Topic, order: Order) -> None:
+    group, me = stream.group(topic, order=order), stream.client()
+
+    def run(fail: int | None = None) -> list[int]:
+        ran = []
+        while claim := ordered.take_next(stream.session, stream.taker(topic, group, me, 10), 0):
+            assert claims.find_work(stream.session, [group.id]) == {}, "one owner at a time"
+            ran += offsets(claim)
+            if fail is not None:
+                failure = [failed(fail, retry_in_s=900.0)]
+                progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=failure))
+                return ran
+            progress.flush(stream.session, flush_of(claim, topic, claim.hi))
+        return ran
+
+    assert run() == list(EVERY)
+    admin = Admin(stream.app())
+    admin.replay("t", "g", Selection(keys=("k1",))).run()
+    admin.replay("t", "g", Selection(start="4", end="7")).run()
+    assert stream.retries(group) == [], "a retry would be taken before what comes earlier"
+    wanted = sorted({*[n for n in EVERY if n % 4 == 1], *range(4, 8)})
+    assert run() == wanted
+    admin.replay("t", "g", Selection(keys=("k1",))).run()
+    assert run(fail=1) == [1]
+    claim = ordered.take_next(stream.session, stream.taker(topic, group, me), 0)
+    if order is Order.PARTITION:
+        assert not claim, "the failed one holds up the rest of the replay"
+    else:
+        assert claim and claim.blocked == {b"k1"} and offsets(claim) == [5]
