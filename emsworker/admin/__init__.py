@@ -5,7 +5,8 @@ from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place
 from emsworker.admin.messages import Messages, Page, StoredMessage
 from emsworker.admin.replay import Replay
 from emsworker.admin.selecting import Selection
-from emsworker.admin.stream import MAX_PARTITIONS, Admin
+from emsworker.admin.stream import Admin
+from emsworker.core.partitioner import MAX_PARTITIONS
 from emsworker.store.skipping import Skip, SkipPolicy
 
 __all__ = [

@@ -83,9 +83,7 @@ class Choice:
         extents = {row[0]: Position(row[0], row[1], row[2], row[1]) for row in search.list_extents(session, topic.id)}
         only = self.selection.partition
         if only is not None and only not in extents:
-            raise ConfigError(
-                [Problem("partition", str(only), f"topic {topic.name!r} has 0 to {topic.partitions - 1}")]
-            )
+            raise ConfigError([Problem("partition", str(only), f"topic {topic.name!r} has no such partition")])
         chosen = {number: one for number, one in extents.items() if only in (None, number) and _within(bounds, number)}
         if bounds.ids is not None:
             return self._by_id(session, topic.id, bounds, chosen)
