@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from emsworker.broadcast import Broadcasts, listen
 from emsworker.cancelling import cancel_sent
 from emsworker.core.codec import Decoder, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
-from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.store.schema import check_version, server_facts, server_now, stream_id
@@ -56,6 +57,7 @@ class Ems(Features):
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
         self.schedules = {}
+        self.broadcasts = Broadcasts()
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
         self.on_publish: Callable[[], None] = _nothing
@@ -119,7 +121,14 @@ class Ems(Features):
         return declare if function is None else declare(function)
 
     def subscribe(
-        self, topic: str, group: str, *, filter: Filter = EVERYTHING, **options: Any
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        filter: Filter = EVERYTHING,
+        broadcast: bool = False,
+        name: str | None = None,
+        **options: Any,
     ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
@@ -128,20 +137,28 @@ class Ems(Features):
         Args:
             topic, group: what to read, and as whom; every group sees every message.
             filter: which messages the group wants; the others are done without a run.
-            options: see :class:`HandlerOptions`.
+            broadcast: instead of a group: every worker process gets every message, from the end of the topic on.
+            name: of a broadcast: stable, so that a process goes on where the last one in its place had come to.
+            options: see :class:`HandlerOptions`; a broadcast takes ``concurrency`` and the time limits only.
 
         Raises:
             ConfigError: an option is unknown or wrong, or the group has a handler already.
         """
+        if broadcast:
+            return listen(self, topic, group, name, filter, options)
+        if group is None or name is not None:
+            mend = "name a group, or say broadcast=True (only that has a name=)"
+            raise ConfigError([Problem("subscribe", repr(topic), mend)])
+        group_name = group
 
         def declare(function: Function) -> Subscription:
-            route = self._route(topic=topic, group=group)
+            route = self._route(topic=topic, group=group_name)
             if route.subscription is not None or route.tasks:
                 raise ConfigError(
                     [
                         Problem(
                             "subscribe",
-                            f"{topic}/{group}",
+                            f"{topic}/{group_name}",
                             "the group has a handler already; give this one another group",
                         )
                     ]
@@ -156,6 +173,7 @@ class Ems(Features):
 
     def _route(self, topic: str, group: str) -> Route:
         key = (check_name("topic", topic), check_name("group", group))
+        self.broadcasts.refuse_group(topic, group)
         return self.routes.setdefault(key, Route(*key))
 
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
@@ -250,6 +268,11 @@ class Ems(Features):
             raise TopicRuleError(
                 f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
                 "(`ems topics change` sets the rule)"
+            )
+        if topic.kind is TopicKind.BROADCAST and TASK_HEADER in outgoing.headers:
+            raise TopicRuleError(
+                f"topic {topic.name!r} is a broadcast topic, and tasks are run by groups; nothing was sent "
+                "(send it a plain message, or the task to another topic)"
             )
         if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
             raise InvalidName(
@@ -347,7 +370,7 @@ class Ems(Features):
         """Topics and groups by name."""
         from emsworker.catalog import Catalog
 
-        return Catalog(self.database, self.settings)
+        return Catalog(self.database, self.settings, self.broadcasts.kind_of)
 
     @cached_property
     def decoder(self) -> Decoder:

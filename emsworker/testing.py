@@ -26,7 +26,6 @@ from emsworker.core.model import (
     NewMessage,
     Receipt,
     Topic,
-    TopicKind,
     TopicRule,
 )
 from emsworker.results import ResultSet, uids_of
@@ -163,7 +162,7 @@ class TestApp:
         offset = next(self._numbers)
         receipt = self._known[topic.name, message.uid] = Receipt(uid_text(message.uid), topic.name, 0, offset)
         self.sent.append(self._message(topic.name, offset, message, 1))
-        for route in self.app.routes.values():
+        for route in [*self.app.routes.values(), *self.app.broadcasts.values()]:
             if route.topic == topic.name:
                 heapq.heappush(self._waiting, _Waiting(due_at, next(self._numbers), route, message, offset, topic.name))
         return receipt
@@ -291,7 +290,8 @@ class _Catalog:
             size = self._app.settings.max_message_bytes
             number = len(self._topics) + 1
             check_name("topic", name)
-            self._topics[name] = Topic(number, name, TopicKind.CLUSTER, 1, TopicRule.READ_WRITE, size, None)
+            kind = self._app.broadcasts.kind_of(name)
+            self._topics[name] = Topic(number, name, kind, 1, TopicRule.READ_WRITE, size, None)
         return self._topics[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from emsworker.admin import cursors
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
+from emsworker.admin.readers import Readers
 from emsworker.admin.schedules import Schedules
 from emsworker.app import Ems
 from emsworker.cancelling import cancel_message
@@ -22,7 +23,7 @@ from emsworker.core.errors import (
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.model import Group, Topic, TopicRule
+from emsworker.core.model import Group, Topic, TopicKind, TopicRule
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
@@ -45,12 +46,14 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        readers: where named readers of broadcast topics are.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.readers = Readers(self._database, self.topic)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -73,6 +76,7 @@ class Admin:
         self,
         name: str,
         *,
+        kind: str = TopicKind.CLUSTER,
         partitions: int = 1,
         rule: str = TopicRule.READ_WRITE,
         max_message_bytes: int = 4 << 20,
@@ -83,6 +87,7 @@ class Admin:
         """Create a topic.
 
         Args:
+            kind: ``cluster``: each group gets every message once; ``broadcast``: every worker process gets all.
             retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
             trim_done: delete messages as soon as every group has run them.
             age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
@@ -94,12 +99,14 @@ class Admin:
         check_name("topic", name)
         _check_topic(partitions, max_message_bytes, retention_s)
         _check_retention(retention_s, age_wins)
+        _check_broadcast(TopicKind(kind), trim_done, age_wins)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
             lambda session: store.create_topic(
                 session,
                 name,
+                kind=TopicKind(kind),
                 partitions=partitions,
                 rule=TopicRule(rule),
                 max_message_bytes=max_message_bytes,
@@ -126,6 +133,7 @@ class Admin:
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
         _check_retention(changed.retention_s, changed.age_wins)
+        _check_broadcast(changed.kind, changed.trim_done, changed.age_wins)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -201,8 +209,9 @@ class Admin:
 
         Raises:
             UnknownTopic, UnknownGroup: there is none.
+            ConfigError: the topic is for broadcasts, and has no groups.
         """
-        place = self.topic(topic)
+        place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         group = self._database.call(lambda session: store.get_group(session, place, name))
         if group is None:
             raise UnknownGroup(f"topic {topic!r} has no group {name!r}; `ems groups list` shows those that exist")
@@ -232,7 +241,7 @@ class Admin:
             AlreadyExists: it is there already; nothing was changed.
             ConfigError: naming every setting that is wrong.
         """
-        place = self.topic(topic)
+        place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         check_name("group", name)
         _check_group(timeout_s, ladder, max_attempts)
         if self._database.call(lambda session: store.get_group(session, place, name)) is not None:
@@ -320,6 +329,16 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
 def _check_retention(retention_s: float | None, age_wins: bool) -> None:
     if age_wins and retention_s is None:
         raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
+
+
+def _check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool) -> None:
+    if kind is not TopicKind.BROADCAST:
+        return
+    mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
+    given = {"trim_done": trim_done, "age_wins": age_wins}
+    problems = [Problem(name, "True", mend) for name, value in given.items() if value]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

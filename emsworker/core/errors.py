@@ -66,6 +66,10 @@ class UnknownSchedule(EmsError):
     """There is no schedule of that name."""
 
 
+class UnknownReader(EmsError):
+    """No position of a reader of that name is kept."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 

@@ -20,7 +20,7 @@ from emsworker.core.errors import (
     TimeLimitExceeded,
     TransactionEnded,
 )
-from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
+from emsworker.core.ladder import Decision, Done, Ladder
 from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
@@ -368,7 +368,7 @@ def _outcome(error: BaseException, decision: Decision) -> Outcome:
         return Outcome.REJECTED
     if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
         return Outcome.TIMEOUT
-    return Outcome.FAILED if isinstance(decision, (RetryIn, Dead)) else Outcome.IGNORED
+    return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
 
 
 def describe(error: BaseException) -> str:

@@ -253,3 +253,16 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (version)
 ) ENGINE=InnoDB;
+
+-- Where readers of broadcast topics that have a stable name are.
+
+CREATE TABLE IF NOT EXISTS ems_position (
+  topic_id INT UNSIGNED NOT NULL,
+  name VARCHAR(400) NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  next_offset BIGINT UNSIGNED NOT NULL,
+  reader BINARY(16) NULL,
+  deaths TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  stored_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, name, `partition`)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
