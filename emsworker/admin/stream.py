@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from emsworker.admin import cursors
+from emsworker.admin.alarms import Alarms
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.readers import Readers
@@ -46,6 +47,7 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        alarms: the rules of alarms.
         readers: where named readers of broadcast topics are.
     """
 
@@ -53,6 +55,7 @@ class Admin:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.alarms = Alarms(self._database)
         self.readers = Readers(self._database, self.topic)
 
     # -- topics --------------------------------------------------------------------------------------------------------

@@ -70,6 +70,10 @@ class UnknownReader(EmsError):
     """No position of a reader of that name is kept."""
 
 
+class UnknownAlarm(EmsError):
+    """There is no alarm of that name."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 

@@ -79,7 +79,8 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     if "error" in answer:
         raise AppNotFound(answer["error"])
     values = answer["settings"]
-    settings = Settings(**values | {"accept": tuple(values["accept"])})
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    settings = Settings(**given)
     routes = tuple((topic, group) for topic, group in answer["routes"])
     folder = Path(answer["folder"]) if answer["folder"] else None
     return AppFacts(answer["name"], settings, routes, tuple(answer["broadcasts"]), folder)

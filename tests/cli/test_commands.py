@@ -390,22 +390,3 @@ def test_schedules_are_listed_and_deleted(ems: Ems, app: App) -> None:
     assert ems.ok("schedules", "delete", "report", "--yes", "--json").json == {"deleted": "report"}
     gone = ems("schedules", "delete", "report", "--yes")
     assert gone.code == 1 and "`ems schedules list`" in gone.err
-
-
-def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) -> None:
-    from emsworker.store import broadcast
-
-    assert ems.ok("topics", "create", "news", "--kind", "broadcast", "--json").json["kind"] == "broadcast"
-    assert "no named readers" in ems.ok("readers", "list").err
-    done = ems("groups", "create", "news", "g")
-    assert done.code == 2 and done.errors[0].startswith("Error: topic = 'news': is a broadcast topic")
-    assert ems("topics", "create", "x", "--kind", "broadcast", "--trim-done").code == 2
-    for name in ("cache/a/0", "cache/b/0"):
-        keeper = broadcast.Keeper(1, name, b"0" * 16)
-        stream.call(lambda session, keeper=keeper: broadcast.take_positions(session, keeper, {0: 1}))
-    assert [row["reader"] for row in ems.ok("readers", "list", "news", "--json").json] == ["cache/a/0", "cache/b/0"]
-    assert ems("readers", "forget", "news", "-y").code == 2
-    assert ems.ok("readers", "forget", "news", "--idle", "1h", "-y", "--json").json["forgotten_rows"] == 0
-    assert ems.ok("readers", "forget", "news", "cache/a/0", "-y", "--json").json["forgotten_rows"] == 1
-    assert ems("readers", "forget", "news", "cache/a/0", "-y").code == 1
-    assert "cache/b/0" in ems.ok("readers", "list").out
