@@ -11,6 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
@@ -136,12 +137,12 @@ class BroadcastReader(Runnable):
             UnknownTopic: there is none of that name, and auto-create is off.
             StoreUnavailable: the server could not be reached.
         """
-        loop, ladder = EventLoop(), self._settings.retry_ladder()
+        loop, pool, ladder = EventLoop(), ThreadPoolExecutor(1), self._settings.retry_ladder()
         for route in routes:
             topic = app.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
             no_results = ResultKeeper(self._settings.result_ttl_s)
             executor = Executor(
-                route, ladder, app.middleware, self._session, self._may_go_on, Turns(), no_results, loop
+                route, ladder, app.middleware, self._session, self._may_go_on, Turns(), no_results, loop, pool, 1
             )
             name = f"{route.group}/{self._place}"
             keeper = Keeper(topic.id, name, uuid.uuid4().bytes) if route.resumes else None

@@ -72,6 +72,9 @@ def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
     assert 90 <= _value(stream, "stuck") < 100
     stream.rows("UPDATE ems_claim SET state = 'waiting'")
     assert _value(stream, "stuck") == 0 and _value(stream, "no_consumer") == 14
+    stream.rows("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 1 MINUTE")
+    assert _value(stream, "no_consumer") == 0, "what is held back is meant to wait"
+    stream.rows("UPDATE ems_claim SET not_before = NULL")
     stream.rows("UPDATE ems_group SET paused = 1")
     assert _value(stream, "no_consumer") == 0, "a paused group is meant to rest"
     rules = [Rule("a", Metric.LAG, group="other"), Rule("b", Metric.LAG, topic="nothing")]
@@ -89,6 +92,7 @@ def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, cap
                 for _ in range(10):
                     duty._next_watch = 0.0
                     duty(session, SETTINGS)
+                wait_until(lambda: (duty(session, SETTINGS), not duty._flying)[1])
 
         in_threads(4, beat)
         turn = _duty(stream)
