@@ -137,7 +137,7 @@ class TestApp:
         """
         if self.app.stand_in is not None:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
-        catalog = MemoryCatalog(self.app.settings)
+        catalog = MemoryCatalog(self.app.settings, self.app.broadcasts.kind_of)
         parts = {"catalog": catalog, "_producer": self, "outbox": self._outbox, "database": NoDatabase()}
         for name, value in parts.items():
             self._taken[name] = self.app.__dict__.pop(name, None)
@@ -216,7 +216,8 @@ class TestApp:
         return ResultSet(uids_of(messages), self._results, lambda uids: {}, patience_s=0.0)
 
     def _routes_of(self, topic: str) -> list[Route]:
-        return [route for route in self.app.routes.values() if route.topic == topic]
+        routes = [*self.app.routes.values(), *self.app.broadcasts.values()]
+        return [route for route in routes if route.topic == topic]
 
     def _message(self, kept: _Kept, attempt: int) -> Message:
         new, born_at = kept.new, kept.due_at.replace(tzinfo=None).isoformat()

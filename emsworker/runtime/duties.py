@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_results
@@ -97,4 +98,5 @@ DUTIES: tuple[Duty, ...] = (
     sweep_results,
     sweep_once,
     sweep_keys,
+    Alarms(),
 )

@@ -341,3 +341,26 @@ def test_t6_results_and_keys_of_once_last_as_long_as_they_say(app: Ems) -> None:
             app.once("k", backend="oracle")
         app.close()
         assert one.delay().created
+
+
+def test_t6_broadcasts_are_heard_once_each_and_never_retried(app: Ems) -> None:
+    heard: list[Any] = []
+
+    @app.subscribe("config", broadcast=True, name="cache")
+    def load(message: Message) -> None:
+        heard.append(message.body)
+        if message.body == "bad":
+            raise ValueError("no")
+
+    @app.subscribe("config", broadcast=True)
+    async def load_too(message: Message) -> None:
+        heard.append((message.body,))
+
+    with app.test() as test:
+        app.send_many("config", ["bad", "good"])
+        assert test.run() == 4
+        assert [one for one in heard if isinstance(one, str)] == ["bad", "good"]
+        assert [one for one in heard if isinstance(one, tuple)] == [("bad",), ("good",)]
+        assert test.dead == []
+        with pytest.raises(EmsError, match="run by groups"):
+            app.task(name="t")(print).apply_async(topic="config")
