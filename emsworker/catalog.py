@@ -60,7 +60,10 @@ class Catalog:
             raise UnknownTopic(
                 f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`"
             )
-        limits: dict[str, Any] = {"max_message_bytes": self._settings.max_message_bytes, "priorities": self._settings.priorities}
+        limits: dict[str, Any] = {
+            "max_message_bytes": self._settings.max_message_bytes,
+            "priorities": self._settings.priorities,
+        }
         return store.create_topic(session, name, kind=self._kind_of(name), **limits)
 
     def forget(self, name: str) -> None:
