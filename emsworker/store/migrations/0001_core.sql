@@ -269,6 +269,7 @@ CREATE TABLE IF NOT EXISTS ems_skip_policy (
   group_id INT UNSIGNED NOT NULL,
   most_waiting BIGINT UNSIGNED NULL,
   older_ms BIGINT UNSIGNED NULL,
+  below_priority TINYINT UNSIGNED NULL,
   PRIMARY KEY (group_id)
 ) ENGINE=InnoDB;
 
