@@ -25,6 +25,8 @@ from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.core.partitioner import MAX_PARTITIONS
+from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
@@ -32,7 +34,6 @@ from emsworker.store.database import Database
 
 Progress = Callable[[int], None]
 
-MAX_PARTITIONS = 1024
 _MAX_MESSAGE_BYTES = 1 << 30  # the largest max_allowed_packet
 _MAX_ATTEMPTS = 65535
 _MAX_LADDER_CHARACTERS = 1000
@@ -86,14 +87,17 @@ class Admin:
         retention_s: float | None = None,
         trim_done: bool = False,
         age_wins: bool = False,
+        priorities: int = 1,
     ) -> Topic:
         """Create a topic.
 
         Args:
             kind: ``cluster``: each group gets every message once; ``broadcast``: every worker process gets all.
+            partitions: of each level of priority.
             retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
             trim_done: delete messages as soon as every group has run them.
             age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
+            priorities: how many levels of priority it tells apart, up to 10; 1 for none.
 
         Raises:
             AlreadyExists: it is there already; nothing was changed.
@@ -101,8 +105,9 @@ class Admin:
         """
         check_name("topic", name)
         _check_topic(partitions, max_message_bytes, retention_s)
+        _check_priorities(priorities)
         _check_retention(retention_s, age_wins)
-        _check_broadcast(TopicKind(kind), trim_done, age_wins)
+        _check_broadcast(TopicKind(kind), trim_done, age_wins, priorities)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
@@ -116,6 +121,7 @@ class Admin:
                 retention_s=retention_s,
                 trim_done=trim_done,
                 age_wins=age_wins,
+                priorities=priorities,
             )
         )
 
@@ -124,7 +130,8 @@ class Admin:
 
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``.
+                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``priorities`` (must
+                keep the levels there are; 10 always does).
 
         Raises:
             UnknownTopic: there is none of that name.
@@ -136,7 +143,8 @@ class Admin:
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
         _check_retention(changed.retention_s, changed.age_wins)
-        _check_broadcast(changed.kind, changed.trim_done, changed.age_wins)
+        _check_broadcast(changed.kind, changed.trim_done, changed.age_wins, changed.priorities)
+        _check_priorities(changed.priorities, topic.priorities)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -158,7 +166,7 @@ class Admin:
         """How many messages a topic keeps, tombstones included: from its floors and ends, not by counting."""
 
         def work(session: Any) -> int:
-            bounds = [trace_store.get_bounds(session, topic.id, number) for number in range(topic.partitions)]
+            bounds = [trace_store.get_bounds(session, topic.id, number) for number in topic.partition_numbers()]
             return sum(end - floor for floor, end in filter(None, bounds))
 
         return self._database.call(work)
@@ -337,14 +345,26 @@ def _check_retention(retention_s: float | None, age_wins: bool) -> None:
         raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
 
 
-def _check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool) -> None:
+def _check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities: int) -> None:
     if kind is not TopicKind.BROADCAST:
         return
     mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
     given = {"trim_done": trim_done, "age_wins": age_wins}
     problems = [Problem(name, "True", mend) for name, value in given.items() if value]
+    if priorities > 1:
+        problems.append(Problem("priorities", str(priorities), "a broadcast topic is heard in its order"))
     if problems:
         raise ConfigError(problems)
+
+
+def _check_priorities(priorities: int, before: int = 1) -> None:
+    if not 1 <= priorities <= len(PRIORITIES):
+        mend = f"must lie between 1 and {len(PRIORITIES)}"
+        raise ConfigError([Problem("priorities", str(priorities), mend)])
+    levels = levels_of(before)
+    if not set(levels) <= set(levels_of(priorities)):
+        mend = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
+        raise ConfigError([Problem("priorities", str(priorities), mend)])
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:
