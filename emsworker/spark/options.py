@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.ids import check_name
 
 T = TypeVar("T")
 Offsets = dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
+_LONGEST_JOB = 180
 DATASETS = ("messages", "claims", "attempts", "deadletters")
 
 _COMMON = ("subscribe", "subscribepattern", "assign", "dataset", "group", "profile", "failondataloss", "includeheaders")
@@ -292,6 +294,43 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     _check_together(bag, options, streaming)
     bag.check()
     return options
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a writer was told."""
+
+    topic: str | None
+    profile: str | None
+    job_id: str | None
+
+
+def write_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
+    """Check and read the options of a writer.
+
+    Raises:
+        ConfigError: naming every wrong option.
+    """
+    known = ("topic", "profile", *(("checkpointlocation",) if streaming else ("jobid",)))
+    bag = Bag(given, known, "a streaming write" if streaming else "a batch write")
+    options = WriteOptions(bag.get("topic", _name, None), bag.get("profile", str, None), bag.get("jobId", _job, None))
+    if overwrite:
+        bag.problems.append(Problem("mode", "overwrite", "a stream is only appended to; use append"))
+    bag.check()
+    return options
+
+
+def _name(text: str) -> str:
+    try:
+        return check_name("topic", text)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
+def _job(text: str) -> str:
+    if not 1 <= len(text.encode()) <= _LONGEST_JOB:
+        raise ValueError(f"must have 1 to {_LONGEST_JOB} bytes")
+    return text
 
 
 def _subscription(bag: Bag) -> Subscription:

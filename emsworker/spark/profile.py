@@ -39,7 +39,13 @@ def open_database(profile: str | None) -> Iterator[Database]:
     Raises:
         SchemaMissing, AccessDenied, StoreUnavailable: it cannot be used.
     """
-    database = open_stream(profile).database
+    with closing_session(open_stream(profile).database) as database:
+        yield database
+
+
+@contextlib.contextmanager
+def closing_session(database: Database) -> Iterator[Database]:
+    """Close this thread's connection at the end."""
     try:
         yield database
     finally:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from emsworker.spark.columns import check_schema, default_schema
-from emsworker.spark.options import dataset_of, read_options
+from emsworker.spark.options import dataset_of, read_options, write_options
 
 if TYPE_CHECKING:
     from emsworker.spark.batch import EmsReader
@@ -47,3 +53,19 @@ class EmsSource(DataSource):
         options = read_options(self.options, streaming=True)
         check_schema(options.dataset, schema)
         return EmsStreamReader(schema, options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``DataFrame.write``."""
+        from emsworker.spark.rows import Rows
+        from emsworker.spark.sink import EmsWriter
+
+        options = write_options(self.options, streaming=False, overwrite=overwrite)
+        return EmsWriter(Rows.of(schema, options.topic), options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``DataFrame.writeStream``; asked for on the driver once more at each commit."""
+        from emsworker.spark.rows import Rows
+        from emsworker.spark.sink import EmsStreamWriter
+
+        options = write_options(self.options, streaming=True, overwrite=overwrite)
+        return EmsStreamWriter(Rows.of(schema, options.topic), options)

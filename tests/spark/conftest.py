@@ -16,6 +16,17 @@ ROOT = Path(__file__).parents[2]
 collect_ignore_glob = [] if os.environ.get("EMS_TEST_SPARK") else ["test_*.py"]
 
 
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What makes Spark start quickly and stay small."""
+
+
 def spark_environment() -> dict[str, str]:
     """The environment of a driver: its Python workers find the package as an installation would."""
     return {
@@ -43,13 +54,7 @@ def spark_session(profiles: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     os.environ.update(spark_environment())
     folder = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2,4]").appName("ems-tests")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.session.timeZone": "UTC",
+    settings = SETTINGS | {
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
