@@ -23,6 +23,5 @@ def test_every_snippet_of_the_page_runs(
     plain = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
     paths = os.pathsep.join([str(Path(sys.executable).parent), plain.get("PATH", "")])
     environment = plain | spark_environment() | {"PATH": paths, "EMS_URL": stream.url}
-    environment["SPARK_CONF_DIR"] = str(tmp_path), lambda: stream.url).follow(
-        page
-    )
+    environment["SPARK_CONF_DIR"] = str(tmp_path)
+    Reader(tmp_path, environment, lambda: stream.url).follow(page)
