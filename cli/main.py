@@ -28,6 +28,8 @@ _COMMANDS = {
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that nobody declares any more."),
+    "readers": ("readers", "List where the named readers of broadcast topics are; forget those that are gone."),
+    "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),

@@ -85,6 +85,14 @@ class UnknownSchedule(EmsError):
     """There is no schedule of that name."""
 
 
+class UnknownReader(EmsError):
+    """No position of a reader of that name is kept."""
+
+
+class UnknownAlarm(EmsError):
+    """There is no alarm of that name."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 

@@ -128,6 +128,7 @@ def delete_topic(
         session.execute(_SQL.delete_topic, {"topic_id": topic.id})
         session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
         session.execute(_SQL.delete_restored, {"topic_id": topic.id})
+        session.execute(_SQL.delete_positions, {"topic_id": topic.id})
         return groups
 
     for group in session.transaction(work):

@@ -82,6 +82,9 @@ DELETE FROM ems_skip WHERE group_id = %(group_id)s LIMIT 5000
 -- name: delete_restored
 DELETE FROM ems_restored WHERE topic_id = %(topic_id)s
 
+-- name: delete_positions
+DELETE FROM ems_position WHERE topic_id = %(topic_id)s
+
 -- name: delete_topic
 DELETE FROM ems_topic WHERE id = %(topic_id)s
 
