@@ -10,6 +10,7 @@ from typing import Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
@@ -133,6 +134,23 @@ class Topic:
         """The numbers of all its partitions, those of higher priority included."""
         levels = levels_of(self.priorities)
         return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
+
+    def check_kind(self, kind: TopicKind) -> Topic:
+        """Return it if it is of that kind.
+
+        Raises:
+            ConfigError: it is of the other one.
+        """
+        if self.kind is kind:
+            return self
+        mend = (
+            "is a broadcast topic, which has no groups: every worker process gets every message, with "
+            "@app.subscribe(topic, broadcast=True)"
+            if self.kind is TopicKind.BROADCAST
+            else "is a cluster topic, which groups read: @app.subscribe(topic, group); a broadcast needs a topic "
+            "made with `ems topics create NAME --kind broadcast`"
+        )
+        raise ConfigError([Problem("topic", repr(self.name), mend)])
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from emsworker.runtime.completer import Completer
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
+from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.leads import Lead
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.runnable import Runnable
@@ -184,7 +185,8 @@ class Consumer(Runnable):
 
     def _run(self, claim: Claim) -> None:
         duty = self._shared.duties[claim.group_id]
-        work = Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
+        kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
+        work = kind(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
         self._shared.completer.watch(self.ident or 0, work)
         began = ticks()
         try:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
+from emsworker.runtime.skipping import skip_backlogs
 from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_results
 from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.session import Session
@@ -86,4 +88,15 @@ def trim(session: Session, settings: Settings) -> float:
 # Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
 # due waits for that.
 STANDBY: tuple[Duty, ...] = (Relay(look_s=1.0, lively_s=0.05, late_s=0.05),)
-DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, Relay(), trim, sweep_results, sweep_once, sweep_keys)
+DUTIES: tuple[Duty, ...] = (
+    recover,
+    sweep,
+    fire_schedules,
+    Relay(),
+    trim,
+    skip_backlogs,
+    sweep_results,
+    sweep_once,
+    sweep_keys,
+    Alarms(),
+)

@@ -19,6 +19,7 @@ from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
+from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Scout(Runnable):
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
         in_order: those of them that run in order.
+        also: called at every look with the session, and whether somebody has rung: it looks for something else.
         on_death: see :class:`Runnable`.
     """
 
@@ -43,8 +45,10 @@ class Scout(Runnable):
         topic_of: Mapping[int, int],
         in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
+        also: Callable[[Session, bool], None] | None = None,
     ) -> None:
         super().__init__("ems-scout", on_death)
+        self._also = also
         self._session = database.session()
         self._settings = settings
         self._topic_of = dict(topic_of)
@@ -116,23 +120,27 @@ class Scout(Runnable):
 
     def step(self) -> None:
         """Wait for the next look, and look."""
-        self._wait()
+        rung = self._wait()
         if self.stopping.is_set():
             return
         try:
             self._look()
+            if self._also is not None:
+                self._also(self._session, rung)
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
             with self._lock:
                 self._leads = []  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Until the next look; whether somebody has rung."""
         with self._lock:
             began = ticks()
             while not self._rung and not self.stopping.is_set() and ticks() < began + self._pause:
                 self._wake.wait(began + self._pause - ticks())
-            self._rung = False
+            rung, self._rung = self._rung, False
+            return rung
 
     @property
     def _pause(self) -> float:

@@ -85,6 +85,8 @@ class Work:
 def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
+    if not group_ids:
+        return {}
     for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
         if kind == 2:

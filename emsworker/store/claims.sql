@@ -117,7 +117,7 @@ UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, IF(w.due = 1 OR w.waiting = 1, w.next_offset, w.head) FROM (
   SELECT c.group_id, c.`partition`, c.next_offset,
     IF(g.ordering = 'none', 0, (SELECT b.lo FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'start' AND b.group_id = c.group_id
-     AND b.`partition` = c.`partition` LIMIT 1) IS NOT NULL) AS busy,
+     AND b.`partition` = c.`partition` AND b.aside = 0 LIMIT 1) IS NOT NULL) AS busy,
     IF(g.ordering = 'none', NULL, (SELECT IF(b.not_before > NOW(6), 0, 1) FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'waiting'
      AND b.group_id = c.group_id AND b.`partition` = c.`partition` ORDER BY b.lo LIMIT 1)) AS waiting,
     CASE g.ordering WHEN 'none' THEN NULL

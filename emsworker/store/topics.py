@@ -128,6 +128,7 @@ def delete_topic(
         session.execute(_SQL.delete_topic, {"topic_id": topic.id})
         session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
         session.execute(_SQL.delete_restored, {"topic_id": topic.id})
+        session.execute(_SQL.delete_positions, {"topic_id": topic.id})
         return groups
 
     for group in session.transaction(work):
@@ -235,6 +236,7 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
+    session.execute(_SQL.delete_skip_policy, args)
 
 
 def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:
