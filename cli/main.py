@@ -23,6 +23,7 @@ _COMMANDS = {
     "topics": ("topics", "List, create, change, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, reset and delete them."),
     "clients": ("looking", "List the clients with their leases, and who leads the beat."),
+    "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
     "trace": ("looking", "Show who sent one message and what became of it in each group."),
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),

@@ -8,10 +8,14 @@ from typing import Any
 
 from emsworker.admin import cursors
 from emsworker.admin.alarms import Alarms
+from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
+from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers
+from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
+from emsworker.admin.selecting import Selection
 from emsworker.app import Ems
 from emsworker.cancelling import cancel_message
 from emsworker.core.errors import (
@@ -48,6 +52,8 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        messages: looking at messages.
+        backlogs: leaving out what a group would come to too late.
         alarms: the rules of alarms.
         readers: where named readers of broadcast topics are.
     """
@@ -56,6 +62,8 @@ class Admin:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.backlogs = Backlogs(self._database, self.group)
+        self.messages = Messages(self._database, self.topics, self.topic, self.group)
         self.alarms = Alarms(self._database)
         self.readers = Readers(self._database, self.topic)
 
@@ -309,6 +317,19 @@ class Admin:
         group = self.group(topic, name)
         moves = cursors.plan(self._database, group, to, partition)
         return moves if dry_run else cursors.reset(self._database, group, moves)
+
+    def replay(self, topic: str, name: str, selection: Selection, *, after: tuple[int, int] | None = None) -> Replay:
+        """Some messages, to be run again in one group: ``.plan()`` tells what would be done, ``.run()`` does it.
+
+        Args:
+            selection: which messages; of these, those that the group wants.
+            after: begin behind this place (partition, offset).
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            PredicateError, ConfigError, InvalidName: the selection is wrong.
+        """
+        return Replay(self._database, self.topic(topic), self.group(topic, name), selection, after)
 
     def delete_group(
         self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None

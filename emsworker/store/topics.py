@@ -236,6 +236,7 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
+    session.execute(_SQL.delete_skip_policy, args)
 
 
 def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:

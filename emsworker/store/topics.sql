@@ -61,6 +61,9 @@ DELETE FROM ems_group WHERE id = %(group_id)s
 -- name: delete_cursors
 DELETE FROM ems_cursor WHERE group_id = %(group_id)s
 
+-- name: delete_skip_policy
+DELETE FROM ems_skip_policy WHERE group_id = %(group_id)s
+
 -- name: delete_some_claims
 DELETE FROM ems_claim WHERE group_id = %(group_id)s LIMIT 5000
 

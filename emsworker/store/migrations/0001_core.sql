@@ -93,6 +93,7 @@ CREATE TABLE IF NOT EXISTS ems_cursor (
   group_id INT UNSIGNED NOT NULL,
   `partition` SMALLINT UNSIGNED NOT NULL,
   next_offset BIGINT UNSIGNED NOT NULL,
+  skipped BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`)
 ) ENGINE=InnoDB;
 
@@ -260,6 +261,15 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   stream_id BINARY(16) NOT NULL,
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (version)
+) ENGINE=InnoDB;
+
+-- Groups that leave out what would be too late, and when.
+
+CREATE TABLE IF NOT EXISTS ems_skip_policy (
+  group_id INT UNSIGNED NOT NULL,
+  most_waiting BIGINT UNSIGNED NULL,
+  older_ms BIGINT UNSIGNED NULL,
+  PRIMARY KEY (group_id)
 ) ENGINE=InnoDB;
 
 -- Where readers of broadcast topics that have a stable name are.
