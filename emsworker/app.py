@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from emsworker.broadcast import Broadcasts, listen
 from emsworker.cancelling import cancel_sent
-from emsworker.core.codec import Decoder, encode_body, encode_headers
+from emsworker.core.codec import encode_body, encode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
+from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
-from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
+from emsworker.core.priority import level_for
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
-from emsworker.store.schema import check_version, server_facts, server_now, stream_id
+from emsworker.opening import Opening
+from emsworker.store.schema import server_now
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
 from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:
-    from emsworker.catalog import Catalog
-    from emsworker.offsets import Allocator
-    from emsworker.outbox import Outbox, OutboxTransaction
-    from emsworker.producer import Producer
-    from emsworker.store.database import Database
-    from emsworker.wakeup import Bell
+    from emsworker.outbox import OutboxTransaction
 
 Function = Callable[..., Any]
 
 
-class Ems(Features):
+class Ems(Features, Opening):
     """An app: the tasks and subscriptions of a program, and the stream they live on.
 
     Args:
@@ -51,16 +45,15 @@ class Ems(Features):
     def __init__(
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
+        super().__init__()
         self.name = check_name("app", name)
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
         self.schedules = {}
+        self.broadcasts = Broadcasts()
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
-        self.on_publish: Callable[[], None] = _nothing
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
@@ -76,6 +69,7 @@ class Ems(Features):
         topic: str | None = None,
         group: str | None = None,
         bind: bool = False,
+        order: str | None = None,
         **options: Any,
     ) -> Callable[[Function], Task]: ...
     def task(
@@ -87,6 +81,7 @@ class Ems(Features):
         topic: str | None = None,
         group: str | None = None,
         bind: bool = False,
+        order: str | None = None,
         **options: Any,
     ) -> Task | Callable[[Function], Task]:
         """Declare a task: ``@app.task`` or ``@app.task(name=..., bind=True, ...)``.
@@ -95,6 +90,7 @@ class Ems(Features):
             name: by default ``module.function``.
             topic, group: where its calls go and which group runs them; by default the app's settings.
             bind: give the task its own request as first argument.
+            order: of the whole group: ``"key"`` or ``"partition"``, see :meth:`subscribe`.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -106,6 +102,7 @@ class Ems(Features):
                 "task", name or f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
             )
             route = self._route(topic or self.settings.topic, group or self.settings.group)
+            route.declare_order(order)
             task = Task(
                 self, function, task_name, self._options(options), topic=route.topic, group=route.group, bind=bind
             )
@@ -119,7 +116,15 @@ class Ems(Features):
         return declare if function is None else declare(function)
 
     def subscribe(
-        self, topic: str, group: str, *, filter: Filter = EVERYTHING, **options: Any
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        filter: Filter = EVERYTHING,
+        order: str | None = None,
+        broadcast: bool = False,
+        name: str | None = None,
+        **options: Any,
     ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
@@ -128,20 +133,30 @@ class Ems(Features):
         Args:
             topic, group: what to read, and as whom; every group sees every message.
             filter: which messages the group wants; the others are done without a run.
-            options: see :class:`HandlerOptions`.
+            order: ``"key"``: messages of a partition with the same key run one after another, retries included;
+                ``"partition"``: all messages of a partition do. Without it only the taking follows the stream.
+            broadcast: instead of a group: every worker process gets every message, from the end of the topic on.
+            name: of a broadcast: stable, so that a process goes on where the last one in its place had come to.
+            options: see :class:`HandlerOptions`; a broadcast takes ``concurrency`` and the time limits only.
 
         Raises:
             ConfigError: an option is unknown or wrong, or the group has a handler already.
         """
+        if broadcast:
+            return listen(self, topic, group, name, filter, options if order is None else options | {"order": order})
+        if group is None or name is not None:
+            mend = "name a group, or say broadcast=True (only that has a name=)"
+            raise ConfigError([Problem("subscribe", repr(topic), mend)])
+        group_name = group
 
         def declare(function: Function) -> Subscription:
-            route = self._route(topic=topic, group=group)
+            route = self._route(topic=topic, group=group_name)
             if route.subscription is not None or route.tasks:
                 raise ConfigError(
                     [
                         Problem(
                             "subscribe",
-                            f"{topic}/{group}",
+                            f"{topic}/{group_name}",
                             "the group has a handler already; give this one another group",
                         )
                     ]
@@ -150,12 +165,14 @@ class Ems(Features):
                 function, f"{function.__module__}.{function.__qualname__}", self._options(options)
             )
             route.filter = filter
+            route.declare_order(order)
             return route.subscription
 
         return declare
 
     def _route(self, topic: str, group: str) -> Route:
         key = (check_name("topic", topic), check_name("group", group))
+        self.broadcasts.refuse_group(topic, group)
         return self.routes.setdefault(key, Route(*key))
 
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
@@ -176,10 +193,12 @@ class Ems(Features):
                 ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
                 text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
                 :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
-                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts).
+                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts), ``priority`` (0 to 9; higher
+                ones are run first, if the topic tells priorities apart).
 
         Raises:
-            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
+            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName, InvalidPriority: nothing was
+                written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
         refuse_reserved(options.get("headers"))
@@ -216,9 +235,6 @@ class Ems(Features):
         messages = [self._prepare(topic, item) for item in outgoing]
         if terms.direct and all(item.dedup_key is None for item in outgoing):
             receipts = self.producer.send(topic, messages)
-        elif self.stand_in is not None:
-            when, stand_in = terms.when(self.server_time), self.stand_in
-            receipts = [stand_in.send_later(topic, message, when.delay_s, when.due_at) for message in messages]
         else:
             receipts = self.outbox.send(topic, outgoing, messages, terms)
         if terms.transaction is None:
@@ -251,6 +267,11 @@ class Ems(Features):
                 f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
                 "(`ems topics change` sets the rule)"
             )
+        if topic.kind is TopicKind.BROADCAST and TASK_HEADER in outgoing.headers:
+            raise TopicRuleError(
+                f"topic {topic.name!r} is a broadcast topic, and tasks are run by groups; nothing was sent "
+                "(send it a plain message, or the task to another topic)"
+            )
         if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
             raise InvalidName(
                 f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
@@ -266,11 +287,11 @@ class Ems(Features):
                 f"a body of {len(body)} bytes is over the limit of topic {topic.name!r}, "
                 f"{topic.max_message_bytes} bytes; nothing was sent"
             )
-        headers = encode_headers({**codec_headers, **outgoing.headers} if codec_headers else outgoing.headers)
+        level = level_for(topic.name, topic.priorities, outgoing.priority)
+        headers = encode_headers({**codec_headers, **outgoing.headers, **priority_header(outgoing.priority)})
         uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
-        return NewMessage(
-            uid, encode_key("key", outgoing.key), encode_key("tag", outgoing.tag), headers, body, outgoing.partition
-        )
+        key, tag = encode_key("key", outgoing.key), encode_key("tag", outgoing.tag)
+        return NewMessage(uid, key, tag, headers, body, outgoing.partition, level)
 
     def server_time(self, when: float | datetime) -> datetime:
         """A time, or a number of seconds from the server's now, as a time in UTC."""
@@ -292,121 +313,9 @@ class Ems(Features):
         Raises:
             UnknownMessage: it is in none of these topics.
         """
+        if self.stand_in is not None:
+            return self.stand_in.cancel(message, topic)
         return cancel_sent(self.database, message, topic)
-
-    # -- the stream ----------------------------------------------------------------------------------------------------
-
-    @property
-    def url(self) -> str:
-        """The server's address: the setting, or the local stream that ``ems local start`` runs.
-
-        Raises:
-            StoreUnavailable: neither is there.
-        """
-        if self.settings.url is not None:
-            return self.settings.url
-        from emsworker.local.stack import LocalStack
-
-        url = LocalStack().url
-        if url is None:
-            raise StoreUnavailable(
-                "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
-            )
-        return url
-
-    @property
-    def redis_url(self) -> str | None:
-        """The Redis server, if there is one."""
-        if self.settings.redis_url is not None or self.settings.url is not None:
-            return self.settings.redis_url
-        from emsworker.local.stack import LocalStack
-
-        return LocalStack().redis_url
-
-    @cached_property
-    def database(self) -> Database:
-        """The stream's database; its schema has been checked.
-
-        Raises:
-            SchemaMissing: ``ems migrate`` has not been run.
-            AccessDenied, StoreUnavailable: it cannot be reached.
-        """
-        from emsworker.store.database import Database
-
-        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
-        database.call(check_version)
-        return database
-
-    @cached_property
-    def stream_id(self) -> str:
-        """The identity of the stream."""
-        return self.database.call(stream_id)
-
-    @cached_property
-    def catalog(self) -> Catalog:
-        """Topics and groups by name."""
-        from emsworker.catalog import Catalog
-
-        return Catalog(self.database, self.settings)
-
-    @cached_property
-    def decoder(self) -> Decoder:
-        """Reads the bodies that the accept list allows."""
-        return Decoder(self.settings.accept)
-
-    @property
-    def producer(self) -> Producer:
-        """The process's producer; a forked child gets one of its own."""
-        with self._lock:
-            if self._pid != os.getpid():
-                self.__dict__.pop("_producer", None)
-                self._pid = os.getpid()
-            return self._producer
-
-    @property
-    def _producer_id(self) -> str:
-        return f"{socket.gethostname()}-{os.getpid()}"[-128:]
-
-    @cached_property
-    def _producer(self) -> Producer:
-        from emsworker.producer import Producer
-
-        packet = self.database.call(server_facts).max_allowed_packet
-        session, timeout_s = self.database.session(), self.settings.publish_timeout_s
-        return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
-
-    def _bell(self) -> Bell:
-        from emsworker.wakeup import Bell
-
-        return Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
-
-    @cached_property
-    def outbox(self) -> Outbox:
-        """What is sent with a transaction, or for later."""
-        from emsworker.outbox import Outbox
-
-        return Outbox(self, self.database, self._producer_id, self._bell().ring)
-
-    def _allocator(self) -> Allocator:
-        if self.settings.allocator == "redis":
-            from emsworker.offsets.redis import RedisAllocator
-
-            assert self.settings.redis_url is not None, "checked by Settings"
-            return RedisAllocator(self.settings.redis_url, self.stream_id)
-        from emsworker.offsets.mysql import MysqlAllocator
-
-        return MysqlAllocator()
-
-    def close(self) -> None:
-        """Close the connections; the app opens new ones at its next send."""
-        for name in ("_producer", "outbox"):
-            opened = self.__dict__.pop(name, None)
-            if opened is not None:
-                opened.close()
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
-
-
-def _nothing() -> None:
-    pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from emsworker.core.clock import ticks
@@ -11,19 +12,27 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
-from emsworker.core.model import Group, Topic
+from emsworker.core.model import Group, Order, Topic, TopicKind
 from emsworker.store import topics as store
 from emsworker.store.database import Database
 
 _FRESH_S = 1.0
+KindOf = Callable[[str], TopicKind]
 
 
 class Catalog:
-    """Thread-safe; a change made elsewhere is seen within a second."""
+    """Thread-safe; a change made elsewhere is seen within a second.
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    Args:
+        kind_of: as which kind a topic is created.
+    """
+
+    def __init__(
+        self, database: Database, settings: Settings, kind_of: KindOf = lambda name: TopicKind.CLUSTER
+    ) -> None:
         self._database = database
         self._settings = settings
+        self._kind_of = kind_of
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[Topic, float]] = {}
 
@@ -51,30 +60,44 @@ class Catalog:
             raise UnknownTopic(
                 f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`"
             )
-        return store.create_topic(session, name, max_message_bytes=self._settings.max_message_bytes)
+        s, kind = self._settings, self._kind_of(name)
+        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is heard in its order
+        return store.create_topic(
+            session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
+        )
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""
         self._topics.pop(name, None)
 
-    def group(self, topic: Topic, name: str, declared: Filter | None = None) -> Group:
+    def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """The group of that name on a topic.
 
         Args:
             declared: the filter that its handler asks for; a new group gets it.
+            order: likewise; a handler that asks for none takes the group's.
 
         Raises:
-            ConfigError: the group has another filter.
+            ConfigError: the group has another filter or order, or the topic is for broadcasts.
             UnknownGroup: there is none, and auto-create is off.
             InvalidName: no group can have that name.
         """
         check_name("group", name)
-        group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared))
+        topic.check_kind(TopicKind.CLUSTER)
+        group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared, order))
         if declared is not None and declared != group.filter:
             raise _other_filter(topic, group, declared)
+        if order not in (Order.NONE, group.order):
+            mend = (
+                f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
+                "good; ask for the same, or name another group"
+            )
+            raise ConfigError([Problem("order", repr(str(order)), mend)])
         return group
 
-    def _get_or_create_group(self, session: Any, topic: Topic, name: str, declared: Filter | None) -> Group:
+    def _get_or_create_group(
+        self, session: Any, topic: Topic, name: str, declared: Filter | None, order: Order
+    ) -> Group:
         group = store.get_group(session, topic, name)
         if group is not None:
             return group
@@ -85,7 +108,7 @@ class Catalog:
             )
         s = self._settings
         limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
-        return store.create_group(session, topic, name, filter=declared or EVERYTHING, **limits)
+        return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
 
 
 def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:

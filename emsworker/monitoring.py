@@ -29,6 +29,7 @@ class GroupLag:
 
     Attributes:
         oldest_age_s: how many seconds ago its oldest unfinished message was born, by the server's clock.
+        skipped: offsets that it passed over and never runs; ``ems_skip`` tells which and why.
         partitions: the same for each partition.
     """
 
@@ -39,6 +40,7 @@ class GroupLag:
     retries: int
     dead: int
     oldest_age_s: float | None
+    skipped: int
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -72,6 +74,7 @@ class TraceState(StrEnum):
     CLAIMED = "claimed"
     RUNNING = "running"
     RETRY = "retry"
+    PARKED = "parked"
     DEAD = "dead"
     DONE = "done"
     DROPPED = "dropped"
@@ -85,7 +88,8 @@ class GroupTrace:
     Attributes:
         state: ``unclaimed``: not taken yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client has
             it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its next
-            attempt, or runs in it; ``dead``: given up; ``done``; ``dropped``: given up, and its dead letter deleted;
+            attempt, or runs in it; ``parked``: waits for an earlier message of its key; ``dead``: given up; ``done``;
+            ``dropped``: given up, and its dead letter deleted;
             ``skipped``: the group began after it.
         client_id: who has it, or had it last.
     """
@@ -251,6 +255,7 @@ def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tupl
         sum(lag.retries for lag in own),
         sum(lag.dead for lag in own),
         max(ages, default=None),
+        sum(lag.skipped for lag in own),
         own,
     )
 
@@ -260,7 +265,9 @@ def _judge(group: Group, offset: int, history: History) -> GroupTrace:
     if history.attempts:
         client_id = history.attempts[-1].client_id or client_id
     if history.retry is not None:
-        return GroupTrace(group, TraceState.RETRY, history.retry.client_id or client_id, history)
+        parked = history.retry.due_at is None and history.retry.claimed_at is None
+        state = TraceState.PARKED if parked else TraceState.RETRY
+        return GroupTrace(group, state, history.retry.client_id or client_id, history)
     if history.dead is not None:
         return GroupTrace(group, TraceState.DEAD, client_id, history)
     return GroupTrace(group, _state(offset, history), client_id, history)

@@ -12,7 +12,8 @@ from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
-from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
+from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.priority import PRIORITIES
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -42,6 +43,7 @@ class HandlerOptions:
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
+        priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
     transactional: bool = False
@@ -55,6 +57,7 @@ class HandlerOptions:
     hard_time_limit_s: float | None = None
     result: bool = False
     result_ttl_s: float | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_numbers()]
@@ -73,6 +76,8 @@ class HandlerOptions:
     def _wrong_numbers(self) -> Iterator[Problem]:
         if not _is_count(self.batch, 0):
             yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
+        if self.priority is not None and (not _is_count(self.priority, 0) or self.priority not in PRIORITIES):
+            yield Problem("priority", repr(self.priority), "must be a number from 0 to 9, the highest")
         for name in ("concurrency", "max_attempts"):
             value = getattr(self, name)
             if value is not None and not _is_count(value, 1):
@@ -131,6 +136,7 @@ class Outgoing:
         dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
             in every group, or its window lasts.
         dedup_window: that window, as seconds or text (``"5m"``).
+        priority: 0 to 9; higher ones are run first, if the topic tells priorities apart.
     """
 
     topic: str
@@ -144,6 +150,7 @@ class Outgoing:
     compression: str | None = None
     dedup_key: str | bytes | None = None
     dedup_window: str | float = "5m"
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
@@ -178,6 +185,12 @@ class Handler:
 
 class Subscription(Handler):
     """A handler for every message of a topic, in a group of its own: ``function(message)``."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        super().__init__(function, name, options)
+        if options.priority is not None:
+            mend = "a subscription sends nothing; give the priority when you send"
+            raise ConfigError([Problem("priority", str(options.priority), mend)])
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """See :class:`Handler`."""
@@ -302,7 +315,8 @@ class Task(Handler):
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
             options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
-                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window`` as in :meth:`Ems.send`.
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
+                :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.
@@ -310,6 +324,7 @@ class Task(Handler):
         headers = {**options.pop("headers", {}), TASK_HEADER: self.name}
         if expires is not None:
             headers[EXPIRES_HEADER] = self.app.server_time(expires).isoformat()
+        options.setdefault("priority", self.options.priority)
         topic = options.pop("topic", None) or self.topic
         body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
@@ -331,12 +346,46 @@ class Route:
     tasks: dict[str, Task] = field(default_factory=dict)
     subscription: Subscription | None = None
     filter: Filter = EVERYTHING
+    order: Order = Order.NONE
+
+    def declare_order(self, wanted: str | None) -> None:
+        """What of the group runs one after another, as a handler asks for it.
+
+        Raises:
+            ConfigError: there is no such order, another handler of the group asked for another one, or a handler
+                takes several messages at once.
+        """
+        if wanted is None:
+            return
+        if wanted not in tuple(Order):
+            raise ConfigError(
+                [Problem("order", repr(wanted), f"must be one of {', '.join(map(repr, map(str, Order)))}")]
+            )
+        if self.order not in (Order.NONE, wanted):
+            mend = f"another handler of {self.topic}/{self.group} asks for {str(self.order)!r}; a group has one order"
+            raise ConfigError([Problem("order", repr(wanted), mend)])
+        self.order = Order(wanted)
+
+    def check_order(self, order: Order) -> None:
+        """Refuse handlers that cannot keep the group's order.
+
+        Raises:
+            ConfigError: one takes several messages in a call.
+        """
+        for handler in self.handlers:
+            if order is not Order.NONE and handler.options.batch:
+                mend = f"group {self.group!r} runs in order ({order}), one message at a time: leave out batch"
+                raise ConfigError([Problem(handler.name, f"batch={handler.options.batch}", mend)])
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """All of them."""
+        return [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
 
     @property
     def concurrency(self) -> int:
         """The most messages that an async handler of it may have running at once; 0 if there is none."""
-        handlers = [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
-        return max((handler.together for handler in handlers if handler.is_async), default=0)
+        return max((handler.together for handler in self.handlers if handler.is_async), default=0)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.leads import Chooser, Lead
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
 from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
+from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Lead:
-    """A hint where work may be: a waiting claim, due retries, or messages in a partition."""
-
-    group_id: int
-    kind: str
-    partition: int = 0
 
 
 class Scout(Runnable):
@@ -41,6 +33,8 @@ class Scout(Runnable):
         database: where to look.
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
+        in_order: those of them that run in order.
+        also: called at every look with the session, and whether somebody has rung: it looks for something else.
         on_death: see :class:`Runnable`.
     """
 
@@ -49,40 +43,37 @@ class Scout(Runnable):
         database: Database,
         settings: Settings,
         topic_of: Mapping[int, int],
+        in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
+        also: Callable[[Session, bool], None] | None = None,
     ) -> None:
         super().__init__("ems-scout", on_death)
+        self._also = also
         self._session = database.session()
         self._settings = settings
         self._topic_of = dict(topic_of)
+        self._in_order = frozenset(in_order)
         self._lock = threading.Lock()
         self._found = threading.Condition(self._lock)  # the consumers wait for it
         self._wake = threading.Condition(self._lock)  # the scout itself does
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
-        self._retries_turn = True
+        self._chooser = Chooser()
         self._pause_s = settings.poll_min_s
         self.looked_at = ticks()
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
     def next_lead(self) -> Lead | None:
-        """Where to try next, or ``None``. Given-back claims come first; retries take turns with new messages."""
+        """Where to try next, or ``None``."""
         with self._lock:
             if not self._leads:
                 return None
-            best = min(self._leads, key=self._rank)
-            self._leads.remove(best)
-            self._leads.append(best)  # the next thread tries the next partition
-            if best.kind != "waiting":
-                self._retries_turn = best.kind == "stream"
-            return best
-
-    def _rank(self, lead: Lead) -> int:
-        if lead.kind == "waiting":
-            return 0
-        return 1 if (lead.kind == "retries") == self._retries_turn else 2
+            chosen = self._chooser.choose(self._leads)
+            if chosen.exclusive:
+                self._leads.remove(chosen)
+            return chosen
 
     @property
     def alone(self) -> bool:
@@ -94,6 +85,12 @@ class Scout(Runnable):
         with self._lock:
             if lead in self._leads:
                 self._leads.remove(lead)
+
+    def again(self, lead: Lead) -> None:
+        """Nobody is at work any more where an exclusive lead led to; it may be worth another try."""
+        with self._lock:
+            if lead not in self._leads:
+                self._leads.append(lead)
 
     def more(self) -> None:
         """A claim came back full: there is more, so one more idle thread may come."""
@@ -123,23 +120,27 @@ class Scout(Runnable):
 
     def step(self) -> None:
         """Wait for the next look, and look."""
-        self._wait()
+        rung = self._wait()
         if self.stopping.is_set():
             return
         try:
             self._look()
+            if self._also is not None:
+                self._also(self._session, rung)
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
             with self._lock:
                 self._leads = []  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Until the next look; whether somebody has rung."""
         with self._lock:
             began = ticks()
             while not self._rung and not self.stopping.is_set() and ticks() < began + self._pause:
                 self._wake.wait(began + self._pause - ticks())
-            self._rung = False
+            rung, self._rung = self._rung, False
+            return rung
 
     @property
     def _pause(self) -> float:
@@ -147,7 +148,7 @@ class Scout(Runnable):
 
     def _look(self) -> None:
         found = find_work(self._session, list(self._topic_of))
-        leads = [lead for group_id, work in found.items() for lead in _leads(group_id, work)]
+        leads = [lead for group_id, work in found.items() for lead in self._leads_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
         with self._lock:
             self.looked_at = ticks()
@@ -158,6 +159,13 @@ class Scout(Runnable):
             else:
                 self._pause_s = min(self._pause_s * 1.5, self._settings.poll_max_s)
             self._rung |= any(closed)
+
+    def _leads_of(self, group_id: int, work: Work) -> list[Lead]:
+        leads = [Lead(group_id, "waiting", work.highest_waiting)] if work.waiting else []
+        if work.retries:
+            leads.append(Lead(group_id, "retries"))
+        exclusive = group_id in self._in_order
+        return leads + [Lead(group_id, "stream", partition, exclusive) for partition in work.partitions]
 
     def _close(self, group_id: int, partition: int) -> bool:
         if skipped := jump_to_floor(self._session, self._topic_of[group_id], group_id, partition):
@@ -183,10 +191,3 @@ class Scout(Runnable):
     def shut_down(self) -> None:
         """Close the session."""
         self._session.close()
-
-
-def _leads(group_id: int, work: Work) -> list[Lead]:
-    leads = [Lead(group_id, "waiting")] if work.waiting else []
-    if work.retries:
-        leads.append(Lead(group_id, "retries"))
-    return leads + [Lead(group_id, "stream", partition) for partition in work.partitions]

@@ -19,10 +19,6 @@ WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %
 -- name: count_dead
 SELECT COUNT(*) FROM ems_dead WHERE group_id = %(group_id)s
 
--- name: hold_group
--- A group that is being deleted gets no more retries.
-SELECT id FROM ems_group WHERE id = %(group_id)s LOCK IN SHARE MODE
-
 -- name: lock_dead
 SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 ORDER BY `offset` FOR UPDATE
@@ -38,17 +34,16 @@ INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag
 SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
 
--- name: hold_floor
--- Retention deletes nothing of this partition before our commit.
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
-
 -- name: note_restored
 -- So that retention spares them until they have been run.
 INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
 -- name: add_fresh_retries
 -- Its rows are appended: attempt 0, due now, so that each runs with a fresh ladder.
-INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
+
+-- name: get_key
+SELECT d.`key` FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` = %(offset)s
 
 -- name: delete_dead
 DELETE FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
