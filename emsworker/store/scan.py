@@ -178,3 +178,8 @@ def _fetch(session: Session, query: Query, piece: Piece) -> Fetched:
 def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
     """Those of the wanted columns that the tables hold; the others (topic, group ...) follow from the piece."""
     return tuple(name for name in wanted if f"{dataset}_{name}" in _SQL)
+
+
+def predicate(piece: Piece) -> str:
+    """The condition on ``ems_message`` of a piece, for a driver that is not ours; it holds numbers only."""
+    return _SQL.predicate % piece.args

@@ -192,3 +192,7 @@ error
 
 -- name: deadletters_deadAt
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
+
+-- name: predicate
+-- For a driver that is not ours: what one task reads. Only numbers are put in.
+topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s AND kind = 'message'

@@ -13,6 +13,7 @@ from tests.support.streams import Stream, app, new_app, stream
 __all__ = ["app", "new_app", "stream"]
 
 ROOT = Path(__file__).parents[2]
+JAR = Path("/usr/share/java/mariadb-java-client.jar")
 collect_ignore_glob = [] if os.environ.get("EMS_TEST_SPARK") else ["test_*.py"]
 
 
@@ -59,6 +60,8 @@ def spark_session(profiles: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
     }
+    if JAR.exists():
+        settings["spark.jars"] = str(JAR)
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""A driver that is to be killed: copies topic ``in`` to Parquet and to topic ``out``, in many small micro-batches.
+"""A driver that is to be killed: copies topic ``in`` to Parquet and to topic ``out``, in small micro-batches.
 
 Usage: copying.py MASTER FOLDER (forever | end)
 """
@@ -22,7 +22,8 @@ def main(master: str, folder: Path, until: str) -> None:
 
     def start(name: str, form: str, **options: str) -> StreamingQuery:
         reader = spark.readStream.format("ems").option("profile", "test").option("subscribe", "in")
-        frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "100").load()
+        most = "1000000" if until == "end" else "50"
+        frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", most).load()
         writer = frame.select("key", "value").writeStream.format(form).options(**options)
         return writer.option("checkpointLocation", str(folder / name)).trigger(**trigger).start()
 
