@@ -19,6 +19,7 @@ from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
 
 JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
+MAX_HEADERS_BYTES = 1 << 20  # they are read with every batch, and filters look into them
 RAW_TYPES = frozenset({"application/data", "text/plain"})
 SERIALIZERS = ("json", "msgpack", "yaml", "pickle")
 COMPRESSIONS = ("zlib", "bzip2", "lzma", "zstd")
@@ -67,12 +68,12 @@ def encode_body(body: Any, serializer: str = "json", compression: str | None = N
     import kombu.compression
 
     try:
-        raw, headers[COMPRESSION] = kombu.compression.compress(raw, compression)
-    except KeyError:
-        raise EncodeError(
-            f"compression {compression!r} is not installed; known here: {', '.join(COMPRESSIONS)}"
-        ) from None
-    return raw, headers
+        raw, content_type = kombu.compression.compress(raw, compression)
+    except (KeyError, TypeError):
+        content_type = None
+    if content_type not in _DECOMPRESSORS:  # kombu may know more than our readers, which bound what they unpack
+        raise EncodeError(f"compression {compression!r} is not installed; known here: {', '.join(COMPRESSIONS)}")
+    return raw, {**headers, COMPRESSION: content_type}
 
 
 def _serialize(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
@@ -136,14 +137,19 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
     """The stored form of headers; an empty block for none.
 
     Raises:
-        EncodeError: a name or value is no text.
+        EncodeError: a name or value is no text, or they are too long.
     """
     if not headers:
         return b""
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise EncodeError(f"header {name!r} = {value!r}: names and values must be str")
-    return json.dumps(dict(headers), separators=(",", ":")).encode()
+    block = json.dumps(dict(headers), separators=(",", ":")).encode()
+    if block.count(b"{") > 1 or b"[" in block:  # written so that whoever counts brackets sees how deep the block is
+        block = b"{" + block[1:].replace(b"{", rb"\u007b").replace(b"[", rb"\u005b")
+    if len(block) > MAX_HEADERS_BYTES:
+        raise EncodeError(f"the headers take {len(block)} bytes, at most {MAX_HEADERS_BYTES}; put it into the body")
+    return block
 
 
 class Decoder:
