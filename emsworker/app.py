@@ -13,7 +13,8 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
-from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.model import NewMessage, Receipt, Topic, priority_header
+from emsworker.core.priority import level_for
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
@@ -173,10 +174,12 @@ class Ems(Features, Opening):
                 ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
                 text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
                 :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
-                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts).
+                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts), ``priority`` (0 to 9; higher
+                ones are run first, if the topic tells priorities apart).
 
         Raises:
-            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
+            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName, InvalidPriority: nothing was
+                written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
         refuse_reserved(options.get("headers"))
@@ -260,11 +263,11 @@ class Ems(Features, Opening):
                 f"a body of {len(body)} bytes is over the limit of topic {topic.name!r}, "
                 f"{topic.max_message_bytes} bytes; nothing was sent"
             )
-        headers = encode_headers({**codec_headers, **outgoing.headers} if codec_headers else outgoing.headers)
+        level = level_for(topic.name, topic.priorities, outgoing.priority)
+        headers = encode_headers({**codec_headers, **outgoing.headers, **priority_header(outgoing.priority)})
         uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
-        return NewMessage(
-            uid, encode_key("key", outgoing.key), encode_key("tag", outgoing.tag), headers, body, outgoing.partition
-        )
+        key, tag = encode_key("key", outgoing.key), encode_key("tag", outgoing.tag)
+        return NewMessage(uid, key, tag, headers, body, outgoing.partition, level)
 
     def server_time(self, when: float | datetime) -> datetime:
         """A time, or a number of seconds from the server's now, as a time in UTC."""

@@ -51,7 +51,8 @@ class Catalog:
             raise UnknownTopic(
                 f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`"
             )
-        return store.create_topic(session, name, max_message_bytes=self._settings.max_message_bytes)
+        s = self._settings
+        return store.create_topic(session, name, max_message_bytes=s.max_message_bytes, priorities=s.priorities)
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""

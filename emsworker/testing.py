@@ -78,7 +78,7 @@ class _Kept:
 
 @dataclass(order=True)
 class _Waiting:
-    """A message that one group is to run."""
+    """A message that one group is to run, in the order in which they come due."""
 
     due_at: datetime
     number: int
@@ -118,6 +118,7 @@ class TestApp:
         self._offset_s = timedelta()
         self._numbers = itertools.count(1)
         self._waiting: list[_Waiting] = []
+        self._due: list[tuple[int, _Waiting]] = []  # of these the highest priority comes first
         self._running = False
         self._kept: dict[tuple[str, bytes], _Kept] = {}
         self._results = MemoryResults(lambda: self.now)
@@ -204,7 +205,9 @@ class TestApp:
             del self._kept[kept.topic, uid]  # its row is deleted, so its uid can be sent again
         kept.cancelled = True
         self._waiting = [one for one in self._waiting if one.kept is not kept]
+        self._due = [(level, one) for level, one in self._due if one.kept is not kept]
         heapq.heapify(self._waiting)
+        heapq.heapify(self._due)
         return True
 
     def results(self, messages: Sequence[Receipt | str]) -> ResultSet:
@@ -263,13 +266,13 @@ class TestApp:
         return runs
 
     def _next_claim(self) -> list[_Waiting]:
-        """What one client would take at once: due messages of one group, first runs or retries."""
+        """What one client would take at once: due messages of one group and priority, first runs or retries."""
+        while self._waiting and self._waiting[0].due_at <= self.now:
+            due = heapq.heappop(self._waiting)
+            heapq.heappush(self._due, (-due.kept.new.level, due))
         batch: list[_Waiting] = []
-        while self._waiting and self._waiting[0].due_at <= self.now and len(batch) < _CLAIM:
-            first = self._waiting[0]
-            if batch and (first.route is not batch[0].route or (first.attempt == 1) != (batch[0].attempt == 1)):
-                break
-            batch.append(heapq.heappop(self._waiting))
+        while self._due and len(batch) < _CLAIM and (not batch or _fits(self._due[0][1], batch[0])):
+            batch.append(heapq.heappop(self._due)[1])
         return sorted(batch, key=lambda waiting: waiting.offset)
 
     def _run(self, batch: list[_Waiting]) -> None:
@@ -298,6 +301,12 @@ class TestApp:
             heapq.heappush(self._waiting, waiting)
         elif failure.dead is not None:
             self.dead.append(DeadLetter(message, waiting.route.group, failure.attempt, failure.dead, failure.error))
+
+
+def _fits(one: _Waiting, first: _Waiting) -> bool:
+    """Whether two may be in one claim."""
+    both_first = (one.attempt == 1) == (first.attempt == 1)
+    return both_first and one.route is first.route and one.kept.new.level == first.kept.new.level
 
 
 class _Executor(Executor):

@@ -23,6 +23,8 @@ from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Order, Topic, TopicRule
+from emsworker.core.partitioner import MAX_PARTITIONS
+from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
@@ -30,7 +32,6 @@ from emsworker.store.database import Database
 
 Progress = Callable[[int], None]
 
-MAX_PARTITIONS = 1024
 _MAX_MESSAGE_BYTES = 1 << 30  # the largest max_allowed_packet
 _MAX_ATTEMPTS = 65535
 _MAX_LADDER_CHARACTERS = 1000
@@ -79,13 +80,16 @@ class Admin:
         retention_s: float | None = None,
         trim_done: bool = False,
         age_wins: bool = False,
+        priorities: int = 1,
     ) -> Topic:
         """Create a topic.
 
         Args:
+            partitions: of each level of priority.
             retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
             trim_done: delete messages as soon as every group has run them.
             age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
+            priorities: how many levels of priority it tells apart, up to 10; 1 for none.
 
         Raises:
             AlreadyExists: it is there already; nothing was changed.
@@ -93,6 +97,7 @@ class Admin:
         """
         check_name("topic", name)
         _check_topic(partitions, max_message_bytes, retention_s)
+        _check_priorities(priorities)
         _check_retention(retention_s, age_wins)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
@@ -106,6 +111,7 @@ class Admin:
                 retention_s=retention_s,
                 trim_done=trim_done,
                 age_wins=age_wins,
+                priorities=priorities,
             )
         )
 
@@ -114,7 +120,8 @@ class Admin:
 
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``.
+                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``priorities`` (must
+                keep the levels there are; 10 always does).
 
         Raises:
             UnknownTopic: there is none of that name.
@@ -126,6 +133,7 @@ class Admin:
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
         _check_retention(changed.retention_s, changed.age_wins)
+        _check_priorities(changed.priorities, topic.priorities)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -147,7 +155,7 @@ class Admin:
         """How many messages a topic keeps, tombstones included: from its floors and ends, not by counting."""
 
         def work(session: Any) -> int:
-            bounds = [trace_store.get_bounds(session, topic.id, number) for number in range(topic.partitions)]
+            bounds = [trace_store.get_bounds(session, topic.id, number) for number in topic.partition_numbers()]
             return sum(end - floor for floor, end in filter(None, bounds))
 
         return self._database.call(work)
@@ -323,6 +331,16 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
 def _check_retention(retention_s: float | None, age_wins: bool) -> None:
     if age_wins and retention_s is None:
         raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
+
+
+def _check_priorities(priorities: int, before: int = 1) -> None:
+    if not 1 <= priorities <= len(PRIORITIES):
+        mend = f"must lie between 1 and {len(PRIORITIES)}"
+        raise ConfigError([Problem("priorities", str(priorities), mend)])
+    levels = levels_of(before)
+    if not set(levels) <= set(levels_of(priorities)):
+        mend = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
+        raise ConfigError([Problem("priorities", str(priorities), mend)])
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

@@ -117,6 +117,9 @@ class Settings:
     max_message_bytes: int = _setting(
         4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
     )
+    priorities: int = _setting(
+        1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
+    )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))

@@ -42,6 +42,10 @@ class InvalidName(EmsError):
     """A topic, group, tag or key breaks the rules for names."""
 
 
+class InvalidPriority(EmsError):
+    """A priority is not from 0 to 9, or the topic does not tell priorities apart."""
+
+
 class UnknownTopic(EmsError):
     """The topic does not exist and auto-create is off."""
 

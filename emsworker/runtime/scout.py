@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.leads import Chooser, Lead
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
 from emsworker.store.cursors import jump_to_floor
@@ -23,19 +23,6 @@ from emsworker.store.messages import close_hole
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Lead:
-    """A hint where work may be: a waiting claim, due retries, or messages in a partition.
-
-    Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
-    """
-
-    group_id: int
-    kind: str
-    partition: int = 0
-    exclusive: bool = False
 
 
 class Scout(Runnable):
@@ -68,29 +55,21 @@ class Scout(Runnable):
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
-        self._retries_turn = True
+        self._chooser = Chooser()
         self._pause_s = settings.poll_min_s
         self.looked_at = ticks()
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
     def next_lead(self) -> Lead | None:
-        """Where to try next, or ``None``. Given-back claims come first; retries take turns with new messages."""
+        """Where to try next, or ``None``."""
         with self._lock:
             if not self._leads:
                 return None
-            best = min(self._leads, key=self._rank)
-            self._leads.remove(best)
-            if not best.exclusive:
-                self._leads.append(best)  # the next thread tries the next partition
-            if best.kind != "waiting":
-                self._retries_turn = best.kind == "stream"
-            return best
-
-    def _rank(self, lead: Lead) -> int:
-        if lead.kind == "waiting":
-            return 0
-        return 1 if (lead.kind == "retries") == self._retries_turn else 2
+            chosen = self._chooser.choose(self._leads)
+            if chosen.exclusive:
+                self._leads.remove(chosen)
+            return chosen
 
     @property
     def alone(self) -> bool:
@@ -174,7 +153,7 @@ class Scout(Runnable):
             self._rung |= any(closed)
 
     def _leads_of(self, group_id: int, work: Work) -> list[Lead]:
-        leads = [Lead(group_id, "waiting")] if work.waiting else []
+        leads = [Lead(group_id, "waiting", work.highest_waiting)] if work.waiting else []
         if work.retries:
             leads.append(Lead(group_id, "retries"))
         exclusive = group_id in self._in_order

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 from emsworker.core.model import NewMessage
-from emsworker.core.partitioner import partition_of
 from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
 from emsworker.store.session import Session, bytes_literal
@@ -70,7 +70,7 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
         f"({topic_id},{when.text(number)},{bytes_literal(message.uid)},"
         f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
         f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
-        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6))"
+        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
         for number, message in enumerate(messages)
     )
     table = qualified(database, "ems_pending")
@@ -132,10 +132,10 @@ def relay(session: Session, due: Due, limit: int) -> int:
 
 def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
     places: dict[int, list[str]] = {}
-    for uid, partition, key, tag, headers, body, producer_id in rows:
-        if partition is None:
-            partition = partition_of(key if key is not None else uid, due.partitions)
-        places.setdefault(partition, []).append(escape_message(NewMessage(uid, key, tag, headers, body), producer_id))
+    for uid, partition, key, tag, headers, body, producer_id, level in rows:
+        message = NewMessage(uid, key, tag, headers, body, partition, level)
+        number = message.place(due.partitions, crc32(uid))
+        places.setdefault(number, []).append(escape_message(message, producer_id))
     return [PartitionBatch(due.topic_id, place, rows, Placement()) for place, rows in sorted(places.items())]
 
 

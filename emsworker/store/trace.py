@@ -155,5 +155,5 @@ def _claim(row: tuple[Any, ...], offset: int) -> ClaimRow | None:
 
 def _retry(row: tuple[Any, ...]) -> RetryRow:
     attempt, due_at, last_error, client_id, claimed_at = row
-    due = None if due_at.year == PARKED_YEAR else utc(due_at)
+    due = None if due_at.startswith(str(PARKED_YEAR)) else utc(due_at)
     return RetryRow(attempt, due, last_error, client_id, utc(claimed_at) if claimed_at else None)

@@ -69,6 +69,7 @@ def test_everything_that_prints_knows_json() -> None:
         assert knows is (path not in silent), path
 
 
+@pytest.mark.alone
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     def measure() -> float:
         began = time.monotonic()

@@ -5,8 +5,12 @@ import random
 import signal
 import time
 
+import pytest
+
 from tests.process.stream import Stream
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.alone
 
 LONG = os.environ.get("EMS_TEST_LONG") == "1"
 COUNT, SPREAD_S, START_S, KILL_EVERY_S = (100_000, 300.0, 60.0, 5.0) if LONG else (3_000, 6.0, 3.0, 2.5)

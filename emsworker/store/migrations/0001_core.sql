@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   trim_done TINYINT NOT NULL DEFAULT 0,
   age_wins TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
+  priorities TINYINT UNSIGNED NOT NULL DEFAULT 1,
   PRIMARY KEY (id),
   UNIQUE KEY name (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -54,6 +55,7 @@ CREATE TABLE IF NOT EXISTS ems_pending (
   body LONGBLOB NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   created_at DATETIME(6) NOT NULL,
+  level TINYINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (topic_id, due_at, uid),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
@@ -110,6 +112,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   progress_at DATETIME(6) NOT NULL,
   deadline_at DATETIME(6) NOT NULL,
   not_before DATETIME(6) NULL,
+  aside TINYINT NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`, lo, claim_id),
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
