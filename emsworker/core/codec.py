@@ -115,15 +115,20 @@ def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, st
     return payload, {CONTENT_TYPE: content_type, CONTENT_ENCODING: encoding}
 
 
-@lru_cache(maxsize=1024)
 def decode_headers(raw: bytes) -> Mapping[str, str]:
     """Read a stored header block; equal blocks, as a task's messages have them, are parsed once.
 
     Raises:
-        DecodeError: it is not a JSON object of strings.
+        DecodeError: it is not a JSON object of strings, or longer than any that is sent.
     """
     if not raw:
-        return MappingProxyType({})
+        return _NO_HEADERS
+    if len(raw) > MAX_HEADERS_BYTES:
+        raise DecodeError(f"the headers take {len(raw)} bytes, at most {MAX_HEADERS_BYTES} are read")
+    return _read_headers_once(raw) if len(raw) <= _REMEMBERED_BYTES else _read_headers(raw)
+
+
+def _read_headers(raw: bytes) -> Mapping[str, str]:
     try:
         headers = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -131,6 +136,11 @@ def decode_headers(raw: bytes) -> Mapping[str, str]:
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         raise DecodeError("the headers are no JSON object of strings")
     return MappingProxyType(headers)
+
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_REMEMBERED_BYTES = 1024  # a thousand blocks of that size are remembered, and no more than that
+_read_headers_once = lru_cache(maxsize=1024)(_read_headers)
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
@@ -208,12 +218,34 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise DecodeError(f"the body is no valid text: {error}") from error
+    if encoding.lower() not in _ENCODINGS:  # to Python's codecs some names mean "unpack this"
+        raise ContentRefused(f"content encoding {encoding!r} is not known here")
     import kombu.serialization
 
     try:
-        return kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
+        body = kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
     except Exception as error:  # each serializer raises errors of its own
         raise DecodeError(f"the body is no valid {content_type}: {error}") from error
+    if content_type == "application/x-yaml":
+        _refuse_repetition(body, len(raw))
+    return body
+
+
+def _refuse_repetition(body: Any, size: int) -> None:
+    """Aliases of YAML make a few lines stand for gigabytes, or for a circle, to whoever walks through them.
+
+    What is written out has no more parts and no more text than it has bytes.
+    """
+    budget, todo = 2 * size + 8, [body]
+    while todo:
+        one = todo.pop()
+        budget -= 1 + len(one) if isinstance(one, str | bytes) else 1
+        if isinstance(one, dict):
+            todo += [*one, *one.values()]
+        elif isinstance(one, list | tuple | set):
+            todo += one
+        if budget < len(todo):
+            raise DecodeError("the body is no valid application/x-yaml: its aliases repeat too much")
 
 
 def _zstd_decompressor() -> Any:
@@ -221,6 +253,8 @@ def _zstd_decompressor() -> Any:
 
     return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - it is there only if it is installed
 
+
+_ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "ascii-8bit", "latin-1", "iso-8859-1", "binary", ""})
 
 # A body of some bytes may ask for a dictionary of gigabytes; the highest preset needs 65 MiB.
 _LZMA_MEMORY_BYTES = 128 << 20

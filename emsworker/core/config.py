@@ -120,6 +120,9 @@ class Settings:
     priorities: int = _setting(
         1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
     )
+    max_decoded_bytes: int = _setting(
+        64 << 20, "the most bytes that a compressed body may unpack to; what is more is a dead letter", _at_least(1)
+    )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))
