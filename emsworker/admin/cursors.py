@@ -70,9 +70,9 @@ def _target(session: Session, group: Group, position: Position, to: str) -> int:
         return position.floor
     if to == "latest":
         return position.end
-    if re.fullmatch(r"-\d+", to):
+    if re.fullmatch(r"-\d{1,20}", to):
         return max(position.end + int(to), position.floor)
-    if re.fullmatch(r"\d+", to):
+    if re.fullmatch(r"\d{1,20}", to):
         if not position.floor <= int(to) <= position.end:
             kept = f"partition {position.partition} has {position.floor} to {position.end}"
             raise ConfigError([Problem("to", to, f"no such offset is kept: {kept}")])
@@ -83,7 +83,7 @@ def _target(session: Session, group: Group, position: Position, to: str) -> int:
 def _time(text: str) -> datetime:
     try:
         when = datetime.fromisoformat(text)
-    except ValueError:
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         mend = "must be earliest, latest, an offset, -n for the last n, or a time like 2026-01-31T12:00"
         raise ConfigError([Problem("to", text, mend)]) from None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from emsworker.core.codec import COMPRESSIONS
 from emsworker.core.durations import LONGEST_S, parse_duration
@@ -69,6 +70,11 @@ def _check_url(value: str | None) -> None:
 def _check_redis_url(value: str | None) -> None:
     if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
+    try:
+        if value is not None:
+            _ = urlsplit(value).port
+    except ValueError:  # its own text may repeat the password
+        raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
 
 
 def _check_name(value: str) -> None:
