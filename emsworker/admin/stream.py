@@ -12,7 +12,7 @@ from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.messages import Messages
-from emsworker.admin.readers import Readers
+from emsworker.admin.readers import Readers, check_broadcast
 from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selecting import Selection
@@ -115,7 +115,7 @@ class Admin:
         _check_topic(partitions, max_message_bytes, retention_s)
         _check_priorities(priorities)
         _check_retention(retention_s, age_wins)
-        _check_broadcast(TopicKind(kind), trim_done, age_wins, priorities)
+        check_broadcast(TopicKind(kind), trim_done, age_wins, priorities)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
@@ -151,7 +151,7 @@ class Admin:
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
         _check_retention(changed.retention_s, changed.age_wins)
-        _check_broadcast(changed.kind, changed.trim_done, changed.age_wins, changed.priorities)
+        check_broadcast(changed.kind, changed.trim_done, changed.age_wins, changed.priorities)
         _check_priorities(changed.priorities, topic.priorities)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
@@ -364,18 +364,6 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
 def _check_retention(retention_s: float | None, age_wins: bool) -> None:
     if age_wins and retention_s is None:
         raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
-
-
-def _check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities: int) -> None:
-    if kind is not TopicKind.BROADCAST:
-        return
-    mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
-    given = {"trim_done": trim_done, "age_wins": age_wins}
-    problems = [Problem(name, "True", mend) for name, value in given.items() if value]
-    if priorities > 1:
-        problems.append(Problem("priorities", str(priorities), "a broadcast topic is heard in its order"))
-    if problems:
-        raise ConfigError(problems)
 
 
 def _check_priorities(priorities: int, before: int = 1) -> None:
