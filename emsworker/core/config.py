@@ -234,7 +234,9 @@ class Settings:
 
 
 # Variables of the project that are no settings of the app.
-_OTHER_VARIABLES = frozenset({"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+)
 
 
 def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:
