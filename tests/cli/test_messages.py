@@ -1,10 +1,51 @@
 """``ems messages``: what it prints and how it ends; the looking itself is tested with the store."""
 
+import io
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
 from emsworker import Ems as App
-from tests.support.commands import Ems
+from emsworker.cli.main import ems as command
+from tests.support.commands import Done
+from tests.support.servers import TestServers, chosen_flavors, fresh_database
 
 
-def test_a4_messages_are_listed_shown_and_found(ems: Ems, app: App) -> None:
+@pytest.fixture
+def database(servers: TestServers) -> Iterator[str]:
+    """On one flavor, which cannot matter to what is printed."""
+    with fresh_database(servers.database(chosen_flavors()[0])) as url:
+        yield url
+
+
+class Here:
+    """The command in this process: a process of its own takes half a second each time."""
+
+    def __call__(self, *arguments: str) -> Done:
+        """Run it to its end."""
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+            command.main(list(arguments), prog_name="ems")
+        code = end.value.code
+        assert isinstance(code, int)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    def ok(self, *arguments: str) -> Done:
+        """Run it; it must succeed."""
+        done = self(*arguments)
+        assert done.code == 0, done
+        return done
+
+
+@pytest.fixture
+def ems(url: str, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """On a migrated stream."""
+    monkeypatch.setenv("EMS_URL", url)
+    return Here()
+
+
+def test_a4_messages_are_listed_shown_and_found(ems: Here, app: App) -> None:
     sent = app.send_many("orders", [{"n": n} for n in range(30)], tag="new")
     ems.ok("groups", "create", "orders", "mail")
     where = ("messages", "list", "orders", "--where", "body.n >= 10 and tag = 'new'", "--limit", "15")
@@ -24,7 +65,7 @@ def test_a4_messages_are_listed_shown_and_found(ems: Ems, app: App) -> None:
     assert ems.ok("messages", "contains", "orders", sent[0].id).out
 
 
-def test_a3_messages_are_replayed(ems: Ems, app: App) -> None:
+def test_a3_messages_are_replayed(ems: Here, app: App) -> None:
     app.send_many("orders", [{"n": n} for n in range(30)])
     ems.ok("groups", "create", "orders", "mail")
     ems.ok("groups", "create", "orders", "other")
@@ -48,7 +89,7 @@ def test_a3_messages_are_replayed(ems: Ems, app: App) -> None:
     assert ems.ok("groups", "list", "orders", "--json").json[0]["claimed"] == 3
 
 
-def test_r15_a_backlog_is_skipped(ems: Ems, app: App) -> None:
+def test_r15_a_backlog_is_skipped(ems: Here, app: App) -> None:
     app.send_many("orders", [{"n": n} for n in range(30)])
     ems.ok("groups", "create", "orders", "mail")
     assert ems("groups", "skip", "orders", "mail", "--yes").code == 2

@@ -29,7 +29,7 @@ def test_a3_a_replay_beside_live_workers_runs_each_chosen_message_once_more(one_
 
 
 def test_a3_what_is_new_does_not_wait_for_a_long_replay(one_stream: Stream) -> None:
-    stream, count = one_stream, 400
+    stream, count = one_stream, 200
     Admin(stream.app).create_topic("acts")
     stream.worker(topics=["acts"], groups=["a"], threads=1)
     stream.send("acts", [{"n": n, "do": "sleep", "s": 0.005} for n in range(count)])

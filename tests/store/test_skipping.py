@@ -1,6 +1,7 @@
 """Leaving out a backlog (R15): once or by policy, above a lag limit, older than a time; counted and never silent."""
 
 import logging
+import re
 
 import pytest
 
@@ -13,6 +14,7 @@ from emsworker.runtime.duties import DUTIES
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.store import claims, cursors, skipping, topics
 from emsworker.stream_metrics import StreamMetrics
+from tests.docs.snippets import ROOT
 from tests.support.streams import Stream, offsets
 
 COUNT = 30
@@ -73,6 +75,8 @@ def test_r15_a_skip_is_counted_written_down_and_touches_no_other_group(
         for family in StreamMetrics(app).collect()
         for sample in family.samples
     }
+    page = (ROOT / "docs/reference/events.md").read_text()
+    assert {name for name, _ in samples} == set(re.findall(r"^\| `(ems_group_\w+)`", page, re.MULTILINE))
     assert samples["ems_group_skipped_total", "g"] == 35 and samples["ems_group_unclaimed", "other"] == 60
 
 
