@@ -13,7 +13,7 @@ from .selecting import read_after, selection_of, selection_options
 if TYPE_CHECKING:
     from emsworker.admin import Page, StoredMessage
 
-_COLUMNS = ["partition", "offset", "id", "key", "tag", "size", "born_at"]
+_COLUMNS = ["partition", "offset", "id", "key", "tag", "priority", "size", "born_at"]
 
 
 @click.group()
@@ -66,6 +66,8 @@ def _print_page(page: Page, as_json: bool) -> None:
 
 
 def _record(message: StoredMessage) -> dict[str, Any]:
+    from emsworker.core.model import priority_of
+
     record = {
         "topic": message.topic,
         "partition": message.partition,
@@ -73,6 +75,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
         "id": message.id,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
+        "priority": priority_of(message.headers),
         "producer": message.producer,
         "born_at": message.born_at,
         "size": message.size,

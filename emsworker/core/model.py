@@ -26,6 +26,11 @@ def priority_header(priority: int | None) -> dict[str, str]:
     return {} if priority is None else {PRIORITY_HEADER: str(priority)}
 
 
+def priority_of(headers: Mapping[str, str]) -> int:
+    """The priority that a message was sent with; without one it is 0."""
+    return int(headers.get(PRIORITY_HEADER, "0"))
+
+
 class TopicKind(StrEnum):
     """Who gets a message: one client of each group, or every client."""
 
@@ -277,7 +282,7 @@ class Message:
         Raises:
             DecodeError: the headers are damaged.
         """
-        return int(self.headers.get(PRIORITY_HEADER, "0"))
+        return priority_of(self.headers)
 
     @property
     def born_at(self) -> datetime:
