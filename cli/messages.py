@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import json_option, open_stream, progress, stream_options
-from .output import print_json, print_record, print_rows, text_of
+from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selecting import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ def _print_page(page: Page, as_json: bool) -> None:
 
 
 def _record(message: StoredMessage) -> dict[str, Any]:
-    from emsworker.core.model import priority_of
-
     record = {
         "topic": message.topic,
         "partition": message.partition,
@@ -75,7 +73,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
         "id": message.id,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
-        "priority": priority_of(message.headers),
+        "priority": shown_priority(message.headers),
         "producer": message.producer,
         "born_at": message.born_at,
         "size": message.size,
