@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import json_option, open_stream, stream_options
-from .output import print_json, print_record, print_rows, text_of
+from .output import print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
     from emsworker.monitoring import GroupTrace, Trace
@@ -94,7 +94,6 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
 
 def _record(found: Trace) -> dict[str, Any]:
     from emsworker.core.ids import uid_text
-    from emsworker.core.model import PRIORITY_HEADER
 
     place = {"topic": found.topic.name, "partition": found.partition, "offset": found.offset}
     message = found.message
@@ -105,7 +104,7 @@ def _record(found: Trace) -> dict[str, Any]:
         "kind": message.kind,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
-        "priority": int(found.headers.get(PRIORITY_HEADER, "0")),
+        "priority": shown_priority(found.headers),
         "headers": dict(found.headers),
         "size": message.size_bytes,
         "born_at": message.born_at,

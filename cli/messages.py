@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import json_option, open_stream, progress, stream_options
-from .output import print_json, print_record, print_rows, text_of
+from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selecting import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:
     from emsworker.admin import Page, StoredMessage
 
-_COLUMNS = ["partition", "offset", "id", "key", "tag", "size", "born_at"]
+_COLUMNS = ["partition", "offset", "id", "key", "tag", "priority", "size", "born_at"]
 
 
 @click.group()
@@ -73,6 +73,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
         "id": message.id,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
+        "priority": shown_priority(message.headers),
         "producer": message.producer,
         "born_at": message.born_at,
         "size": message.size,

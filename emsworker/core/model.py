@@ -26,6 +26,18 @@ def priority_header(priority: int | None) -> dict[str, str]:
     return {} if priority is None else {PRIORITY_HEADER: str(priority)}
 
 
+def priority_of(headers: Mapping[str, str]) -> int:
+    """The priority that a message was sent with; without one it is 0.
+
+    Raises:
+        DecodeError: the header that carries it is damaged.
+    """
+    text = headers.get(PRIORITY_HEADER, "0")
+    if text not in map(str, PRIORITIES):
+        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
+    return int(text)
+
+
 class TopicKind(StrEnum):
     """Who gets a message: one client of each group, or every client."""
 
@@ -277,10 +289,7 @@ class Message:
         Raises:
             DecodeError: the headers are damaged.
         """
-        text = self.headers.get(PRIORITY_HEADER, "0")
-        if text not in map(str, PRIORITIES):
-            raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
-        return int(text)
+        return priority_of(self.headers)
 
     @property
     def born_at(self) -> datetime:

@@ -221,6 +221,8 @@ def test_r23_priorities(ems: Ems) -> None:
     receipt = ems.ok("send", "plain", "1", "--priority", "7", "--json").json
     assert receipt["partition"] == 7000
     assert ems.ok("trace", receipt["id"], "--json").json[0]["priority"] == 7
+    (listed,) = ems.ok("messages", "list", "plain", "--json").json["messages"]
+    assert (listed["id"], listed["partition"], listed["priority"]) == (receipt["id"], 7000, 7)
     assert ems("send", "plain", "1", "--priority", "10").code == 2
     assert "10 keeps all" in ems("topics", "change", "plain", "--priorities", "2").err
 
