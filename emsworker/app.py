@@ -66,6 +66,7 @@ class Ems(Features, Opening):
         topic: str | None = None,
         group: str | None = None,
         bind: bool = False,
+        order: str | None = None,
         **options: Any,
     ) -> Callable[[Function], Task]: ...
     def task(
@@ -77,6 +78,7 @@ class Ems(Features, Opening):
         topic: str | None = None,
         group: str | None = None,
         bind: bool = False,
+        order: str | None = None,
         **options: Any,
     ) -> Task | Callable[[Function], Task]:
         """Declare a task: ``@app.task`` or ``@app.task(name=..., bind=True, ...)``.
@@ -85,6 +87,7 @@ class Ems(Features, Opening):
             name: by default ``module.function``.
             topic, group: where its calls go and which group runs them; by default the app's settings.
             bind: give the task its own request as first argument.
+            order: of the whole group: ``"key"`` or ``"partition"``, see :meth:`subscribe`.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -96,6 +99,7 @@ class Ems(Features, Opening):
                 "task", name or f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
             )
             route = self._route(topic or self.settings.topic, group or self.settings.group)
+            route.declare_order(order)
             task = Task(
                 self, function, task_name, self._options(options), topic=route.topic, group=route.group, bind=bind
             )
@@ -109,7 +113,7 @@ class Ems(Features, Opening):
         return declare if function is None else declare(function)
 
     def subscribe(
-        self, topic: str, group: str, *, filter: Filter = EVERYTHING, **options: Any
+        self, topic: str, group: str, *, filter: Filter = EVERYTHING, order: str | None = None, **options: Any
     ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
@@ -118,6 +122,8 @@ class Ems(Features, Opening):
         Args:
             topic, group: what to read, and as whom; every group sees every message.
             filter: which messages the group wants; the others are done without a run.
+            order: ``"key"``: messages of a partition with the same key run one after another, retries included;
+                ``"partition"``: all messages of a partition do. Without it only the taking follows the stream.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -140,6 +146,7 @@ class Ems(Features, Opening):
                 function, f"{function.__module__}.{function.__qualname__}", self._options(options)
             )
             route.filter = filter
+            route.declare_order(order)
             return route.subscription
 
         return declare

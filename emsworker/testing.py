@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -305,7 +306,8 @@ class _Executor(Executor):
     def __init__(self, app: Ems, route: Route, keeper: Keeper, outbox: MemoryOutbox, connection: Any) -> None:
         no_session: Any = None
         ladder = app.settings.retry_ladder()
-        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper, EventLoop())
+        loop, pool = EventLoop(), ThreadPoolExecutor()
+        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper, loop, pool, 1)
         self._outbox = outbox
         self._connection = connection
 

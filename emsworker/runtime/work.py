@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message
+from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
+from emsworker.runtime.watch import Lane, Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import HandlerOptions
 
-_NO_LIMITS = HandlerOptions()
 _HEAVY_BYTES = 1 << 20
 
 
-class Work:
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    message: Message
+    failures: Sequence[Failure]
+    results: Sequence[ResultRow]
+    parked: bool
+
+
+class Work(Watch):
     """Progress of one claim, shared by its consumer and the completer.
 
     Args:
@@ -33,21 +41,20 @@ class Work:
     """
 
     def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
+        super().__init__(thread_id, timeout_s)
         self.claim = claim
         self.topic_id = topic_id
-        self.thread_id = thread_id
-        self.group_timeout_s = timeout_s
-        self.lock = threading.Lock()
         self._flushing = threading.Lock()
         self.done_to = claim.done_to
         self.last = claim.hi  # the claim may be cut shorter while it runs
         self.lost = False  # it is somebody else's, or finished: nothing more is to be written
-        self.running: int | None = None
-        self.running_through = claim.done_to  # a batch handler runs several messages at once
-        self.running_since = 0.0
-        self.options = _NO_LIMITS
-        self.soft_limit_sent = False
-        self.interruptible = False  # a handler runs, and nothing of ours
+        self.running_through = claim.done_to
+        self.lanes: list[Lane] = []
+        self._ahead: dict[int, _Ended] = {}  # by offset: what has ended before something lower has
+        self._next = 0  # which of the messages is the lowest that has not
+        self._parked: list[tuple[int, bytes | None]] = []
+        self._blocked = set(claim.blocked)
+        self.held = False  # where a partition runs in order: a message is to run again before the next one
         self.began_at = ticks()
         self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._results: list[ResultRow] = []
@@ -64,12 +71,77 @@ class Work:
         with self.lock:
             if self.lost or messages[-1].offset > self.last:
                 return False
-            self.running = messages[0].offset
-            self.running_through = messages[-1].offset
-            self.running_since = now
-            self.options = options
-            self.soft_limit_sent = self.interruptible = False
+            self.begin(messages, options, now)
             return True
+
+    def start_lanes(self, lanes: list[Lane], limits: HandlerOptions, now: float) -> bool:
+        """Begin to run all messages, each lane for itself; false if the claim was lost before."""
+        if not self.start(self.claim.messages, limits, now):
+            return False
+        self.lanes = lanes
+        return True
+
+    def waits(self, message: Message) -> bool:
+        """Whether an earlier message of its key is to run again before it."""
+        return message.key is not None and message.key in self._blocked
+
+    def park(self, message: Message) -> None:
+        """It was not run, because an earlier one of its key is to run again."""
+        with self.lock:
+            self._settle(_Ended(message, (), (), parked=True))
+
+    def end(
+        self,
+        message: Message,
+        failures: Sequence[Failure] = (),
+        results: Sequence[ResultRow] = (),
+        *,
+        parked: bool = False,
+    ) -> None:
+        """A message of a lane has ended, perhaps before lower ones; what became of it is noted when all these have."""
+        with self.lock:
+            if self.lost:
+                return
+            self._note_order([message], failures)
+            self._ahead[message.offset] = _Ended(message, failures, results, parked)
+            messages = self.claim.messages
+            while not self.all_ended and messages[self._next].offset in self._ahead:
+                self._settle(self._ahead.pop(messages[self._next].offset))
+                self._next += 1
+            self.running = None if self.all_ended else messages[self._next].offset
+
+    @property
+    def all_ended(self) -> bool:
+        """Of a claim in lanes: whether nothing of it is left."""
+        return self._next == len(self.claim.messages)
+
+    def _settle(self, ended: _Ended) -> None:
+        offset = ended.message.offset
+        if ended.parked:
+            self._parked.append((offset, ended.message.key))
+        elif self.claim.source is ClaimSource.RETRY and not ended.failures:
+            self._done_retries.append((offset, ended.message.attempt))
+        self._failures += ended.failures
+        self._results += ended.results
+        self._result_bytes += _bytes_of(ended.results)
+        self.done_to = offset
+
+    def _leave_no_gaps(self) -> None:
+        """The claim ends before all of it has: what has not, below what has, is parked and runs soon."""
+        top = max(self._ahead, default=0)
+        for message in self.claim.messages[self._next :]:
+            if message.offset <= top:
+                ended = self._ahead.get(message.offset)
+                self._settle(ended if ended is not None else _Ended(message, (), (), parked=True))
+        self._ahead.clear()
+
+    def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
+        again = {failure.offset for failure in failures if failure.retry_in_s is not None}
+        if not again or self.claim.order is Order.NONE:
+            return
+        if self.claim.order is Order.PARTITION:
+            self.held = True
+        self._blocked |= {m.key for m in messages if m.offset in again and m.key is not None}
 
     def done(
         self,
@@ -92,6 +164,7 @@ class Work:
             self._failures += failures
             self._results += results
             self._result_bytes += _bytes_of(results)
+            self._note_order(messages, failures)
             self._ended(messages)
             self.running = following.offset if following is not None else None
 
@@ -135,23 +208,15 @@ class Work:
             self.claim,
             self.topic_id,
             self.done_to if done_to is None else done_to,
-            self._timeout_s,
+            self.timeout_s,
             running=self.running if self.claim.care is Care.ALONE else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
             results=tuple(self._results),
+            parked=tuple(self._parked),
             was=self._written_to,
         )
-
-    @property
-    def _timeout_s(self) -> float:
-        return self.options.timeout_s or self.group_timeout_s
-
-    @property
-    def time_limit_s(self) -> float:
-        """How long the running message may run before it is taken from its thread."""
-        return min(self._timeout_s, self.options.hard_time_limit_s or self._timeout_s)
 
     @property
     def dirty(self) -> bool:
@@ -159,7 +224,7 @@ class Work:
         return not self.lost and (
             self.done_to != self._written_to
             or bool(self._failures)
-            or (self.running is not None and self._timeout_s != self._told_timeout_s)
+            or (self.running is not None and self.timeout_s != self._told_timeout_s)
         )
 
     @property
@@ -196,6 +261,7 @@ class Work:
             self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
+            del self._parked[: len(flush.parked)]
             self._written_to = flush.done_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
@@ -225,6 +291,7 @@ class Work:
             send(flush)
             self.written(flush)
             with self.lock:
+                self._note_order(messages, failures)
                 self._ended(messages)
 
     def _transactional_flush(
@@ -257,6 +324,7 @@ class Work:
             with self.lock:
                 if self.lost:
                     return
+                self._leave_no_gaps()
                 flush = self._flush(finished=True)
             self._cut(session, flush)
 
