@@ -9,10 +9,11 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
+from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.priority import PRIORITIES
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -42,6 +43,7 @@ class HandlerOptions:
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
+        priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
     transactional: bool = False
@@ -55,6 +57,7 @@ class HandlerOptions:
     hard_time_limit_s: float | None = None
     result: bool = False
     result_ttl_s: float | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_numbers()]
@@ -73,6 +76,8 @@ class HandlerOptions:
     def _wrong_numbers(self) -> Iterator[Problem]:
         if not _is_count(self.batch, 0):
             yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
+        if self.priority is not None and (not _is_count(self.priority, 0) or self.priority not in PRIORITIES):
+            yield Problem("priority", repr(self.priority), "must be a number from 0 to 9, the highest")
         for name in ("concurrency", "max_attempts"):
             value = getattr(self, name)
             if value is not None and not _is_count(value, 1):
@@ -131,6 +136,7 @@ class Outgoing:
         dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
             in every group, or its window lasts.
         dedup_window: that window, as seconds or text (``"5m"``).
+        priority: 0 to 9; higher ones are run first, if the topic tells priorities apart.
     """
 
     topic: str
@@ -144,8 +150,11 @@ class Outgoing:
     compression: str | None = None
     dedup_key: str | bytes | None = None
     dedup_window: str | float = "5m"
+    priority: int | None = None
 
     def __post_init__(self) -> None:
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
 
 
@@ -178,6 +187,12 @@ class Handler:
 
 class Subscription(Handler):
     """A handler for every message of a topic, in a group of its own: ``function(message)``."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        super().__init__(function, name, options)
+        if options.priority is not None:
+            mend = "a subscription sends nothing; give the priority when you send"
+            raise ConfigError([Problem("priority", str(options.priority), mend)])
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """See :class:`Handler`."""
@@ -302,7 +317,8 @@ class Task(Handler):
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
             options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
-                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window`` as in :meth:`Ems.send`.
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
+                :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.
@@ -310,6 +326,7 @@ class Task(Handler):
         headers = {**options.pop("headers", {}), TASK_HEADER: self.name}
         if expires is not None:
             headers[EXPIRES_HEADER] = self.app.server_time(expires).isoformat()
+        options.setdefault("priority", self.options.priority)
         topic = options.pop("topic", None) or self.topic
         body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)

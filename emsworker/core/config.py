@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from emsworker.core.codec import COMPRESSIONS
 from emsworker.core.durations import LONGEST_S, parse_duration
@@ -69,6 +70,11 @@ def _check_url(value: str | None) -> None:
 def _check_redis_url(value: str | None) -> None:
     if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
+    try:
+        if value is not None:
+            _ = urlsplit(value).port
+    except ValueError:  # its own text may repeat the password
+        raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
 
 
 def _check_name(value: str) -> None:
@@ -117,6 +123,12 @@ class Settings:
     max_message_bytes: int = _setting(
         4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
     )
+    priorities: int = _setting(
+        1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
+    )
+    max_decoded_bytes: int = _setting(
+        64 << 20, "the most bytes that a compressed body may unpack to; what is more is a dead letter", _at_least(1)
+    )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))
@@ -143,6 +155,9 @@ class Settings:
     lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
     beat_s: float = _setting(1.0, "how often the beat's duties run", _at_least(0.05))
     beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
+    alarm_commands: tuple[str, ...] = _setting(
+        (), "the programs that alarms may run on this machine, as their commands name them; none unless named"
+    )
     publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
     connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
     result_backend: str = _setting(
@@ -228,7 +243,9 @@ class Settings:
 
 
 # Variables of the project that are no settings of the app.
-_OTHER_VARIABLES = frozenset({"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+)
 
 
 def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:
