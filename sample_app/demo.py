@@ -147,11 +147,12 @@ def _demonstrate(
     drain = Drain(connection, environment, folder, report.say, options.processes, options.threads)
     try:
         read = len(expected.flights) + len(expected.malformed)
-        deliveries = 3 * read + len(expected.events) + len(expected.notifications)
-        with report.progress("drained", deliveries) as progress:
-            drain.run(deliveries, progress)
+        sent_on, followed = len(expected.events) + len(expected.notifications), expected.rotating_flights
+        passed, deliveries = 4 * read + sent_on, 3 * read + sent_on + followed
+        with report.progress("drained", passed) as progress:
+            drain.run(passed, progress)
         click.echo(
-            f"drained {deliveries:,} deliveries to 5 groups in {drain.seconds:.1f} s, the kill included: "
+            f"drained {deliveries:,} deliveries to 6 groups in {drain.seconds:.1f} s, the kill included: "
             f"{deliveries / drain.seconds:,.0f} deliveries/s, {len(expected.flights) / drain.seconds:,.0f} flights/s"
         )
         _change_title(app, connection, options)

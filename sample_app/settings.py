@@ -11,14 +11,10 @@ REPORTS = "reports"
 CONFIG = "config"  # a broadcast: every worker process hears it
 # Keys spread over these, so that several workers find work at the same time.
 PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2, REPORTS: 1}
-GROUPS = (
-    (FLIGHTS, "stats"),
-    (FLIGHTS, "aircraft"),
-    (FLIGHTS, "delays"),
-    (AIRCRAFT_EVENTS, "logbook"),
-    (NOTIFICATIONS, "notifier"),
-    (REPORTS, "night-shift"),
-)
+# These groups read every flight.
+READERS = ("stats", "aircraft", "delays")
+# These airlines want to know the way of each of their aircraft, flight by flight in the order of the file.
+ROTATING = ("FL", "VX")
 
 BATCH = 500
 LATE_MIN = 180  # departures more than three hours late are worth a notice

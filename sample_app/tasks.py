@@ -1,4 +1,4 @@
-"""What happens to a flight: three groups read its topic, each at its own pace, and two more live on what they send."""
+"""What happens to a flight: four groups read its topic, each at its own pace, and two more live on what they send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from emsworker import BatchFailed, Message, Reject
+from emsworker import BatchFailed, Filter, Message, Reject
 from emsworker.task import BoundTask, Outgoing
 from sample_app import config, gateway, tables
 from sample_app.app import app
@@ -23,6 +23,7 @@ from sample_app.settings import (
     NOTICE_DELAY_S,
     NOTIFICATIONS,
     REPORTS,
+    ROTATING,
     seed,
 )
 
@@ -102,6 +103,14 @@ def _aircraft_event(message: Message) -> Outgoing:
         "air_min": flight["air_time"] or 0,
     }
     return Outgoing(AIRCRAFT_EVENTS, event, key=message.key, uid=derived_id("event", message.id))
+
+
+@app.subscribe(FLIGHTS, "rotation", filter=Filter(tags=ROTATING), order="key", transactional=True)
+def follow_aircraft(transaction: Any, message: Message) -> None:
+    """Note each aircraft's flights one after another; one that fails is waited for by those of its aircraft only."""
+    gateway.hiccup(_SEED, message.id, message.attempt)
+    if message.key is not None:
+        tables.add_leg(transaction, message.key.decode(), message.body["leg"])
 
 
 @app.subscribe(AIRCRAFT_EVENTS, "logbook", transactional=True, batch=BATCH)

@@ -10,7 +10,7 @@ from datetime import datetime
 from sample_app import stream, tables
 from sample_app.expected import Expected, Table
 from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS
-from sample_app.tables import LOGBOOK, TALLY, Connection
+from sample_app.tables import LOGBOOK, ROTATION, TALLY, Connection
 
 
 @dataclass
@@ -67,6 +67,7 @@ def verify(connection: Connection, expected: Expected) -> Outcome:
     outcome.table("carrier", tables.read_carriers(connection), TALLY, expected.carriers)
     outcome.table("route", tables.read_routes(connection), TALLY, expected.routes)
     outcome.table("aircraft", tables.read_aircraft(connection), LOGBOOK, expected.aircraft)
+    outcome.table("rotation of", tables.read_rotations(connection), ROTATION, expected.rotations)
     outcome.table("notice", tables.read_notices(connection), ("delay_min",), expected.notices)
     for topic, uids in (
         (FLIGHTS, [*expected.flights, *expected.malformed]),

@@ -292,7 +292,7 @@ class BroadcastReader(Runnable):
         _tell(listener, flush)
         place.next = flush.done_to + 1
         self._keep(listener, partition)
-        listener.sizer.record(work.completed, ticks() - began)
+        listener.sizer.record(work.passed(finished), ticks() - began)
 
     def _pass_over(self, listener: Listener, partition: int, why: str) -> None:
         place = listener.places[partition]

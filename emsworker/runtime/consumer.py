@@ -191,7 +191,7 @@ class Consumer(Runnable):
         began = ticks()
         try:
             finished = self._executors[claim.group_id].run(work)
-            self._sizers[claim.group_id].record(work.completed, ticks() - began)
+            self._sizers[claim.group_id].record(work.passed(finished), ticks() - began)
             if finished:
                 self._before = work.finish()
                 self._in_doubt |= self._before is None

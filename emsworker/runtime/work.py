@@ -138,10 +138,15 @@ class Work(Watch):
         with self.lock:
             self.running = None
 
-    @property
-    def completed(self) -> int:
-        """How many of its messages have ended, well or not."""
-        return sum(message.offset <= self.done_to for message in self.claim.messages)
+    def passed(self, finished: bool) -> int:
+        """How many offsets it has come past, those of which there was nothing to run included.
+
+        Args:
+            finished: all of it has been run.
+        """
+        if self.claim.source is ClaimSource.RETRY:
+            return sum(message.offset <= self.done_to for message in self.claim.messages)
+        return (self.last if finished else self.done_to) - self.claim.done_to
 
     def finish(self) -> Flush | None:
         """All is done: what the next claim is to write along; ``None`` if the claim was lost."""

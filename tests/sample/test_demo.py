@@ -42,6 +42,7 @@ def test_every_number_is_right_after_a_worker_was_killed(flavor: str) -> None:
     assert "0 were written twice" in done.stdout
     assert "5,000 flights" in done.stdout
     assert "every one of 12 malformed rows a dead letter with its reason, in each of 3 groups" in done.stdout
+    assert re.search(r"every one of \d+ flights of FL and VX noted in the order of its aircraft", done.stdout)
     assert "none of them early" in done.stdout and "nightly summary" in done.stdout
     assert ", 0 differences" in done.stdout
     assert "changed the title of the summary in all 2 worker processes" in done.stdout
@@ -153,6 +154,11 @@ def test_a_run_is_right(finished: Finished) -> None:
             "UPDATE sample_notice SET delay_min = delay_min + 1",
             "UPDATE sample_notice SET delay_min = delay_min - 1",
             r"notice \S+: delay_min is .*",
+        ),
+        (
+            "UPDATE sample_rotation SET chain = chain + 1 ORDER BY tailnum LIMIT 1",
+            "UPDATE sample_rotation SET chain = chain - 1 ORDER BY tailnum LIMIT 1",
+            r"rotation of \S+: chain is .*",
         ),
         (
             "UPDATE sample_notice SET due_at = told_at + INTERVAL 1 SECOND",
