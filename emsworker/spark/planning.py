@@ -84,7 +84,7 @@ def find_sources(session: Session, options: ReadOptions) -> list[Source]:
 def _assigned(name: str, bounds: list[Bounds], wanted: tuple[int, ...]) -> list[Bounds]:
     there = {one.partition for one in bounds}
     if missing := sorted(set(wanted) - there):
-        raise UnknownTopic(f"topic {name!r} has no partition {missing[0]}; it has 0 to {len(there) - 1}")
+        raise UnknownTopic(f"topic {name!r} has no partition {missing[0]}; it has {min(there)} to {max(there)}")
     return [one for one in bounds if one.partition in wanted]
 
 

@@ -14,7 +14,6 @@ from emsworker.core.codec import encode_headers
 from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
 from emsworker.core.model import NewMessage, Topic
-from emsworker.core.partitioner import partition_of
 from emsworker.store.staging import StagedRow
 
 _TEXT = ("string", "binary")
@@ -96,7 +95,9 @@ class Rows:
         key, tag = (_label(topic, what, row.get(what)) for what in ("key", "tag"))
         headers = row["rawHeaders"] or b"" if "rawHeaders" in row else _headers(topic, row.get("headers"))
         message = NewMessage(new_uid(), key, tag, headers, body)
-        return StagedRow(topic.id, _partition(topic, row.get("partition"), key, turn), message)
+        wanted = row.get("partition")
+        number = message.place(topic.partitions, turn) if wanted is None else _checked(topic, wanted)
+        return StagedRow(topic.id, number, message)
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -132,9 +133,8 @@ def _headers(topic: Topic, given: list[dict[str, Any]] | None) -> bytes:
     return encode_headers(headers)
 
 
-def _partition(topic: Topic, wanted: int | None, key: bytes | None, turn: int) -> int:
-    if wanted is None:
-        return turn % topic.partitions if key is None else partition_of(key, topic.partitions)
-    if wanted not in range(topic.partitions):
-        raise BadRow(f"topic {topic.name!r} has no partition {wanted}; it has 0 to {topic.partitions - 1}")
-    return wanted
+def _checked(topic: Topic, number: int) -> int:
+    numbers = topic.partition_numbers()
+    if number not in numbers:
+        raise BadRow(f"topic {topic.name!r} has no partition {number}; it has {numbers[0]} to {numbers[-1]}")
+    return number
