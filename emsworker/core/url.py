@@ -10,11 +10,24 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 # Up to the last @ of the line, because a password may contain one itself: hiding too much is no harm.
 _SECRET = re.compile(r"(://[^:/@\s]*:).*@")
 _SECRET_OPTION = re.compile(r"([?&](?:password|passwd|pwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
+# What stands where a port does and is none: a password whose @host was forgotten.
+_ONLY_USER = re.compile(r"[\w+]+://[^:@/\s]*@[^@]*$")
+_NO_PORT = re.compile(r"(://[^:/\s]*:)(?!\d+(?:[/?,]|$))[^/?\s]*")
 
 
 def redact(text: str) -> str:
     """Hide the password in every URL of a text."""
     return _SECRET_OPTION.sub(r"\1***", _SECRET.sub(r"\1***@", text))
+
+
+def redact_url(text: str) -> str:
+    """Hide the password in what somebody meant to be a URL, also where it is malformed."""
+    hidden = redact(text)
+    if hidden != text:
+        return hidden
+    if "@" in text and not _ONLY_USER.match(text):
+        return f"***{text[text.rindex('@') :]}"
+    return _NO_PORT.sub(r"\1***", text)
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class DatabaseUrl:
             parts = urlsplit(text)
         except ValueError:  # its own text may repeat the password
             raise ValueError("its host is malformed; write mysql://user:password@host:3306/database") from None
+        if "://" not in text:
+            raise ValueError("it has no ://; write mysql://user:password@host:3306/database")
         if parts.scheme not in ("mysql", "mariadb", "mysql+pymysql"):
             raise ValueError(f"its scheme is {parts.scheme!r}; write mysql://user:password@host:3306/database")
         port = _port(parts)
