@@ -36,7 +36,12 @@ class DatabaseUrl:
 
     Of several servers, ``host1:3306,host2:3306``, the one that can be written to is used.
 
-    Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``connect_timeout_s``, ``read_timeout_s``.
+    Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``ssl_mode``, ``connect_timeout_s``,
+    ``read_timeout_s``.
+
+    ``ssl_mode`` is one of those of MySQL's own client: ``disabled``; ``preferred``, the default, takes TLS where it is
+    offered; ``required`` refuses to go without; ``verify_ca`` asks for a certificate of ``ssl_ca`` (or of a CA that
+    the system trusts); ``verify_identity``, the default with ``ssl_ca``, also for one of this very host.
     """
 
     host: str
@@ -47,7 +52,8 @@ class DatabaseUrl:
     options: Mapping[str, str]
     others: tuple[tuple[str, int], ...] = ()
 
-    OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "connect_timeout_s", "read_timeout_s")
+    OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "connect_timeout_s", "read_timeout_s")
+    SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 
     @classmethod
     def parse(cls, text: str) -> DatabaseUrl:
@@ -77,6 +83,7 @@ class DatabaseUrl:
         for name in ("connect_timeout_s", "read_timeout_s"):
             if name in options:
                 _positive(name, options[name])
+        _check_tls(options)
         user, password = unquote(parts.username or "root"), unquote(parts.password or "")
         if others and "unix_socket" in options:
             raise ValueError("it names several servers and a unix_socket; a socket leads to one server only")
@@ -112,6 +119,17 @@ def _port(parts: SplitResult) -> int:
         return parts.port or 3306
     except ValueError:
         raise ValueError("its port is no number from 0 to 65535") from None
+
+
+def _check_tls(options: Mapping[str, str]) -> None:
+    mode = options.get("ssl_mode")
+    if mode is not None and mode not in DatabaseUrl.SSL_MODES:
+        raise ValueError(f"its option ssl_mode={mode!r} is not known; known are {', '.join(DatabaseUrl.SSL_MODES)}")
+    files = [name for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in options]
+    if files and mode in ("disabled", "preferred"):
+        raise ValueError(f"its option {files[0]} needs ssl_mode=required or more, not {mode}")
+    if "ssl_key" in options and "ssl_cert" not in options:
+        raise ValueError("its option ssl_key needs ssl_cert")
 
 
 def _positive(name: str, value: str) -> None:
