@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
@@ -93,7 +94,9 @@ class LazyGroup(click.Group):
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # `ems ... | head` is no failure; click ends quietly
             if ctx.meta.get(TRACEBACK):
-                traceback.print_exc()
+                from emsworker.core.url import redact
+
+                click.echo(redact(traceback.format_exc()), err=True, nl=False)
             raise _failure(error) from None
 
 
@@ -128,4 +131,8 @@ def ems() -> None:
 
 def main() -> None:
     """The console script."""
+    if any("://" in argument for argument in sys.argv):
+        from .hiding import hide_passwords
+
+        hide_passwords()
     ems(prog_name="ems")

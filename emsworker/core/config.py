@@ -17,7 +17,7 @@ from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.url import DatabaseUrl, redact
+from emsworker.core.url import DatabaseUrl, redact, redact_url
 
 Check = Callable[[Any], None]
 
@@ -33,7 +33,9 @@ def _setting(default: Any, meaning: str, check: Check | None = None, *, secret: 
 
 def _shown(name: str, value: Any) -> str:
     """A value as an error may show it."""
-    return "***" if _SECRET_NAME.search(name) else redact(repr(value))
+    if _SECRET_NAME.search(name):
+        return "***"
+    return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 
 def _at_least(least: float) -> Check:
@@ -181,7 +183,7 @@ class Settings:
                 if item.metadata["check"] is not None and value is not None:
                     item.metadata["check"](value)
             except (ValueError, TypeError) as error:
-                problems.append(Problem(item.name, redact(repr(value)), str(error)))
+                problems.append(Problem(item.name, _shown(item.name, value), str(error)))
         return problems
 
     def _problems_together(self) -> list[Problem]:
@@ -272,7 +274,7 @@ def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: l
         try:
             values[name] = _read(text, hints[name])
         except ValueError as error:
-            problems.append(Problem(variable, redact(repr(text)), str(error)))
+            problems.append(Problem(variable, _shown(variable, text), str(error)))
     return values
 
 

@@ -25,6 +25,7 @@ from typing import IO
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.url import redact
 from emsworker.runtime.beat import Beat
 from emsworker.runtime.child import READY, RECYCLE, USAGE, ChildSpec
 from emsworker.store import clients
@@ -42,7 +43,7 @@ _LAST_S = 5.0
 
 
 def _print_error(text: str) -> None:
-    print(f"Error: {text}", file=sys.stderr, flush=True)
+    print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass

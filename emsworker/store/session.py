@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded
+from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded, TlsError
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
+from emsworker.store.tls import check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
 Args = Mapping[str, Any]
@@ -289,7 +291,7 @@ class Session:
                     return connection
                 connection.close()
                 reasons.append(f"{host}:{port} is read-only")
-            except (pymysql.err.MySQLError, OSError) as error:
+            except (pymysql.err.MySQLError, OSError, TlsError) as error:
                 reasons.append(f"{host}:{port}: {error}")
         raise pymysql.err.OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
 
@@ -301,7 +303,9 @@ class Session:
     def _connect(self, number: int) -> pymysql.connections.Connection[Any]:
         options = self._url.options
         host, port = self._url.servers[number]
-        connection = pymysql.connect(
+        context = tls_context(options)
+        connection = self._open_socket(
+            context,
             host=host,
             port=port,
             user=self._url.user,
@@ -314,16 +318,27 @@ class Session:
             connect_timeout=self._connect_timeout(),
             read_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
             write_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
-            ssl_ca=options.get("ssl_ca"),
-            ssl_cert=options.get("ssl_cert"),
-            ssl_key=options.get("ssl_key"),
-            ssl_verify_identity=bool(options.get("ssl_ca")),
+            ssl=context,
+            ssl_disabled=mode_of(options) == "disabled",
             conv=_LAZY_DATES,
         )
         cursor = connection.cursor()
         cursor.execute(_SQL.set_isolation + ";" + _SQL.set_session)
         while cursor.nextset():
             pass
+        return connection
+
+    def _open_socket(
+        self, context: ssl.SSLContext | None, host: str, **arguments: Any
+    ) -> pymysql.connections.Connection[Any]:
+        try:
+            connection = pymysql.connect(host=host, **arguments)
+            if context is not None:
+                check_encrypted(connection)
+        except (pymysql.err.MySQLError, OSError) as error:
+            if (meaning := tls_error(error, host)) is not None:
+                raise meaning from None
+            raise
         return connection
 
     def close(self) -> None:
