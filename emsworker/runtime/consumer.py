@@ -20,6 +20,7 @@ from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.recycling import Allowance, Recycler
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
 from emsworker.runtime.turns import Turns
@@ -37,6 +38,7 @@ _IDLE_S = 5.0
 _LEASE_WAIT_S = 0.1
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
+_SPENT_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Shared:
     scout: Scout
     completer: Completer
     keeper: Keeper
+    recycler: Recycler
     turns: Turns = field(default_factory=Turns)
     loop: EventLoop = field(default_factory=EventLoop)
 
@@ -140,21 +143,29 @@ class Consumer(Runnable):
             self._write_before()
             scout.wait_for_lead(_IDLE_S)
             return
+        wanted = max(self._sizers[lead.group_id].size, self._at_once[lead.group_id])
+        with self._shared.recycler.allow(wanted) as allowance:
+            if allowance.size:
+                self._follow(lead, allowance)
+            else:  # the process ends as soon as the claims of its other threads have
+                self._write_before()
+                self.sleep(_SPENT_S)
+
+    def _follow(self, lead: Lead, allowance: Allowance) -> None:
         try:
-            claim = self._take(lead)
+            claim = self._take(lead, allowance.size)
         except FenceLost:
             self._note_lost()
             return
         self._before = None
         self._was_busy = claim is Miss.BUSY and lead.kind == "stream"
         if isinstance(claim, Claim):
-            self._run(claim)
+            self._run(claim, allowance)
         elif not self._was_busy:
-            scout.forget(lead)
+            self._shared.scout.forget(lead)
 
-    def _take(self, lead: Lead) -> Claim | Miss:
+    def _take(self, lead: Lead, size: int) -> Claim | Miss:
         duty = self._shared.duties[lead.group_id]
-        size = max(self._sizers[lead.group_id].size, self._at_once[lead.group_id])
         assert self._client_id is not None
         taker = Taker(
             duty.topic, duty.group, self._client_id, size, self._shared.settings.batch_bytes, self._shared.decoder
@@ -170,7 +181,7 @@ class Consumer(Runnable):
             self._shared.scout.more()
         return claim
 
-    def _run(self, claim: Claim) -> None:
+    def _run(self, claim: Claim, allowance: Allowance) -> None:
         duty = self._shared.duties[claim.group_id]
         work = Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
         self._shared.completer.watch(self.ident or 0, work)
@@ -191,6 +202,7 @@ class Consumer(Runnable):
             self._before = work.unfinished()
             raise
         finally:
+            allowance.ran = work.completed
             self._shared.completer.watch(self.ident or 0, None)
 
     def _write_before(self) -> None:
