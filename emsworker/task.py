@@ -13,6 +13,7 @@ from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Rej
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
+from emsworker.core.run import UNWATCHED, Run
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -193,6 +194,7 @@ class Request:
     Args:
         attempt: 1 for the first run.
         offset, partition, topic: the message's place.
+        run: its present run; what it offers is here too.
     """
 
     id: str
@@ -204,6 +206,20 @@ class Request:
     group: str
     key: bytes | None
     headers: Mapping[str, str]
+    run: Run = UNWATCHED
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the first of its limits; see :attr:`Run.time_left`."""
+        return self.run.time_left
+
+    def extend(self, seconds: float) -> None:
+        """Ask for at least so many seconds from now; see :meth:`Run.extend`."""
+        self.run.extend(seconds)
+
+    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Tell how far it has come; see :meth:`Run.report_progress`."""
+        self.run.report_progress(fraction, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +292,7 @@ class Task(Handler):
             self.group,
             message.key,
             message.headers,
+            message.run,
         )
 
     def delay(self, *args: Any, **kwargs: Any) -> Receipt:

@@ -13,6 +13,7 @@ from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
+from emsworker.core.run import UNWATCHED, Run
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER = "ems-task", "ems-expires", "ems-slot"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
@@ -160,6 +161,7 @@ class Message:
         attempt: 1 for its first run in this group.
         key, tag: bytes as they were sent, or ``None``.
         raw: the encoded body.
+        run: its present run: what time is left, asking for more, telling the progress.
     """
 
     __slots__ = (
@@ -172,6 +174,7 @@ class Message:
         "offset",
         "partition",
         "raw",
+        "run",
         "tag",
         "topic",
         "uid",
@@ -181,6 +184,7 @@ class Message:
         self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
         self.offset, self.uid, self.key, self.tag, self._headers, self.raw, self._born = row
         self._body = _UNREAD
+        self.run: Run = UNWATCHED
 
     @property
     def id(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.scheduling import fire_schedules
-from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_results
+from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results
 from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.session import Session
 
@@ -76,4 +76,14 @@ def trim(session: Session, settings: Settings) -> float:
     return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, Relay(), trim, sweep_results, sweep_once, sweep_keys)
+DUTIES: tuple[Duty, ...] = (
+    recover,
+    sweep,
+    fire_schedules,
+    Relay(),
+    trim,
+    sweep_results,
+    sweep_once,
+    sweep_keys,
+    sweep_reports,
+)

@@ -24,9 +24,10 @@ from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
 from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
-from emsworker.runtime.coroutines import EventLoop, run_together, within_limits
+from emsworker.runtime.coroutines import EventLoop, run_together
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.limits import call_interruptibly
+from emsworker.runtime.runs import CoroutineRun, ThreadRun
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import progress
@@ -144,6 +145,8 @@ class Executor:
         began = ticks()
         if not work.start(messages, options, began):
             return False
+        for message in messages:
+            message.run = ThreadRun(work, message, began)
         if work.claim.care is Care.ALONE:
             work.write_down(self._session)
         try:
@@ -242,7 +245,8 @@ class Executor:
         ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
 
         async def run(message: Message) -> None:
-            ends[message.offset] = await self._await(work.claim, message, handler, limit_s)
+            message.run = CoroutineRun(work, message, options.soft_time_limit_s, limit_s, slack_s)
+            ends[message.offset] = await self._await(work.claim, message, handler, message.run)
 
         def ended(these: list[Message], following: Message | None) -> None:
             told = [ends.pop(message.offset) for message in these]
@@ -253,7 +257,7 @@ class Executor:
         return True
 
     async def _await(
-        self, claim: Claim, message: Message, handler: Handler, limit_s: float
+        self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun
     ) -> tuple[list[Failure], list[ResultRow]]:
         options, began = handler.options, ticks()
         failure, value, error = None, None, None
@@ -261,7 +265,7 @@ class Executor:
             for hook in self._before:
                 hook(message, self._route.group)
             _refuse_expired(message, claim)
-            value = await within_limits(handler.call(message), options.soft_time_limit_s, limit_s)
+            value = await its.within_limits(handler.call(message))
         except BaseException as reason:
             error = reason
             failure = self._failure(message, reason, options, ticks() - began)

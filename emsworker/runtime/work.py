@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message
+from emsworker.core.run import Report
 from emsworker.store import progress
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
@@ -20,6 +21,7 @@ from emsworker.task import HandlerOptions
 
 _NO_LIMITS = HandlerOptions()
 _HEAVY_BYTES = 1 << 20
+_REPORT_S = 0.5
 
 
 class Work:
@@ -46,6 +48,7 @@ class Work:
         self.running_through = claim.done_to  # a batch handler runs several messages at once
         self.running_since = 0.0
         self.options = _NO_LIMITS
+        self.extension_s = 0.0  # how much longer the handler has asked to run
         self.soft_limit_sent = False
         self.interruptible = False  # a handler runs, and nothing of ours
         self.began_at = ticks()
@@ -53,6 +56,11 @@ class Work:
         self._results: list[ResultRow] = []
         self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
+        self._reports: dict[bytes, Report] = {}  # not yet written
+        self._reporting: set[bytes] = set()  # uids of running messages that have told something
+        self._reports_ended: list[bytes] = []
+        self._reported_at = 0.0
+        self._given_up = False
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s
         self.written_at = ticks()
@@ -68,6 +76,7 @@ class Work:
             self.running_through = messages[-1].offset
             self.running_since = now
             self.options = options
+            self.extension_s = 0.0
             self.soft_limit_sent = self.interruptible = False
             return True
 
@@ -98,11 +107,62 @@ class Work:
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
         self.done_to = messages[-1].offset
+        if self._reporting:
+            for message in messages:
+                self._reports.pop(message.uid, None)
+            ended = self._reporting.intersection(message.uid for message in messages)
+            self._reporting -= ended
+            self._reports_ended += ended
 
     def rewind(self) -> None:
         """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
         with self.lock:
             self.running = None
+
+    # -- what the handler asks for and tells ---------------------------------------------------------------------------
+
+    def time_left(self, since: float) -> float:
+        """Seconds until the first limit of the run that began at ``since``; 0 if it has ended."""
+        with self.lock:
+            return max(0.0, since + self._first_limit_s - ticks()) if self._runs(since) else 0.0
+
+    def extend(self, since: float, seconds: float) -> None:
+        """Move all limits of the run that began at ``since``, so that the first is at least so far away.
+
+        Raises:
+            RunEnded: it has ended, or its time was over.
+        """
+        with self.lock:
+            if not self._runs(since):
+                raise RunEnded("the time of this run was over; the message is run elsewhere")
+            self.extension_s += max(0.0, ticks() + seconds - since - self._first_limit_s)
+
+    def extend_until(self, end: float) -> None:
+        """The same for one of several coroutines: nothing before ``end`` is too late for the claim."""
+        with self.lock:
+            self.extension_s = max(self.extension_s, self.extension_s + end - self.running_since - self.time_limit_s)
+
+    def report(self, report: Report) -> None:
+        """Keep the last report of a running message for the next flush.
+
+        Raises:
+            RunEnded: the claim is somebody else's by now.
+        """
+        with self.lock:
+            if self.lost or self._given_up:
+                raise RunEnded("the message is run elsewhere by now")
+            self._reports[report.uid] = report
+            self._reporting.add(report.uid)
+
+    def _runs(self, since: float) -> bool:
+        return self.running is not None and self.running_since == since and not self.lost and not self._given_up
+
+    @property
+    def _first_limit_s(self) -> float:
+        soft_s = self.options.soft_time_limit_s
+        if soft_s is None or self.soft_limit_sent:
+            return self.time_limit_s
+        return min(self.time_limit_s, soft_s + self.extension_s)
 
     @property
     def completed(self) -> int:
@@ -141,17 +201,20 @@ class Work:
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
             results=tuple(self._results),
+            reports=tuple(self._reports.values()),
+            reports_ended=tuple(self._reports_ended),
             was=self._written_to,
         )
 
     @property
     def _timeout_s(self) -> float:
-        return self.options.timeout_s or self.group_timeout_s
+        return (self.options.timeout_s or self.group_timeout_s) + self.extension_s
 
     @property
     def time_limit_s(self) -> float:
         """How long the running message may run before it is taken from its thread."""
-        return min(self._timeout_s, self.options.hard_time_limit_s or self._timeout_s)
+        hard_s = self.options.hard_time_limit_s
+        return self._timeout_s if hard_s is None else min(self._timeout_s, hard_s + self.extension_s)
 
     @property
     def dirty(self) -> bool:
@@ -161,6 +224,16 @@ class Work:
             or bool(self._failures)
             or (self.running is not None and self._timeout_s != self._told_timeout_s)
         )
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the beat must hear at once that the handler has asked for more time."""
+        return not self.lost and self.running is not None and self._timeout_s > self._told_timeout_s
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a handler has told its progress, and the last report is old enough to be followed by another."""
+        return not self.lost and bool(self._reports) and ticks() - self._reported_at >= _REPORT_S
 
     @property
     def heavy(self) -> bool:
@@ -196,6 +269,11 @@ class Work:
             self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
+            del self._reports_ended[: len(flush.reports_ended)]
+            for report in flush.reports:
+                self._reported_at = ticks()
+                if self._reports.get(report.uid) is report:
+                    del self._reports[report.uid]
             self._written_to = flush.done_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
@@ -288,8 +366,9 @@ class Work:
         """
         with self._flushing:
             with self.lock:
-                if self.running is None or self.running_since != since:
-                    return False
+                if self.running is None or self.running_since != since or ticks() - since <= self.time_limit_s:
+                    return False  # it has come back, or asked for more time
+                self._given_up = True
                 if self.lost:
                     return True
                 flush = self._flush(finished=True)

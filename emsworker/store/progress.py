@@ -12,7 +12,9 @@ from typing import Any
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure
+from emsworker.core.run import Report
 from emsworker.store.errors import AssertionBroken
+from emsworker.store.reports import add_reports
 from emsworker.store.results import ResultRow, add_results, storable
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
@@ -33,6 +35,7 @@ class Flush:
         done_offsets: of a claim of retries: those that ended well since the last flush.
         failures: what did not end well since the last flush.
         results: of those that ended since, where somebody asked for them.
+        reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
     """
 
     claim: Claim
@@ -44,6 +47,8 @@ class Flush:
     done_offsets: Sequence[tuple[int, int]] = ()
     failures: Sequence[Failure] = ()
     results: Sequence[ResultRow] = ()
+    reports: Sequence[Report] = ()
+    reports_ended: Sequence[bytes] = ()
     was: int | None = None
 
 
@@ -107,6 +112,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     _add_done_retries(packet, progress)
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
     add_results(packet, progress.topic_id, claim.group_id, progress.results)
+    add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
 
 def _fence(claim: Claim) -> dict[str, Any]:

@@ -253,3 +253,19 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (version)
 ) ENGINE=InnoDB;
+
+-- How far running messages have come, where their handlers tell it.
+
+CREATE TABLE IF NOT EXISTS ems_progress (
+  topic_id INT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  attempt SMALLINT UNSIGNED NOT NULL,
+  fraction DOUBLE NULL,
+  told VARCHAR(500) NOT NULL,
+  reported_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, uid, group_id),
+  KEY client (client_id),
+  KEY reported (reported_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
