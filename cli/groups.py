@@ -42,6 +42,7 @@ def _about(topic: str, group: Group) -> dict[str, Any]:
         "max_attempts": group.max_attempts,
         "paused": group.paused,
         "filter": str(group.filter),
+        "order": str(group.order),
     }
 
 
@@ -101,6 +102,13 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with this header; several: all.")
 @click.option(
+    "--order",
+    type=click.Choice(["none", "partition", "key"]),
+    default="none",
+    show_default=True,
+    help="What runs strictly one after another, retries included; it cannot be changed later.",
+)
+@click.option(
     "--from",
     "begin",
     type=click.Choice(["start", "end"]),
@@ -116,6 +124,7 @@ def create(
     name: str,
     tags: Sequence[str],
     headers: Sequence[str],
+    order: str,
     begin: str,
     if_missing: bool,
     as_json: bool,
@@ -126,13 +135,16 @@ def create(
     What is not given comes from the settings: EMS_TIMEOUT_S, EMS_LADDER, EMS_MAX_ATTEMPTS.
     """
     from emsworker.core.errors import AlreadyExists
+    from emsworker.core.model import Order
 
     wanted = _filter(tags, headers)
     stream = open_stream()
     admin = stream.admin()
     values = {key: getattr(stream.settings, key) if value is None else value for key, value in given.items()}
     try:
-        group = admin.create_group(topic, name, filter=wanted, from_start=begin == "start", **values)
+        group = admin.create_group(
+            topic, name, filter=wanted, order=Order(order), from_start=begin == "start", **values
+        )
     except AlreadyExists:
         if not if_missing:
             raise

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, get_type_hints
 
+import emsworker
 from emsworker.core.config import Settings
+from emsworker.middleware import Middleware
 
 _CLI = "emsworker.cli.main"
 
@@ -51,10 +56,77 @@ def commands() -> str:
     return f"::: mkdocs-click\n    :module: {_CLI}\n    :command: ems\n    :prog_name: ems\n    :depth: 1\n"
 
 
+def metrics_table() -> str:
+    """Every metric with its kind, its labels and its meaning."""
+    if find_spec("prometheus_client") is None:
+        return "The metrics are not part of this installation."
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics import MetricWrapperBase
+
+    from emsworker.metrics import Metrics
+
+    rows = [
+        f"| `{name}{'_total' if kind == 'counter' else ''}` | {kind} | {labels} | {meaning} |"
+        for metric in vars(Metrics(registry=CollectorRegistry())).values()
+        if isinstance(metric, MetricWrapperBase)
+        for name, kind, labels, meaning in [_metric(metric)]
+    ]
+    return "\n".join(["| metric | type | labels | what is counted |", "| --- | --- | --- | --- |", *rows])
+
+
+def _metric(metric: Any) -> tuple[str, str, str, str]:
+    described = metric.describe()[0]
+    return (
+        described.name,
+        described.type,
+        ", ".join(f"`{name}`" for name in metric._labelnames),
+        described.documentation,
+    )
+
+
+def events_table() -> str:
+    """Every hook of middleware with its arguments."""
+    rows = []
+    for name, hook in vars(Middleware).items():
+        if inspect.isfunction(hook):
+            arguments = ", ".join(f"`{argument}`" for argument in list(inspect.signature(hook).parameters)[1:])
+            rows.append(f"| `{name}` | {arguments} | {' '.join((hook.__doc__ or '').split())} |")
+    return "\n".join(["| hook | arguments | when |", "| --- | --- | --- |", *rows])
+
+
+_LEVELS = ("error", "warning", "info")
+
+
+def log_table() -> str:
+    """Every line that the library logs, with its level and its logger, from the source."""
+    root = Path(emsworker.__file__).parent
+    rows = {row for path in root.rglob("*.py") for row in _log_lines(path, _logger_of(path, root))}
+    found = sorted(rows, key=lambda row: (_LEVELS.index(row[0]), *row[1:]))
+    table = [f"| {level} | `{logger}` | `{text}` |" for level, logger, text in found]
+    return "\n".join(["| level | logger | line |", "| --- | --- | --- |", *table])
+
+
+def _logger_of(path: Path, root: Path) -> str:
+    return ".".join(["emsworker", *path.relative_to(root).with_suffix("").parts])
+
+
+def _log_lines(path: Path, logger: str) -> Iterator[tuple[str, str, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=how), args=args):
+                text = next((one.value for one in args if isinstance(one, ast.Constant)), None)
+                level = {"exception": "error", "log": "warning"}.get(how, how)
+                if isinstance(text, str) and level in _LEVELS:
+                    yield level, logger, re.sub(r"%[.\d]*[sdrf]", "{}", text).replace("|", "or")
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "<!-- generated: settings -->": settings_table,
     "<!-- generated: tables -->": tables,
     "<!-- generated: commands -->": commands,
+    "<!-- generated: metrics -->": metrics_table,
+    "<!-- generated: events -->": events_table,
+    "<!-- generated: log lines -->": log_table,
 }
 
 

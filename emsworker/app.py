@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from emsworker.cancelling import cancel_sent
-from emsworker.core.codec import Decoder, encode_body, encode_headers
+from emsworker.core.codec import encode_body, encode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, StoreUnavailable, TopicRuleError
+from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
-from emsworker.store.schema import check_version, server_facts, server_now, stream_id
+from emsworker.opening import Opening
+from emsworker.store.schema import server_now
 from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
 from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:
-    from emsworker.catalog import Catalog
-    from emsworker.offsets import Allocator
-    from emsworker.outbox import Outbox, OutboxTransaction
-    from emsworker.producer import Producer
-    from emsworker.store.database import Database
-    from emsworker.wakeup import Bell
+    from emsworker.outbox import OutboxTransaction
 
 Function = Callable[..., Any]
 
 
-class Ems(Features):
+class Ems(Features, Opening):
     """An app: the tasks and subscriptions of a program, and the stream they live on.
 
     Args:
@@ -51,6 +43,7 @@ class Ems(Features):
     def __init__(
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
+        super().__init__()
         self.name = check_name("app", name)
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
@@ -58,9 +51,6 @@ class Ems(Features):
         self.schedules = {}
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
-        self.on_publish: Callable[[], None] = _nothing
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
@@ -76,6 +66,7 @@ class Ems(Features):
         topic: str | None = None,
         group: str | None = None,
         bind: bool = False,
+        order: str | None = None,
         **options: Any,
     ) -> Callable[[Function], Task]: ...
     def task(
@@ -87,6 +78,7 @@ class Ems(Features):
         topic: str | None = None,
         group: str | None = None,
         bind: bool = False,
+        order: str | None = None,
         **options: Any,
     ) -> Task | Callable[[Function], Task]:
         """Declare a task: ``@app.task`` or ``@app.task(name=..., bind=True, ...)``.
@@ -95,6 +87,7 @@ class Ems(Features):
             name: by default ``module.function``.
             topic, group: where its calls go and which group runs them; by default the app's settings.
             bind: give the task its own request as first argument.
+            order: of the whole group: ``"key"`` or ``"partition"``, see :meth:`subscribe`.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -106,6 +99,7 @@ class Ems(Features):
                 "task", name or f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
             )
             route = self._route(topic or self.settings.topic, group or self.settings.group)
+            route.declare_order(order)
             task = Task(
                 self, function, task_name, self._options(options), topic=route.topic, group=route.group, bind=bind
             )
@@ -119,7 +113,7 @@ class Ems(Features):
         return declare if function is None else declare(function)
 
     def subscribe(
-        self, topic: str, group: str, *, filter: Filter = EVERYTHING, **options: Any
+        self, topic: str, group: str, *, filter: Filter = EVERYTHING, order: str | None = None, **options: Any
     ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
@@ -128,6 +122,8 @@ class Ems(Features):
         Args:
             topic, group: what to read, and as whom; every group sees every message.
             filter: which messages the group wants; the others are done without a run.
+            order: ``"key"``: messages of a partition with the same key run one after another, retries included;
+                ``"partition"``: all messages of a partition do. Without it only the taking follows the stream.
             options: see :class:`HandlerOptions`.
 
         Raises:
@@ -150,6 +146,7 @@ class Ems(Features):
                 function, f"{function.__module__}.{function.__qualname__}", self._options(options)
             )
             route.filter = filter
+            route.declare_order(order)
             return route.subscription
 
         return declare
@@ -216,9 +213,6 @@ class Ems(Features):
         messages = [self._prepare(topic, item) for item in outgoing]
         if terms.direct and all(item.dedup_key is None for item in outgoing):
             receipts = self.producer.send(topic, messages)
-        elif self.stand_in is not None:
-            when, stand_in = terms.when(self.server_time), self.stand_in
-            receipts = [stand_in.send_later(topic, message, when.delay_s, when.due_at) for message in messages]
         else:
             receipts = self.outbox.send(topic, outgoing, messages, terms)
         if terms.transaction is None:
@@ -292,121 +286,9 @@ class Ems(Features):
         Raises:
             UnknownMessage: it is in none of these topics.
         """
+        if self.stand_in is not None:
+            return self.stand_in.cancel(message, topic)
         return cancel_sent(self.database, message, topic)
-
-    # -- the stream ----------------------------------------------------------------------------------------------------
-
-    @property
-    def url(self) -> str:
-        """The server's address: the setting, or the local stream that ``ems local start`` runs.
-
-        Raises:
-            StoreUnavailable: neither is there.
-        """
-        if self.settings.url is not None:
-            return self.settings.url
-        from emsworker.local.stack import LocalStack
-
-        url = LocalStack().url
-        if url is None:
-            raise StoreUnavailable(
-                "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
-            )
-        return url
-
-    @property
-    def redis_url(self) -> str | None:
-        """The Redis server, if there is one."""
-        if self.settings.redis_url is not None or self.settings.url is not None:
-            return self.settings.redis_url
-        from emsworker.local.stack import LocalStack
-
-        return LocalStack().redis_url
-
-    @cached_property
-    def database(self) -> Database:
-        """The stream's database; its schema has been checked.
-
-        Raises:
-            SchemaMissing: ``ems migrate`` has not been run.
-            AccessDenied, StoreUnavailable: it cannot be reached.
-        """
-        from emsworker.store.database import Database
-
-        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
-        database.call(check_version)
-        return database
-
-    @cached_property
-    def stream_id(self) -> str:
-        """The identity of the stream."""
-        return self.database.call(stream_id)
-
-    @cached_property
-    def catalog(self) -> Catalog:
-        """Topics and groups by name."""
-        from emsworker.catalog import Catalog
-
-        return Catalog(self.database, self.settings)
-
-    @cached_property
-    def decoder(self) -> Decoder:
-        """Reads the bodies that the accept list allows."""
-        return Decoder(self.settings.accept)
-
-    @property
-    def producer(self) -> Producer:
-        """The process's producer; a forked child gets one of its own."""
-        with self._lock:
-            if self._pid != os.getpid():
-                self.__dict__.pop("_producer", None)
-                self._pid = os.getpid()
-            return self._producer
-
-    @property
-    def _producer_id(self) -> str:
-        return f"{socket.gethostname()}-{os.getpid()}"[-128:]
-
-    @cached_property
-    def _producer(self) -> Producer:
-        from emsworker.producer import Producer
-
-        packet = self.database.call(server_facts).max_allowed_packet
-        session, timeout_s = self.database.session(), self.settings.publish_timeout_s
-        return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
-
-    def _bell(self) -> Bell:
-        from emsworker.wakeup import Bell
-
-        return Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
-
-    @cached_property
-    def outbox(self) -> Outbox:
-        """What is sent with a transaction, or for later."""
-        from emsworker.outbox import Outbox
-
-        return Outbox(self, self.database, self._producer_id, self._bell().ring)
-
-    def _allocator(self) -> Allocator:
-        if self.settings.allocator == "redis":
-            from emsworker.offsets.redis import RedisAllocator
-
-            assert self.settings.redis_url is not None, "checked by Settings"
-            return RedisAllocator(self.settings.redis_url, self.stream_id)
-        from emsworker.offsets.mysql import MysqlAllocator
-
-        return MysqlAllocator()
-
-    def close(self) -> None:
-        """Close the connections; the app opens new ones at its next send."""
-        for name in ("_producer", "outbox"):
-            opened = self.__dict__.pop(name, None)
-            if opened is not None:
-                opened.close()
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
-
-
-def _nothing() -> None:
-    pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from emsworker.core.errors import UnknownMessage
@@ -27,12 +27,22 @@ def cancel_message(database: Database, topics: Iterable[Topic], message_id: str)
         if found is not None:
             return found
         names.append(topic.name)
+    raise unknown_message(names, message_id)
+
+
+def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
+    """The error for a message that is in none of these topics."""
     where = f"topic {names[0]!r} has no" if len(names) == 1 else "no topic has the"
-    raise UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
+    return UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
+
+
+def id_and_topic(message: str | Receipt, topic: str | None) -> tuple[str, str | None]:
+    """What a caller names: a message's id, and its topic if that is known."""
+    return (message.id, topic or message.topic) if isinstance(message, Receipt) else (message, topic)
 
 
 def cancel_sent(database: Database, message: str | Receipt, topic: str | None) -> bool:
     """See :meth:`Ems.cancel`."""
-    message_id, name = (message.id, topic or message.topic) if isinstance(message, Receipt) else (message, topic)
+    message_id, name = id_and_topic(message, topic)
     topics = [one for one in database.call(list_topics) if name in (None, one.name)]
     return cancel_message(database, topics, message_id) is not Cancelled.FINISHED

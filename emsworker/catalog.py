@@ -11,7 +11,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
-from emsworker.core.model import Group, Topic
+from emsworker.core.model import Group, Order, Topic
 from emsworker.store import topics as store
 from emsworker.store.database import Database
 
@@ -57,24 +57,33 @@ class Catalog:
         """Look the topic up again at its next use."""
         self._topics.pop(name, None)
 
-    def group(self, topic: Topic, name: str, declared: Filter | None = None) -> Group:
+    def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """The group of that name on a topic.
 
         Args:
             declared: the filter that its handler asks for; a new group gets it.
+            order: likewise; a handler that asks for none takes the group's.
 
         Raises:
-            ConfigError: the group has another filter.
+            ConfigError: the group has another filter or order.
             UnknownGroup: there is none, and auto-create is off.
             InvalidName: no group can have that name.
         """
         check_name("group", name)
-        group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared))
+        group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared, order))
         if declared is not None and declared != group.filter:
             raise _other_filter(topic, group, declared)
+        if order not in (Order.NONE, group.order):
+            mend = (
+                f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
+                "good; ask for the same, or name another group"
+            )
+            raise ConfigError([Problem("order", repr(str(order)), mend)])
         return group
 
-    def _get_or_create_group(self, session: Any, topic: Topic, name: str, declared: Filter | None) -> Group:
+    def _get_or_create_group(
+        self, session: Any, topic: Topic, name: str, declared: Filter | None, order: Order
+    ) -> Group:
         group = store.get_group(session, topic, name)
         if group is not None:
             return group
@@ -85,7 +94,7 @@ class Catalog:
             )
         s = self._settings
         limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
-        return store.create_group(session, topic, name, filter=declared or EVERYTHING, **limits)
+        return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
 
 
 def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:

@@ -212,7 +212,7 @@ def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
         ConfigError: the backend is unknown, or there is no Redis.
     """
     keys: Backend
-    if app.stand_in is not None:
+    if app.stand_in is not None and backend in ("mysql", "redis"):
         keys = app.stand_in.once_keys
     elif backend == "mysql":
         keys = MysqlKeys(app)

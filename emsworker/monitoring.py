@@ -79,6 +79,7 @@ class TraceState(StrEnum):
     CLAIMED = "claimed"
     RUNNING = "running"
     RETRY = "retry"
+    PARKED = "parked"
     DEAD = "dead"
     DONE = "done"
     DROPPED = "dropped"
@@ -92,7 +93,8 @@ class GroupTrace:
     Attributes:
         state: ``unclaimed``: not taken yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client has
             it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its next
-            attempt, or runs in it; ``dead``: given up; ``done``; ``dropped``: given up, and its dead letter deleted;
+            attempt, or runs in it; ``parked``: waits for an earlier message of its key; ``dead``: given up; ``done``;
+            ``dropped``: given up, and its dead letter deleted;
             ``skipped``: the group began after it.
         client_id: who has it, or had it last.
         progress: what its handler told last, if it runs and tells something.
@@ -277,7 +279,9 @@ def _judge(group: Group, offset: int, history: History) -> GroupTrace:
     if history.attempts:
         client_id = history.attempts[-1].client_id or client_id
     if history.retry is not None:
-        return GroupTrace(group, TraceState.RETRY, history.retry.client_id or client_id, history)
+        parked = history.retry.due_at is None and history.retry.claimed_at is None
+        state = TraceState.PARKED if parked else TraceState.RETRY
+        return GroupTrace(group, state, history.retry.client_id or client_id, history)
     if history.dead is not None:
         return GroupTrace(group, TraceState.DEAD, client_id, history)
     return GroupTrace(group, _state(offset, history), client_id, history)

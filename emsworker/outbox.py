@@ -80,7 +80,7 @@ class Outbox:
     ) -> list[Receipt]:
         """Write messages down, by themselves or with somebody's transaction."""
         when = terms.when(self._app.server_time)
-        keys = [_dedup_key(topic, one) for one in outgoing]
+        keys = [dedup_key_of(topic, one) for one in outgoing]
 
         def write(run: dedup.Run) -> list[Receipt]:
             return self._write(run, topic, messages, keys, when)
@@ -241,7 +241,12 @@ class _Mover:
             thread.join(5)
 
 
-def _dedup_key(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
+def dedup_key_of(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
+    """The key that a message is sent under, if any.
+
+    Raises:
+        ConfigError: its window is no duration.
+    """
     key = encode_key("dedup_key", outgoing.dedup_key)
     if key is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.model import Receipt
 
 
 class StandIn(Protocol):
@@ -19,8 +19,8 @@ class StandIn(Protocol):
         """Its time, in UTC."""
         ...
 
-    def send_later(self, topic: Topic, message: NewMessage, delay_s: float, due_at: datetime | None) -> Receipt:
-        """Take a message that is due after so many seconds, or at a time."""
+    def cancel(self, message: str | Receipt, topic: str | None) -> bool:
+        """Cancel a message; see :meth:`Ems.cancel`."""
         ...
 
     def results(self, messages: Sequence[Receipt | str]) -> Any:

@@ -12,7 +12,7 @@ from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
-from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Receipt
+from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
 from emsworker.core.run import UNWATCHED, Run
 
 if TYPE_CHECKING:
@@ -348,12 +348,46 @@ class Route:
     tasks: dict[str, Task] = field(default_factory=dict)
     subscription: Subscription | None = None
     filter: Filter = EVERYTHING
+    order: Order = Order.NONE
+
+    def declare_order(self, wanted: str | None) -> None:
+        """What of the group runs one after another, as a handler asks for it.
+
+        Raises:
+            ConfigError: there is no such order, another handler of the group asked for another one, or a handler
+                takes several messages at once.
+        """
+        if wanted is None:
+            return
+        if wanted not in tuple(Order):
+            raise ConfigError(
+                [Problem("order", repr(wanted), f"must be one of {', '.join(map(repr, map(str, Order)))}")]
+            )
+        if self.order not in (Order.NONE, wanted):
+            mend = f"another handler of {self.topic}/{self.group} asks for {str(self.order)!r}; a group has one order"
+            raise ConfigError([Problem("order", repr(wanted), mend)])
+        self.order = Order(wanted)
+
+    def check_order(self, order: Order) -> None:
+        """Refuse handlers that cannot keep the group's order.
+
+        Raises:
+            ConfigError: one takes several messages in a call.
+        """
+        for handler in self.handlers:
+            if order is not Order.NONE and handler.options.batch:
+                mend = f"group {self.group!r} runs in order ({order}), one message at a time: leave out batch"
+                raise ConfigError([Problem(handler.name, f"batch={handler.options.batch}", mend)])
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """All of them."""
+        return [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
 
     @property
     def concurrency(self) -> int:
         """The most messages that an async handler of it may have running at once; 0 if there is none."""
-        handlers = [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
-        return max((handler.together for handler in handlers if handler.is_async), default=0)
+        return max((handler.together for handler in self.handlers if handler.is_async), default=0)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

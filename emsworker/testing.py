@@ -9,34 +9,33 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from emsworker.app import Ems
+from emsworker.cancelling import id_and_topic, unknown_message
+from emsworker.core.codec import decode_headers
 from emsworker.core.errors import EmsError
-from emsworker.core.ids import check_name, new_claim_id, uid_text
+from emsworker.core.ids import new_claim_id, parse_uid, uid_text
 from emsworker.core.model import (
     Care,
     Claim,
     ClaimSource,
-    Entry,
     Failure,
     Message,
     NewMessage,
     Receipt,
     Topic,
-    TopicKind,
-    TopicRule,
 )
+from emsworker.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
 from emsworker.results import ResultSet, uids_of
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
-from emsworker.store.once import Begun
-from emsworker.store.results import ResultRow
 from emsworker.task import Handler, Route
 from emsworker.transaction import Transaction
 
@@ -60,6 +59,23 @@ class DeadLetter(NamedTuple):
     error: str
 
 
+@dataclass
+class _Kept:
+    """A message of the stream.
+
+    Attributes:
+        due_at: from when on it may be read.
+        unfinished: how many groups have not finished it.
+    """
+
+    topic: str
+    new: NewMessage
+    offset: int
+    due_at: datetime
+    unfinished: int = 0
+    cancelled: bool = False
+
+
 @dataclass(order=True)
 class _Waiting:
     """A message that one group is to run."""
@@ -67,10 +83,13 @@ class _Waiting:
     due_at: datetime
     number: int
     route: Route = field(compare=False)
-    new: NewMessage = field(compare=False)
-    offset: int = field(compare=False)
-    topic: str = field(compare=False)
+    kept: _Kept = field(compare=False)
     attempt: int = field(compare=False, default=1)
+
+    @property
+    def offset(self) -> int:
+        """The message's."""
+        return self.kept.offset
 
 
 class TestApp:
@@ -100,9 +119,10 @@ class TestApp:
         self._numbers = itertools.count(1)
         self._waiting: list[_Waiting] = []
         self._running = False
-        self._known: dict[tuple[str, bytes], Receipt] = {}
-        self._results = _Results()
-        self.once_keys = _Keys()
+        self._kept: dict[tuple[str, bytes], _Kept] = {}
+        self._results = MemoryResults(lambda: self.now)
+        self.once_keys = MemoryKeys(lambda: self.now)
+        self._outbox = MemoryOutbox(app, self, connection)
         self._taken: dict[str, Any] = {}
 
     # -- in place of the stream ----------------------------------------------------------------------------------------
@@ -115,7 +135,9 @@ class TestApp:
         """
         if self.app.stand_in is not None:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
-        for name, value in (("catalog", _Catalog(self.app)), ("_producer", self), ("database", _NoDatabase())):
+        catalog = MemoryCatalog(self.app.settings)
+        parts = {"catalog": catalog, "_producer": self, "outbox": self._outbox, "database": NoDatabase()}
+        for name, value in parts.items():
             self._taken[name] = self.app.__dict__.pop(name, None)
             self.app.__dict__[name] = value
         self.app.stand_in = self
@@ -135,43 +157,67 @@ class TestApp:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def close(self) -> None:
-        """What a producer has; there is nothing to close."""
-
     def send(self, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
         """Take messages, as a producer does."""
-        receipts = [self._take(topic, message, self.now) for message in messages]
-        if self._eager and not self._running:
-            self.run()
+        receipts = [self.take(topic, message, self.now) for message in messages]
+        self.settle()
         return receipts
 
-    def send_later(self, topic: Topic, message: NewMessage, delay_s: float, due_at: datetime | None) -> Receipt:
-        """Take a message that is due after so many seconds, or at a time."""
-        receipt = self._take(topic, message, due_at or self.now + timedelta(seconds=delay_s))
+    def take(self, topic: Topic, message: NewMessage, due_at: datetime) -> Receipt:
+        """Take a message that may be read from then on; one whose uid is known already is not taken."""
+        uid = uid_text(message.uid)
+        known = self._kept.get((topic.name, message.uid))
+        if known is not None:
+            return Receipt(uid, topic.name, 0, known.offset, created=False)
+        kept = _Kept(topic.name, message, next(self._numbers), due_at)
+        self._kept[topic.name, message.uid] = kept
+        headers = decode_headers(message.headers)
+        self.sent.append(self._message(kept, 1))
+        for route in self._routes_of(topic.name):
+            if route.filter.matches(message.tag, headers):
+                kept.unfinished += 1
+                heapq.heappush(self._waiting, _Waiting(due_at, next(self._numbers), route, kept))
+        return Receipt(uid, topic.name, 0, kept.offset)
+
+    def settle(self) -> None:
+        """Run what was taken, if it is to run at once."""
         if self._eager and not self._running:
             self.run()
-        return Receipt(receipt.id, topic.name, None, None, receipt.created)
+
+    def is_unfinished(self, topic: str, uid: bytes) -> bool:
+        """Whether a message is not due yet, or some group has not finished it; or no group has come yet."""
+        kept = self._kept.get((topic, uid))
+        if kept is None or kept.cancelled:
+            return False
+        return kept.due_at > self.now or kept.unfinished > 0 or not self._routes_of(topic)
+
+    def cancel(self, message: str | Receipt, topic: str | None) -> bool:
+        """Cancel a message; see :meth:`Ems.cancel`."""
+        message_id, name = id_and_topic(message, topic)
+        uid = parse_uid(message_id)
+        kept = next((one for (place, known), one in self._kept.items() if known == uid and name in (None, place)), None)
+        if kept is None:
+            raise unknown_message([name] if name else [], message_id)
+        if not (kept.cancelled or self.is_unfinished(kept.topic, uid)):
+            return False
+        if kept.due_at > self.now:
+            del self._kept[kept.topic, uid]  # its row is deleted, so its uid can be sent again
+        kept.cancelled = True
+        self._waiting = [one for one in self._waiting if one.kept is not kept]
+        heapq.heapify(self._waiting)
+        return True
 
     def results(self, messages: Sequence[Receipt | str]) -> ResultSet:
         """The results of calls; they wait for nobody: what is to have run must have run."""
         return ResultSet(uids_of(messages), self._results, lambda uids: {}, patience_s=0.0)
 
-    def _take(self, topic: Topic, message: NewMessage, due_at: datetime) -> Receipt:
-        known = self._known.get((topic.name, message.uid))
-        if known is not None:
-            return Receipt(known.id, topic.name, known.partition, known.offset, created=False)
-        offset = next(self._numbers)
-        receipt = self._known[topic.name, message.uid] = Receipt(uid_text(message.uid), topic.name, 0, offset)
-        self.sent.append(self._message(topic.name, offset, message, 1))
-        for route in self.app.routes.values():
-            if route.topic == topic.name:
-                heapq.heappush(self._waiting, _Waiting(due_at, next(self._numbers), route, message, offset, topic.name))
-        return receipt
+    def _routes_of(self, topic: str) -> list[Route]:
+        return [route for route in self.app.routes.values() if route.topic == topic]
 
-    def _message(self, topic: str, offset: int, new: NewMessage, attempt: int) -> Message:
-        born_at = self.now.replace(tzinfo=None).isoformat()
-        row = (offset, new.uid, new.key, new.tag, new.headers, new.body, born_at)
-        return Message(topic, 0, row, self.app.decoder, attempt)
+    def _message(self, kept: _Kept, attempt: int) -> Message:
+        new, born_at = kept.new, kept.due_at.replace(tzinfo=None).isoformat()
+        row = (kept.offset, new.uid, new.key, new.tag, new.headers, new.body, born_at)
+        return Message(kept.topic, 0, row, self.app.decoder, attempt)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -230,19 +276,23 @@ class TestApp:
         settings, route = self.app.settings, batch[0].route
         source = ClaimSource.STREAM if batch[0].attempt == 1 else ClaimSource.RETRY
         first, last = batch[0].offset, batch[-1].offset
-        messages = [self._message(one.topic, one.offset, one.new, one.attempt) for one in batch]
+        messages = [self._message(one.kept, one.attempt) for one in batch]
         claim = Claim(0, 0, first, last, first - 1, new_claim_id(), source, Care.NONE, "test", messages)
         claim.taken_at = self.now.replace(tzinfo=None).isoformat()
         work = Work(claim, 0, settings.timeout_s, 0)
-        _Executor(self.app, route, Keeper(settings.result_ttl_s, self._results), self._connection).run(work)
+        keeper = Keeper(settings.result_ttl_s, self._results)
+        _Executor(self.app, route, keeper, self._outbox, self._connection).run(work)
         flush = work.finish()
         assert flush is not None, "nobody else has the claim"
-        by_offset = {one.offset: (one, message) for one, message in zip(batch, messages, strict=True)}
-        for failure in flush.failures:
-            self._settle(failure, *by_offset[failure.offset])
+        failures = {failure.offset: failure for failure in flush.failures}
+        for waiting, message in zip(batch, messages, strict=True):
+            waiting.kept.unfinished -= 1
+            if waiting.offset in failures and not waiting.kept.cancelled:
+                self._fail(failures[waiting.offset], waiting, message)
 
-    def _settle(self, failure: Failure, waiting: _Waiting, message: Message) -> None:
+    def _fail(self, failure: Failure, waiting: _Waiting, message: Message) -> None:
         if failure.retry_in_s is not None:
+            waiting.kept.unfinished += 1
             waiting.due_at = self.now + timedelta(seconds=failure.retry_in_s)
             waiting.attempt += 1
             heapq.heappush(self._waiting, waiting)
@@ -253,10 +303,12 @@ class TestApp:
 class _Executor(Executor):
     """The worker's own, but for the server's transactions."""
 
-    def __init__(self, app: Ems, route: Route, keeper: Keeper, connection: Any) -> None:
+    def __init__(self, app: Ems, route: Route, keeper: Keeper, outbox: MemoryOutbox, connection: Any) -> None:
         no_session: Any = None
         ladder = app.settings.retry_ladder()
-        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper, EventLoop())
+        loop, pool = EventLoop(), ThreadPoolExecutor()
+        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper, loop, pool, 1)
+        self._outbox = outbox
         self._connection = connection
 
     def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:
@@ -265,74 +317,10 @@ class _Executor(Executor):
                 f"{handler.name} is transactional: give the test a connection, app.test(connection=...), "
                 "or test it on a real stream with the fixture ems_stream"
             )
-        self._connection.begin()
-        try:
-            failed = self._call_plainly(work, messages, handler, Transaction(self._connection))
-        except BaseException:
-            self._connection.rollback()
-            raise
-        self._connection.commit()
+        transaction = Transaction(self._connection)
+        with self._outbox.during(transaction, self._connection):
+            failed = self._call_plainly(work, messages, handler, transaction)
         failures = self._failures_of(messages, failed, handler.options, 0.0)
         self._keeper.put(self._results(messages, handler.options))
         work.done(messages, failures)
         return failures
-
-
-class _Catalog:
-    """Every topic is there."""
-
-    def __init__(self, app: Ems) -> None:
-        self._app = app
-        self._topics: dict[str, Topic] = {}
-
-    def topic(self, name: str) -> Topic:
-        """The topic of that name."""
-        if name not in self._topics:
-            size = self._app.settings.max_message_bytes
-            number = len(self._topics) + 1
-            check_name("topic", name)
-            self._topics[name] = Topic(number, name, TopicKind.CLUSTER, 1, TopicRule.READ_WRITE, size, None)
-        return self._topics[name]
-
-
-class _NoDatabase:
-    """Says in one line what a test in memory cannot do."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise EmsError(
-            "the app runs in memory, without a database; use the fixture ems_stream for a test that needs one"
-        )
-
-
-class _Results:
-    """Results of one test."""
-
-    def __init__(self) -> None:
-        self._rows: dict[bytes, ResultRow] = {}
-
-    def put(self, row: ResultRow) -> None:
-        self._rows[row.uid] = row
-
-    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        return {uid: self._rows[uid] for uid in uids if uid in self._rows}
-
-    def forget(self, uids: Sequence[bytes]) -> None:
-        for uid in uids:
-            self._rows.pop(uid, None)
-
-
-class _Keys:
-    """The keys of :meth:`Ems.once`; nobody dies here, so whatever has begun is done or given up."""
-
-    def __init__(self) -> None:
-        self._done: set[bytes] = set()
-
-    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        return Begun(Entry.DONE if key in self._done else Entry.FIRST, b"")
-
-    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        self._done.add(key)
-        return True
-
-    def cancel(self, key: bytes, token: bytes) -> None:
-        self._done.discard(key)

@@ -20,13 +20,14 @@ from emsworker import Ems, EmsError
 from emsworker.local import Database, Redis, ServerFailed, ServerMissing
 from emsworker.store.database import Database as StoreDatabase
 from emsworker.store.schema import migrate
-from sample_app import report, tables
+from sample_app import night, report, tables
 from sample_app.data import DataMissing
 from sample_app.drain import Drain, DrainFailed
 from sample_app.expected import Expected, expect
+from sample_app.night import NightFailed
 from sample_app.publish import prepare, publish
-from sample_app.settings import DEFAULT_SEED, SEED_VARIABLE
-from sample_app.verify import verify
+from sample_app.settings import DEFAULT_SEED, NOTICE_DELAY_S, SEED_VARIABLE
+from sample_app.verify import Outcome, verify, verify_summary
 
 # In the demo only: nobody wants to wait ten seconds for a second attempt.
 _LADDER, _MAX_ATTEMPTS = "200ms 500ms 1s", 4
@@ -66,7 +67,7 @@ def main(**options: object) -> None:
         del os.environ[name]  # the demo has a stream of its own, and settings of its own
     try:
         sys.exit(_run(Options(**options)))  # type: ignore[arg-type]
-    except (EmsError, ServerMissing, ServerFailed, DataMissing, DrainFailed) as error:
+    except (EmsError, ServerMissing, ServerFailed, DataMissing, DrainFailed, NightFailed) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 
@@ -141,44 +142,59 @@ def _demonstrate(
 ) -> list[str]:
     """Publish, drain, compare; returns everything that is wrong."""
     expected = expect(options.limit, options.seed, _MAX_ATTEMPTS)
-    wrong = _publish(app, options.limit, len(expected.flights))
+    wrong = _publish(app, options.limit, expected)
     drain = Drain(connection, environment, folder, report.say, options.processes, options.threads)
     try:
-        deliveries = 3 * len(expected.flights) + len(expected.events) + len(expected.notifications)
+        read = len(expected.flights) + len(expected.malformed)
+        deliveries = 3 * read + len(expected.events) + len(expected.notifications)
         with report.progress("drained", deliveries) as progress:
             drain.run(deliveries, progress)
         click.echo(
             f"drained {deliveries:,} deliveries to 5 groups in {drain.seconds:.1f} s, the kill included: "
             f"{deliveries / drain.seconds:,.0f} deliveries/s, {len(expected.flights) / drain.seconds:,.0f} flights/s"
         )
+        summary = _see_the_night(app, connection, expected)
         wrong += drain.stop()
     finally:
         drain.close()
     report.print_tables(connection)
-    return wrong + _compare(connection, expected)
+    return wrong + _compare(connection, expected, summary)
 
 
-def _publish(app: Ems, limit: int | None, flights: int) -> list[str]:
+def _see_the_night(app: Ems, connection: tables.Connection, expected: Expected) -> Outcome:
+    slot = night.bring_forward(app)
+    night.wait_for_summary(connection, slot)
+    click.echo(f"brought the nightly summary forward to {slot:%H:%M:%S} UTC: it came, in a transaction of its own")
+    return verify_summary(connection, expected, slot)
+
+
+def _publish(app: Ems, limit: int | None, expected: Expected) -> list[str]:
     began = time.monotonic()
-    with report.progress("published", flights) as progress:
+    flights, malformed = len(expected.flights), len(expected.malformed)
+    with report.progress("published", flights + malformed) as progress:
         for sent, _ in publish(app, limit):
             progress(sent)
     seconds = time.monotonic() - began
-    click.echo(f"published {flights:,} flights in {seconds:.1f} s: {flights / seconds:,.0f} messages/s")
+    click.echo(
+        f"published {flights:,} flights, and {malformed} malformed rows among them, in {seconds:.1f} s: "
+        f"{(flights + malformed) / seconds:,.0f} messages/s"
+    )
     again = min(_AGAIN, flights)
     doubled = sum(created for _, created in publish(app, again))
     click.echo(f"published the first {again:,} again, as after a crash of the publisher: {doubled} were written twice")
     return [f"{doubled} flights were written twice, and should be 0"] if doubled else []
 
 
-def _compare(connection: tables.Connection, expected: Expected) -> list[str]:
+def _compare(connection: tables.Connection, expected: Expected, summary: Outcome) -> list[str]:
     outcome = verify(connection, expected)
+    differences = outcome.differences + summary.differences
+    if not differences:
+        report.print_what_is_right(expected, NOTICE_DELAY_S, _MAX_ATTEMPTS)
     click.echo(
-        f"\nevery flight once in each group, {len(expected.notices):,} notices through and "
-        f"{len(expected.dead):,} in dead letters: {outcome.compared:,} numbers and ids compared with the CSV, "
-        f"{len(outcome.differences):,} differences"
+        f"{outcome.compared + summary.compared:,} numbers and ids compared with the CSV, "
+        f"{len(differences):,} differences"
     )
-    return outcome.differences
+    return differences
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from sample_app.data import derived_id, flight_id, read_rows
 from sample_app.gateway import fails
-from sample_app.settings import LATE_MIN
+from sample_app.malformed import reasons
+from sample_app.settings import FLIGHTS, GROUPS, LATE_MIN
 
 Table = dict[tuple[str, ...], dict[str, int]]
 
@@ -20,7 +21,8 @@ class Expected:
         carriers, routes, aircraft: sums by key and by column.
         notices: flights whose notice gets through, with their delay.
         flights, events, notifications: the ids of the messages of the three topics.
-        dead: the ids of the dead letters.
+        malformed: the ids of the malformed rows among the flights.
+        dead: the dead letters: group, id and reason.
     """
 
     carriers: Table = field(default_factory=dict)
@@ -30,7 +32,16 @@ class Expected:
     flights: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     notifications: list[str] = field(default_factory=list)
+    malformed: list[str] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> dict[str, int]:
+        """The sums over all carriers."""
+        sums: Table = {}
+        for tally in self.carriers.values():
+            _add(sums, (), tally)
+        return sums.get((), {})
 
 
 def expect(limit: int | None, seed: int, max_attempts: int) -> Expected:
@@ -53,6 +64,9 @@ def expect(limit: int | None, seed: int, max_attempts: int) -> Expected:
             _fly(expected.aircraft, row)
         if row["dep_delay"] != "NA" and int(row["dep_delay"]) > LATE_MIN:
             _notice(expected, flight, int(row["dep_delay"]), seed, max_attempts)
+    for uid, reason in reasons(expected.flights).items():
+        expected.malformed.append(uid)
+        expected.dead += [f"{group} {uid}: {reason}" for topic, group in GROUPS if topic == FLIGHTS]
     return expected
 
 
@@ -84,7 +98,7 @@ def _notice(expected: Expected, flight: str, delay_min: int, seed: int, max_atte
     uid = derived_id("notice", flight)
     expected.notifications.append(uid)
     if all(fails(seed, flight, attempt) for attempt in range(1, max_attempts + 1)):
-        expected.dead.append(uid)
+        expected.dead.append(f"notifier {uid}: used up its {max_attempts} attempts")
     else:
         expected.notices[(flight,)] = {"delay_min": delay_min}
 

@@ -10,6 +10,7 @@ from emsworker import Ems, Receipt
 from emsworker.store.topics import create_topic
 from emsworker.task import Outgoing
 from sample_app.data import read_flights
+from sample_app.malformed import malformed_after
 from sample_app.settings import FLIGHTS, GROUPS, PARTITIONS
 
 _CHUNK = 4000
@@ -24,7 +25,9 @@ def prepare(app: Ems) -> None:
 
 
 def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:
-    """Send every flight, keyed by its tail number; yields after each chunk how many were sent and how many were new.
+    """Send every flight, keyed by its tail number, and the malformed rows among them.
+
+    Yields after each chunk how many messages were sent and how many were new.
 
     Args:
         app: whose stream it is.
@@ -32,14 +35,21 @@ def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:
     """
     with ThreadPoolExecutor(1) as sender:  # the next chunk is read while one is sent; one thread keeps their order
         sent: Future[list[Receipt]] | None = None
-        flights = read_flights(limit)
-        while chunk := list(islice(flights, _CHUNK)):
-            messages = [Outgoing(FLIGHTS, body, key=body["tailnum"], uid=uid) for uid, body in chunk]
+        messages = _read_messages(limit)
+        while chunk := list(islice(messages, _CHUNK)):
             if sent is not None:
                 yield _count(sent.result())
-            sent = sender.submit(app.send_many, FLIGHTS, messages)
+            sent = sender.submit(app.send_many, FLIGHTS, chunk)
         if sent is not None:
             yield _count(sent.result())
+
+
+def _read_messages(limit: int | None) -> Iterator[Outgoing]:
+    for number, (uid, flight) in enumerate(read_flights(limit), 1):
+        yield Outgoing(FLIGHTS, flight, key=flight["tailnum"], uid=uid)
+        malformed = malformed_after(number, uid, flight)
+        if malformed is not None:
+            yield Outgoing(FLIGHTS, malformed.body, uid=malformed.uid)
 
 
 def _count(receipts: list[Receipt]) -> tuple[int, int]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import click
 
 from sample_app import tables
+from sample_app.expected import Expected
 from sample_app.tables import Connection
 
 _HEAD = ("flights", "departures", "cancelled", "departure delay, min", "arrival delay, min")
 
+_WIDTH = 33  # of the longest title
+
 
 @contextmanager
 def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar; plain lines, one for each tenth, where there is no terminal.
+    """A progress bar; plain lines, one for each quarter, where there is no terminal.
 
     Args:
         label: what is going on.
@@ -26,13 +29,13 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
         with click.progressbar(length=length, label=label, show_pos=True) as bar:
             yield bar.update
         return
-    done = tenths = 0
+    done = quarters = 0
 
     def step(count: int) -> None:
-        nonlocal done, tenths
+        nonlocal done, quarters
         done += count
-        if done * 10 // max(length, 1) > tenths:
-            tenths = done * 10 // max(length, 1)
+        if done * 4 // max(length, 1) > quarters:
+            quarters = done * 4 // max(length, 1)
             click.echo(f"{label}: {done:,} of {length:,}")
 
     yield step
@@ -43,23 +46,36 @@ def say(text: str) -> None:
     click.echo(f"\n{text}" if sys.stdout.isatty() else text)
 
 
-def print_tables(connection: Connection, routes: int = 10) -> None:
-    """Print the sums per carrier, and those of the busiest routes.
+def print_tables(connection: Connection, shown: int = 5) -> None:
+    """Print the sums of the busiest carriers and routes.
 
     Args:
-        routes: how many of them.
+        shown: how many of each.
     """
-    by_carrier = sorted(tables.read_carriers(connection).items(), key=lambda item: -item[1][0])
-    _print("carrier", [("-".join(key), sums) for key, sums in by_carrier])
-    by_route = sorted(tables.read_routes(connection).items(), key=lambda item: (-item[1][0], item[0]))
-    _print(
-        f"route (the {routes} busiest of {len(by_route)})", [("-".join(key), sums) for key, sums in by_route[:routes]]
-    )
+    _print("carrier", tables.read_carriers(connection), shown)
+    _print("route", tables.read_routes(connection), shown)
 
 
-def _print(title: str, rows: list[tuple[str, list[int]]]) -> None:
-    width = max(len(title), 8)
+def _print(what: str, sums: Mapping[tuple[str, ...], list[int]], shown: int) -> None:
+    busiest = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:shown]
+    title = f"{what} (the {len(busiest)} busiest of {len(sums)})"
+    width = max(len(title), _WIDTH)
     click.echo("\n" + "  ".join([title.ljust(width), *_HEAD]))
-    for name, sums in rows:
-        numbers = [f"{number:,}".rjust(len(head)) for number, head in zip(sums, _HEAD, strict=False)]
-        click.echo("  ".join([name.ljust(width), *numbers]))
+    for key, numbers in busiest:
+        columns = [f"{number:,}".rjust(len(head)) for number, head in zip(numbers, _HEAD, strict=False)]
+        click.echo("  ".join(["-".join(key).ljust(width), *columns]))
+
+
+def print_what_is_right(expected: Expected, notice_delay_s: int, max_attempts: int) -> None:
+    """Say what it means that there are no differences."""
+    notices, told = len(expected.notifications), len(expected.notices)
+    groups = len({line.split(" ")[0] for line in expected.dead if ": used up" not in line})
+    click.echo()
+    for line in (
+        f"every one of {len(expected.flights):,} flights counted once, by carrier, by route and by aircraft",
+        f"every one of {notices:,} notices sent {notice_delay_s} s later, none of them early: {told:,} got through, "
+        f"{notices - told:,} are dead letters after {max_attempts} attempts",
+        f"every one of {len(expected.malformed)} malformed rows a dead letter with its reason, in each of {groups} "
+        "groups",
+    ):
+        click.echo(line)

@@ -7,18 +7,22 @@ import os
 FLIGHTS = "flights"
 AIRCRAFT_EVENTS = "aircraft-events"
 NOTIFICATIONS = "notifications"
+REPORTS = "reports"
 # Keys spread over these, so that several workers find work at the same time.
-PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2}
+PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2, REPORTS: 1}
 GROUPS = (
     (FLIGHTS, "stats"),
     (FLIGHTS, "aircraft"),
     (FLIGHTS, "delays"),
     (AIRCRAFT_EVENTS, "logbook"),
     (NOTIFICATIONS, "notifier"),
+    (REPORTS, "night-shift"),
 )
 
 BATCH = 500
 LATE_MIN = 180  # departures more than three hours late are worth a notice
+NOTICE_DELAY_S = 3  # so long the airline has to correct itself before anybody is told
+NIGHTLY, NIGHTLY_NAME = "0 0 * * *", "nightly-summary"
 DEFAULT_SEED = 2013
 SEED_VARIABLE = "SAMPLE_SEED"
 

@@ -13,12 +13,13 @@ _READ_GROUPS = """SELECT t.name, g.name, SUM(c.next_offset - 1),
   SUM(COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = t.id AND m.`partition` = c.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)),
   (SELECT COUNT(*) FROM ems_claim k WHERE k.group_id = g.id AND k.state IN ('start', 'waiting')),
-  (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id)
+  (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id),
+  (SELECT COUNT(*) FROM ems_pending p WHERE p.topic_id = t.id)
 FROM ems_topic t JOIN ems_group g ON g.topic_id = t.id JOIN ems_cursor c ON c.group_id = g.id
 GROUP BY t.id, t.name, g.id, g.name"""
 _READ_UIDS = """SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id
 WHERE t.name = %s AND m.kind = 'message'"""
-_READ_DEAD = """SELECT g.name, d.uid FROM ems_dead d JOIN ems_group g ON g.id = d.group_id"""
+_READ_DEAD = """SELECT g.name, d.uid, d.reason FROM ems_dead d JOIN ems_group g ON g.id = d.group_id"""
 _COUNT_CLIENTS = """SELECT COUNT(*) FROM ems_client"""
 _COUNT_CLIENTS_OF = """SELECT COUNT(*) FROM ems_client WHERE name = %s"""
 _COUNT_CLAIMS_OF = """SELECT COUNT(*) FROM ems_claim c JOIN ems_client l ON l.client_id = c.client_id
@@ -34,6 +35,7 @@ class GroupState:
         messages: how many there are, tombstones included.
         claims: how many claims are not finished.
         retries: how many messages wait for another attempt.
+        delayed: how many messages of the topic are not due yet.
     """
 
     topic: str
@@ -42,11 +44,12 @@ class GroupState:
     messages: int
     claims: int
     retries: int
+    delayed: int
 
     @property
     def finished(self) -> bool:
         """Whether its lag is zero, with nothing still in somebody's hands."""
-        return self.handed_out == self.messages and not self.claims and not self.retries
+        return self.handed_out == self.messages and not (self.claims or self.retries or self.delayed)
 
 
 def read_groups(connection: Connection) -> list[GroupState]:
@@ -69,9 +72,9 @@ def read_uids(connection: Connection, topic: str) -> list[str]:
     return [str(UUID(bytes=uid)) for (uid,) in query(connection, _READ_UIDS, (topic,))]
 
 
-def read_dead(connection: Connection) -> list[tuple[str, str]]:
-    """Group and message id of every dead letter."""
-    return [(group, str(UUID(bytes=uid))) for group, uid in query(connection, _READ_DEAD)]
+def read_dead(connection: Connection) -> list[str]:
+    """Every dead letter: its group, its message's id, and the reason."""
+    return [f"{group} {UUID(bytes=uid)}: {reason}" for group, uid, reason in query(connection, _READ_DEAD)]
 
 
 def count_clients(connection: Connection, worker: str | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -36,8 +37,14 @@ _CREATE = (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
     """CREATE TABLE IF NOT EXISTS sample_notice (
   flight CHAR(36) NOT NULL,
-  delay_min BIGINT NOT NULL, attempt BIGINT NOT NULL, told_at DATETIME(6) NOT NULL,
+  delay_min BIGINT NOT NULL, attempt BIGINT NOT NULL, due_at DATETIME(6) NOT NULL, told_at DATETIME(6) NOT NULL,
   PRIMARY KEY (flight)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_summary (
+  slot DATETIME NOT NULL,
+  flights BIGINT NOT NULL, departures BIGINT NOT NULL, cancellations BIGINT NOT NULL,
+  dep_delay_min BIGINT NOT NULL, arr_delay_min BIGINT NOT NULL, fingerprint BIGINT NOT NULL,
+  PRIMARY KEY (slot)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
 )
 
@@ -59,7 +66,12 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE
   flown = flown + VALUES(flown), cancelled = cancelled + VALUES(cancelled), diverted = diverted + VALUES(diverted),
   distance_mi = distance_mi + VALUES(distance_mi), air_min = air_min + VALUES(air_min),
   leg_sum = leg_sum + VALUES(leg_sum), last_leg = GREATEST(last_leg, VALUES(last_leg))"""
-_ADD_NOTICE = """INSERT IGNORE INTO sample_notice (flight, delay_min, attempt, told_at) VALUES (%s, %s, %s, NOW(6))"""
+_ADD_NOTICE = """INSERT IGNORE INTO sample_notice (flight, delay_min, attempt, due_at, told_at)
+VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(6))"""
+_SUM_UP = """INSERT IGNORE INTO sample_summary
+  (slot, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint)
+SELECT %s, SUM(flights), SUM(departures), SUM(cancellations), SUM(dep_delay_min), SUM(arr_delay_min), SUM(fingerprint)
+FROM sample_carrier HAVING COUNT(*) > 0"""
 
 _READ_CARRIERS = """SELECT carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
 FROM sample_carrier"""
@@ -68,6 +80,9 @@ FROM sample_route"""
 _READ_AIRCRAFT = """SELECT tailnum, flown, cancelled, diverted, distance_mi, air_min, leg_sum, last_leg
 FROM sample_aircraft"""
 _READ_NOTICES = """SELECT flight, delay_min FROM sample_notice"""
+_COUNT_EARLY = """SELECT COUNT(*) FROM sample_notice WHERE told_at < due_at"""
+_READ_SUMMARY = """SELECT flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
+FROM sample_summary WHERE slot = %s"""
 
 _local = threading.local()
 
@@ -133,9 +148,14 @@ def _sorted_rows(sums: Sums) -> list[tuple[Any, ...]]:
     return [(*key, *values) for key, values in sorted(sums.items())]
 
 
-def add_notice(connection: Connection, flight: str, delay_min: int, attempt: int) -> None:
-    """Note that the gateway has been told; a second time changes nothing."""
-    query(connection, _ADD_NOTICE, (flight, delay_min, attempt))
+def sum_up(to: Any, slot: datetime) -> None:
+    """Write the sums over all carriers down, under a time in UTC; a second time changes nothing."""
+    to.execute(_SUM_UP, (slot.replace(tzinfo=None),))
+
+
+def add_notice(connection: Connection, flight: str, delay_min: int, attempt: int, due_at: str) -> None:
+    """Note that the gateway has been told, and when it was to be told; a second time changes nothing."""
+    query(connection, _ADD_NOTICE, (flight, delay_min, attempt, due_at))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -159,6 +179,16 @@ def read_aircraft(connection: Connection) -> Mapping[tuple[str, ...], list[int]]
 def read_notices(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
     """Which flights' notices got through: ``(flight,)`` -> ``[delay_min]``."""
     return _sums(connection, _READ_NOTICES, 1)
+
+
+def count_early_notices(connection: Connection) -> int:
+    """How many notices came before their time."""
+    return int(query(connection, _COUNT_EARLY)[0][0])
+
+
+def read_summary(connection: Connection, slot: datetime) -> list[int]:
+    """What :func:`sum_up` has written for a slot, in the order of ``TALLY``; nothing if it has not."""
+    return [int(number) for row in query(connection, _READ_SUMMARY, (slot.replace(tzinfo=None),)) for number in row]
 
 
 def _sums(connection: Connection, statement: str, keys: int) -> Sums:

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from emsworker import Message
+from emsworker import BatchFailed, Message, Reject
 from emsworker.task import BoundTask, Outgoing
 from sample_app import gateway, tables
 from sample_app.app import app
 from sample_app.data import derived_id
-from sample_app.settings import AIRCRAFT_EVENTS, BATCH, FLIGHTS, LATE_MIN, NOTIFICATIONS, seed
+from sample_app.settings import (
+    AIRCRAFT_EVENTS,
+    BATCH,
+    FLIGHTS,
+    LATE_MIN,
+    NIGHTLY,
+    NIGHTLY_NAME,
+    NOTICE_DELAY_S,
+    NOTIFICATIONS,
+    REPORTS,
+    seed,
+)
 
 _SEED = seed()
+_TEXTS = ("carrier", "origin", "dest", "time_hour")
+_NUMBERS = ("dep_time", "dep_delay", "arr_delay", "air_time", "distance")
+
+
+def _sort_out(messages: Sequence[Message]) -> tuple[list[Message], dict[str, Exception]]:
+    """The flights among these messages; and those that are none, by id, to be rejected: trying again cannot help."""
+    reasons = {message.id: reason for message in messages if (reason := _what_is_wrong(message.body))}
+    flights = [message for message in messages if message.id not in reasons] if reasons else list(messages)
+    return flights, {uid: Reject(reason) for uid, reason in reasons.items()}
+
+
+def _what_is_wrong(row: Any) -> str | None:
+    if not isinstance(row, dict):
+        return f"a {type(row).__name__} is no row"
+    for name in _TEXTS:
+        if row.get(name) is None:
+            return f"there is no {name}"
+    for name in _NUMBERS:
+        value = row.get(name)
+        if value is not None and type(value) is not int:
+            return f"{name} is {value!r}, and should be a number"
+    return None
 
 
 @app.subscribe(FLIGHTS, "stats", transactional=True, batch=BATCH)
 def keep_stats(transaction: Any, messages: Sequence[Message]) -> None:
     """Add a batch of flights to the sums per carrier and per route; they are committed with the batch's being done."""
+    flights, malformed = _sort_out(messages)
     carriers: tables.Sums = {}
     routes: tables.Sums = {}
-    for message in messages:
+    for message in flights:
         flight = message.body
         cancelled = flight["dep_time"] is None
         values = (
@@ -35,6 +70,8 @@ def keep_stats(transaction: Any, messages: Sequence[Message]) -> None:
         _add(routes, (flight["origin"], flight["dest"]), values)
     tables.add_carriers(transaction, carriers)
     tables.add_routes(transaction, routes)
+    if malformed:
+        raise BatchFailed(malformed)  # these only: the others' sums are committed
 
 
 @app.subscribe(FLIGHTS, "aircraft", batch=BATCH)
@@ -43,8 +80,10 @@ def tell_aircraft(messages: Sequence[Message]) -> None:
 
     A batch that runs again after a crash sends the same ids, and the stream keeps the first.
     """
-    events = [_aircraft_event(message) for message in messages if message.key is not None]
-    app.send_many(AIRCRAFT_EVENTS, events)
+    flights, malformed = _sort_out(messages)
+    app.send_many(AIRCRAFT_EVENTS, [_aircraft_event(message) for message in flights if message.key is not None])
+    if malformed:
+        raise BatchFailed(malformed)
 
 
 def _aircraft_event(message: Message) -> Outgoing:
@@ -89,17 +128,37 @@ def _add(sums: tables.Sums, key: tuple[str, ...], values: Sequence[int]) -> list
     return sums[key]
 
 
-@app.subscribe(FLIGHTS, "delays", batch=BATCH)
-def watch_delays(messages: Sequence[Message]) -> None:
-    """Have a notice sent for each flight that left very late; again under an id of the flight's own."""
-    for message in messages:
-        delay_min = message.body["dep_delay"]
-        if delay_min is not None and delay_min > LATE_MIN:
-            notify_delay.apply_async((message.id, delay_min), task_id=derived_id("notice", message.id), key=message.key)
+@app.subscribe(FLIGHTS, "delays", transactional=True, batch=BATCH)
+def watch_delays(transaction: Any, messages: Sequence[Message]) -> None:
+    """Have a notice sent, a few seconds from now, for each flight that left very late.
+
+    The notices are part of the batch's transaction: each is sent once, whatever dies.
+    """
+    flights, malformed = _sort_out(messages)
+    late = [message for message in flights if (message.body["dep_delay"] or 0) > LATE_MIN]
+    if late:
+        due_at = app.server_time(NOTICE_DELAY_S)
+        for message in late:
+            notify_delay.apply_async(
+                (message.id, message.body["dep_delay"], due_at.replace(tzinfo=None).isoformat()),
+                task_id=derived_id("notice", message.id),
+                key=message.key,
+                eta=due_at,
+                transaction=transaction,
+            )
+    if malformed:
+        raise BatchFailed(malformed)
 
 
 @app.task(name="notify_delay", topic=NOTIFICATIONS, group="notifier", bind=True)
-def notify_delay(self: BoundTask, flight: str, delay_min: int) -> None:
+def notify_delay(self: BoundTask, flight: str, delay_min: int, due_at: str) -> None:
     """Call the gateway, which often fails, and note the success; the ladder takes care of the rest."""
     gateway.notify(_SEED, flight, self.request.attempt)
-    tables.add_notice(tables.thread_connection(app.url), flight, delay_min, self.request.attempt)
+    tables.add_notice(tables.thread_connection(app.url), flight, delay_min, self.request.attempt, due_at)
+
+
+@app.periodic(NIGHTLY, name=NIGHTLY_NAME)
+@app.task(name="summarize", topic=REPORTS, group="night-shift", bind=True, transactional=True)
+def summarize(self: BoundTask, transaction: Any) -> None:
+    """Every midnight, sum up all carriers."""
+    tables.sum_up(transaction, datetime.fromisoformat(self.request.headers["ems-slot"]))

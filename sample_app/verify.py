@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from sample_app import stream, tables
 from sample_app.expected import Expected, Table
@@ -65,16 +66,25 @@ def verify(connection: Connection, expected: Expected) -> Outcome:
     outcome.table("aircraft", tables.read_aircraft(connection), LOGBOOK, expected.aircraft)
     outcome.table("notice", tables.read_notices(connection), ("delay_min",), expected.notices)
     for topic, uids in (
-        (FLIGHTS, expected.flights),
+        (FLIGHTS, [*expected.flights, *expected.malformed]),
         (AIRCRAFT_EVENTS, expected.events),
         (NOTIFICATIONS, expected.notifications),
     ):
         outcome.ids(f"topic {topic}", stream.read_uids(connection, topic), uids)
-    dead = [f"{group} {uid}" for group, uid in stream.read_dead(connection)]
-    outcome.ids("dead letters", dead, [f"notifier {uid}" for uid in expected.dead])
+    outcome.number("notices that came early", tables.count_early_notices(connection), 0)
+    outcome.ids("dead letters", stream.read_dead(connection), expected.dead)
     for group in stream.read_groups(connection):
         name = f"group {group.group} of {group.topic}"
         outcome.number(f"{name}: handed out", group.handed_out, group.messages)
         outcome.number(f"{name}: open claims", group.claims, 0)
         outcome.number(f"{name}: retries", group.retries, 0)
+        outcome.number(f"{name}: delayed", group.delayed, 0)
+    return outcome
+
+
+def verify_summary(connection: Connection, expected: Expected, slot: datetime) -> Outcome:
+    """Compare the nightly summary of a slot."""
+    outcome, name = Outcome(), f"{slot:%H:%M:%S}"
+    found = {(name,): tables.read_summary(connection, slot)}
+    outcome.table("summary of", {key: row for key, row in found.items() if row}, TALLY, {(name,): expected.total})
     return outcome

@@ -22,7 +22,7 @@ from emsworker.core.errors import (
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.model import Group, Topic, TopicRule
+from emsworker.core.model import Group, Order, Topic, TopicRule
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
@@ -217,6 +217,7 @@ class Admin:
         ladder: str = DEFAULT_LADDER,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         filter: Filter = EVERYTHING,
+        order: Order = Order.NONE,
         from_start: bool = True,
     ) -> Group:
         """Create a group.
@@ -226,6 +227,7 @@ class Admin:
             ladder: delays between attempts, like ``"10s 1m 5m"``.
             max_attempts: runs of a message in all.
             filter: which messages it wants.
+            order: what of it runs one after another; for good.
             from_start: begin with the oldest message rather than with the next one.
 
         Raises:
@@ -246,6 +248,7 @@ class Admin:
                 ladder=ladder,
                 max_attempts=max_attempts,
                 filter=filter,
+                order=order,
                 from_start=from_start,
             )
         )

@@ -64,6 +64,11 @@ class Filter:
         """From a group's row."""
         return cls(**json.loads(text)) if text else cls()
 
+    def matches(self, tag: bytes | None, headers: Mapping[str, str]) -> bool:
+        """Whether a group with this filter wants such a message; the store asks the same in SQL."""
+        tags = self._encoded_tags()
+        return (not tags or tag in tags) and all(headers.get(name) == text for name, text in self.headers.items())
+
     @property
     def args(self) -> dict[str, Any]:
         """The parameters of a statement that reads only what matches."""

@@ -45,6 +45,18 @@ class TopicRule(StrEnum):
         return "r" in self.value
 
 
+class Order(StrEnum):
+    """What of a group's messages runs strictly one after another, retries included.
+
+    ``none``: claims follow the stream, but several run at once. ``partition``: all of a partition. ``key``: those of a
+    partition that have the same key; a message without a key is in nobody's way.
+    """
+
+    NONE = "none"
+    PARTITION = "partition"
+    KEY = "key"
+
+
 class ClaimState(StrEnum):
     """``start``: a client works on it; ``waiting``: free to be adopted; ``done``: all of it is finished."""
 
@@ -122,6 +134,7 @@ class Group:
     max_attempts: int
     paused: bool
     filter: Filter = EVERYTHING
+    order: Order = Order.NONE
 
 
 @dataclass(slots=True)
@@ -234,6 +247,8 @@ class Claim:
         care: how carefully to run it, because earlier owners died in it.
         messages: what is to be run, by offset; tombstones are left out.
         gone: offset and attempt of retries whose message is not in the stream any more.
+        order: of its group; keys: of its retries by offset, and blocked: the keys that wait for an earlier message,
+            both where keys are run in order.
         taken_at: when it was taken, by the server's clock; ``taken_ticks``: by our own.
     """
 
@@ -248,6 +263,9 @@ class Claim:
     client_id: str
     messages: list[Message] = field(default_factory=list)
     gone: list[tuple[int, int]] = field(default_factory=list)
+    order: Order = Order.NONE
+    keys: dict[int, bytes | None] = field(default_factory=dict)
+    blocked: frozenset[bytes] = frozenset()
     taken_at: str = ""
     taken_ticks: float = field(default_factory=ticks)
 

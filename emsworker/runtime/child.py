@@ -23,6 +23,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, UnknownTopic
 from emsworker.core.ids import local_ip
+from emsworker.core.model import Order
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
 from emsworker.periodic import declare_schedules
@@ -149,7 +150,8 @@ class Child:
         lease = LeaseKeeper(
             database, settings, self._spec.process_id, self._spec.name, local_ip(app.url), self._on_death
         )
-        scout = Scout(database, settings, topic_of, self._on_death)
+        in_order = [group_id for group_id, duty in duties.items() if duty.group.order is not Order.NONE]
+        scout = Scout(database, settings, topic_of, in_order, self._on_death)
         completer = Completer(
             database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
         )
@@ -197,7 +199,9 @@ class Child:
         duties = []
         for route in routes:
             topic = app.catalog.topic(route.topic)
-            duties.append(Duty(topic, app.catalog.group(topic, route.group, route.filter), route))
+            group = app.catalog.group(topic, route.group, route.filter, route.order)
+            route.check_order(group.order)
+            duties.append(Duty(topic, group, route))
         return duties
 
     def _wanted(self, topic: str, group: str) -> bool:

@@ -16,9 +16,10 @@ from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Failure, Message, Outcome
+from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.runtime.limits import send_soft_limit
 from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Work
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -79,8 +80,11 @@ class Completer(Runnable):
                 log.warning("cannot write progress down: %s", error)
 
     def _look_after(self, work: Work, now: float) -> None:
-        if work.urgent or work.has_news or (work.dirty and now - work.written_at >= self._settings.watermark_s):
+        if work.urgent or (work.dirty and now - work.written_at >= self._settings.watermark_s):
             work.write_down(self._session)
+        if work.lanes:
+            self._look_after_lanes(work, now)
+            return
         with work.lock:
             running, through, since = work.running, work.running_through, work.running_since
         if running is None:
@@ -89,13 +93,24 @@ class Completer(Runnable):
         if now - since > work.time_limit_s:
             messages = [m for m in work.claim.messages if running <= m.offset <= through]
             self._end(work, messages, since, now - since)
-        elif now - work.began_at > _HOARD_S:
+        elif now - work.began_at > _HOARD_S and work.claim.order is Order.NONE:
             work.share_rest(self._session)
+
+    def _look_after_lanes(self, work: Work, now: float) -> None:
+        for lane in work.lanes:
+            with lane.lock:
+                running, since = lane.running, lane.running_since
+            if running is None:
+                continue
+            send_soft_limit(lane, now)
+            if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
+                work.end(message, [self._timeout(work, lane, message, now - since)])
+                self._on_hang(_hangs(now - since, lane))
 
     def _end(self, work: Work, messages: list[Message], since: float, ran_s: float) -> None:
         """The running message is beyond its limit: to retry with it; the rest of the claim goes back."""
         # Which one of a batch hangs is not known: each will be run alone, and written down before.
-        failure = self._timeout(work, messages[0], ran_s) if len(messages) == 1 else None
+        failure = self._timeout(work, work, messages[0], ran_s) if len(messages) == 1 else None
         try:
             hangs = work.give_up(self._session, since, failure)
         except FenceLost:  # the beat was quicker; the thread hangs all the same
@@ -103,11 +118,11 @@ class Completer(Runnable):
         if hangs:
             self.watch(work.thread_id, None)
             self.hanging.add(work.thread_id)
-            self._on_hang(f"a handler ran for {ran_s:.1f} s, over its limit of {work.time_limit_s:g} s")
+            self._on_hang(_hangs(ran_s, work))
 
-    def _timeout(self, work: Work, message: Message, ran_s: float) -> Failure:
-        error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {work.time_limit_s:g} s")
-        decision = work.options.decide(self._ladder_of(work.claim.group_id), message.attempt, error)
+    def _timeout(self, work: Work, watch: Watch, message: Message, ran_s: float) -> Failure:
+        error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
+        decision = watch.options.decide(self._ladder_of(work.claim.group_id), message.attempt, error)
         return Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
 
     def give_everything_back(self) -> None:
@@ -124,3 +139,7 @@ class Completer(Runnable):
     def shut_down(self) -> None:
         """Close the session."""
         self._session.close()
+
+
+def _hangs(ran_s: float, watch: Watch) -> str:
+    return f"a handler ran for {ran_s:.1f} s, over its limit of {watch.time_limit_s:g} s"

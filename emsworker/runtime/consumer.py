@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.core.batching import BatchSizer
@@ -13,7 +14,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Claim, Group, Topic
+from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.coroutines import EventLoop
@@ -25,7 +26,7 @@ from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Lead, Scout
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
-from emsworker.store import claims, clients, progress
+from emsworker.store import claims, clients, ordered, progress
 from emsworker.store.claims import Miss, Taker
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -39,6 +40,7 @@ _LEASE_WAIT_S = 0.1
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
+_MOST_LANES = 1024  # threads are made as they are needed
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Shared:
     recycler: Recycler
     turns: Turns = field(default_factory=Turns)
     loop: EventLoop = field(default_factory=EventLoop)
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
 
 
 class Consumer(Runnable):
@@ -103,6 +106,8 @@ class Consumer(Runnable):
                 shared.turns,
                 shared.keeper,
                 shared.loop,
+                shared.pool,
+                max(settings.threads, duty.route.concurrency),
             )
             for group_id, duty in shared.duties.items()
         }
@@ -158,9 +163,11 @@ class Consumer(Runnable):
             self._note_lost()
             return
         self._before = None
-        self._was_busy = claim is Miss.BUSY and lead.kind == "stream"
+        self._was_busy = claim is Miss.BUSY and lead.kind == "stream" and not lead.exclusive
         if isinstance(claim, Claim):
             self._run(claim, allowance)
+            if lead.exclusive:
+                self._shared.scout.again(lead)
         elif not self._was_busy:
             self._shared.scout.forget(lead)
 
@@ -170,7 +177,9 @@ class Consumer(Runnable):
         taker = Taker(
             duty.topic, duty.group, self._client_id, size, self._shared.settings.batch_bytes, self._shared.decoder
         )
-        if lead.kind == "waiting":
+        if duty.group.order is not Order.NONE:
+            claim = ordered.take_next(self._session, taker, lead.partition, self._before)
+        elif lead.kind == "waiting":
             claim = claims.take_waiting(self._session, taker, self._before)
         elif lead.kind == "retries":
             claim = claims.take_retries(self._session, taker, self._before)

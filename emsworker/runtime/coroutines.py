@@ -7,11 +7,18 @@ ended it is taken note of, so that the watermark follows the lowest one that sti
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from emsworker.core.model import Message
+from emsworker.task import HandlerOptions
+
+T = TypeVar("T")
+
+_SLACK_S = 5.0
 
 
 class EventLoop:
@@ -21,9 +28,9 @@ class EventLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; called by other threads than the loop's own."""
-        asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -31,6 +38,13 @@ class EventLoop:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="ems-coroutines", daemon=True).start()
             return self._loop
+
+
+def guarded(options: HandlerOptions, group_timeout_s: float) -> tuple[float, HandlerOptions]:
+    """How long a coroutine may run, and the limits of its thread: they are only for a loop that somebody blocks."""
+    limit_s = min(options.timeout_s or group_timeout_s, options.hard_time_limit_s or math.inf)
+    slack_s = min(max(limit_s, 1.0), _SLACK_S)
+    return limit_s, replace(options, timeout_s=limit_s + slack_s, hard_time_limit_s=None, soft_time_limit_s=None)
 
 
 async def run_together(

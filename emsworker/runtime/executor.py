@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import logging
-import math
-import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import datetime
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import (
     BatchFailed,
     FenceLost,
-    Ignore,
-    Reject,
     SoftTimeLimitExceeded,
-    TimeLimitExceeded,
     TransactionEnded,
 )
-from emsworker.core.ladder import Dead, Decision, Ladder, RetryIn
-from emsworker.core.model import EXPIRES_HEADER, Care, Claim, Failure, Message, Outcome
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
-from emsworker.runtime.coroutines import EventLoop, run_together
+from emsworker.runtime.coroutines import EventLoop, guarded, run_together
 from emsworker.runtime.keeping import Keeper
+from emsworker.runtime.lanes import Lanes
 from emsworker.runtime.limits import call_interruptibly
+from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
 from emsworker.runtime.runs import CoroutineRun, ThreadRun
 from emsworker.runtime.turns import Turns
+from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Work
 from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
@@ -40,11 +37,6 @@ from emsworker.transaction import Transaction
 log = logging.getLogger(__name__)
 
 _PLAIN = HandlerOptions()
-_SLACK_S = 5.0
-
-
-class _Expired(Ignore):
-    """Nobody wants it any more."""
 
 
 class Executor:
@@ -59,6 +51,7 @@ class Executor:
         turns: of the process, for messages under suspicion.
         keeper: makes the results of those that are asked for.
         loop: of the process, for coroutines.
+        pool: of the process, for the lanes of keys that run in order; lanes: how many of them a claim gets.
     """
 
     def __init__(
@@ -71,6 +64,8 @@ class Executor:
         turns: Turns,
         keeper: Keeper,
         loop: EventLoop,
+        pool: ThreadPoolExecutor,
+        lanes: int,
     ) -> None:
         self._route = route
         self._loop = loop
@@ -84,6 +79,9 @@ class Executor:
         self._after = hooks(middleware, "after_run")
         self._on_retry = hooks(middleware, "on_retry")
         self._on_dead = hooks(middleware, "on_dead")
+        self._lanes = Lanes(lanes, pool, self._handler, self._attempt, may_go_on)
+        # Of a transactional handler everything below must be done too, or a crash would repeat its effect.
+        self._one_by_one = any(handler.options.transactional for handler in route.handlers)
 
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
@@ -92,18 +90,27 @@ class Executor:
             FenceLost: the claim is somebody else's.
             ConnectionLost: this thread's connection died.
         """
-        for handler, messages in self._calls(work.claim.messages):
-            if not self._may_go_on() or not self._run(work, messages, handler):
+        claim = work.claim
+        if claim.order is Order.KEY and claim.care is not Care.ALONE and not self._one_by_one:
+            return self._lanes.run(work)
+        for handler, messages in self._calls(claim.messages, in_order=claim.order is not Order.NONE):
+            if work.held or not self._may_go_on():
+                return False
+            if work.waits(messages[0]):
+                work.park(messages[0])
+            elif not self._run(work, messages, handler):
                 return False
         return True
 
-    def _calls(self, messages: list[Message]) -> Iterator[tuple[Handler | BaseException, list[Message]]]:
+    def _calls(
+        self, messages: list[Message], *, in_order: bool
+    ) -> Iterator[tuple[Handler | BaseException, list[Message]]]:
         """The messages in order, each with its handler; neighbours that share one which takes several go together."""
         batch: list[Message] = []
         shared: Handler | None = None
         for message in messages:
             handler = self._handler(message)
-            size = handler.together if isinstance(handler, Handler) else 0
+            size = handler.together if isinstance(handler, Handler) and not in_order else 0
             if batch and (handler is not shared or len(batch) >= size):
                 assert shared is not None
                 yield shared, batch
@@ -146,7 +153,7 @@ class Executor:
         if not work.start(messages, options, began):
             return False
         for message in messages:
-            message.run = ThreadRun(work, message, began)
+            message.run = ThreadRun(work, work, message, began)
         if work.claim.care is Care.ALONE:
             work.write_down(self._session)
         try:
@@ -181,7 +188,7 @@ class Executor:
             for message in messages:
                 hook(message, self._route.group)
         for message in messages:
-            _refuse_expired(message, work.claim)
+            refuse_expired(message, work.claim)
         if options.transactional:
             failures = self._call_transactional(work, messages, handler)
         else:
@@ -235,9 +242,7 @@ class Executor:
     def _run_coroutines(self, work: Work, messages: list[Message], handler: Handler) -> bool:
         """All at once; each has its own limits, so the claim's are only for a loop that somebody blocks."""
         options = handler.options
-        limit_s = min(options.timeout_s or work.group_timeout_s, options.hard_time_limit_s or math.inf)
-        slack_s = min(max(limit_s, 1.0), _SLACK_S)
-        guard = replace(options, timeout_s=limit_s + slack_s, hard_time_limit_s=None, soft_time_limit_s=None)
+        limit_s, guard = guarded(options, work.group_timeout_s)
         if not work.start(messages, guard, ticks()):
             return False
         if work.claim.care is Care.ALONE:
@@ -245,8 +250,9 @@ class Executor:
         ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
 
         async def run(message: Message) -> None:
-            message.run = CoroutineRun(work, message, options.soft_time_limit_s, limit_s, slack_s)
-            ends[message.offset] = await self._await(work.claim, message, handler, message.run)
+            its = CoroutineRun(work, work, message, options, limit_s)
+            message.run = its
+            ends[message.offset] = await self._await(work.claim, message, handler, its)
 
         def ended(these: list[Message], following: Message | None) -> None:
             told = [ends.pop(message.offset) for message in these]
@@ -260,19 +266,49 @@ class Executor:
         self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun
     ) -> tuple[list[Failure], list[ResultRow]]:
         options, began = handler.options, ticks()
-        failure, value, error = None, None, None
+        value, error = None, None
         try:
-            for hook in self._before:
-                hook(message, self._route.group)
-            _refuse_expired(message, claim)
+            self._get_ready(message, claim)
             value = await its.within_limits(handler.call(message))
         except BaseException as reason:
             error = reason
-            failure = self._failure(message, reason, options, ticks() - began)
+        return self._outcome(message, options, value, error, ticks() - began)
+
+    def _get_ready(self, message: Message, claim: Claim) -> None:
+        for hook in self._before:
+            hook(message, self._route.group)
+        refuse_expired(message, claim)
+
+    def _outcome(
+        self, message: Message, options: HandlerOptions, value: object, error: BaseException | None, ran_s: float
+    ) -> tuple[list[Failure], list[ResultRow]]:
+        failure = self._failure(message, error, options, ran_s) if error is not None else None
         rows = self._keeper.rows(message, options, value, failure, error)
         self._keeper.put(rows)
-        self._tell(message, failure, error, ticks() - began)
+        self._tell(message, failure, error, ran_s)
         return ([failure] if failure is not None else []), list(self._keeper.for_flush(rows))
+
+    def _attempt(
+        self, work: Work, message: Message, handler: Handler | BaseException, lane: Lane
+    ) -> tuple[list[Failure], list[ResultRow]]:
+        """One message of a lane; a coroutine is waited for."""
+        value, error, began = None, None, ticks()
+        options = handler.options if isinstance(handler, Handler) else _PLAIN
+        try:
+            if isinstance(handler, BaseException):
+                raise handler
+            if handler.is_async:
+                its = CoroutineRun(work, lane, message, options, guarded(options, work.group_timeout_s)[0])
+                message.run = its
+                self._get_ready(message, work.claim)
+                value = self._loop.run(its.within_limits(handler.call(message)))
+            else:
+                message.run = ThreadRun(work, lane, message, lane.running_since)
+                self._get_ready(message, work.claim)
+                value = call_interruptibly(lane, partial(handler.call, message))
+        except BaseException as reason:
+            error = reason
+        return self._outcome(message, options, value, error, ticks() - began)
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
@@ -348,7 +384,7 @@ class Executor:
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
         decision = options.decide(self._ladder, message.attempt, error)
-        outcome = _outcome(error, decision)
+        outcome = outcome_of(error, decision)
         failure = Failure.decided(message.offset, message.attempt, outcome, describe(error), decision, ran_s)
         level = logging.INFO if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED) else logging.WARNING
         log.log(level, "%r in group %s: %s -> %s", message, self._route.group, redact(repr(error)), decision)
@@ -357,27 +393,3 @@ class Executor:
 
 class _LostHere(BaseException):
     """The thread's own connection died under a transactional handler; nobody's fault, so no attempt is charged."""
-
-
-def _refuse_expired(message: Message, claim: Claim) -> None:
-    until = message.headers.get(EXPIRES_HEADER)
-    if until is not None and claim.server_now() > datetime.fromisoformat(until):
-        raise _Expired
-
-
-def _outcome(error: BaseException, decision: Decision) -> Outcome:
-    if isinstance(error, _Expired):
-        return Outcome.EXPIRED
-    if isinstance(error, Reject):
-        return Outcome.REJECTED
-    if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
-        return Outcome.TIMEOUT
-    return Outcome.FAILED if isinstance(decision, (RetryIn, Dead)) else Outcome.IGNORED
-
-
-def describe(error: BaseException) -> str:
-    """An error with its traceback, without our own frames and without passwords in URLs."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
-        trace = trace.tb_next
-    return redact("".join(traceback.format_exception(type(error), error, trace))).strip()

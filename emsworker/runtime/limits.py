@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from emsworker.core.errors import SoftTimeLimitExceeded
-from emsworker.runtime.work import Work
+from emsworker.runtime.watch import Watch
 
 T = TypeVar("T")
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
-def send_soft_limit(work: Work, now: float) -> bool:
+def send_soft_limit(work: Watch, now: float) -> bool:
     """Raise SoftTimeLimitExceeded in the handler that runs now, once, if its time is up.
 
     It arrives at the thread's next bytecode: a handler that waits in C code gets it when it returns from there.
@@ -33,7 +33,7 @@ def send_soft_limit(work: Work, now: float) -> bool:
         return True
 
 
-def call_interruptibly(work: Work, call: Callable[[], T]) -> T:
+def call_interruptibly(work: Watch, call: Callable[[], T]) -> T:
     """Call a handler; a soft limit arrives inside of this call or never, so never in a commit of ours.
 
     Raises:
@@ -49,7 +49,7 @@ def call_interruptibly(work: Work, call: Callable[[], T]) -> T:
         _close(work)
 
 
-def _close(work: Work) -> None:
+def _close(work: Watch) -> None:
     try:
         with work.lock:
             work.interruptible = False

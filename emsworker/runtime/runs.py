@@ -12,7 +12,11 @@ from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.run import Report, Run, check_span
+from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Work
+from emsworker.task import HandlerOptions
+
+_SLACK_S = 5.0  # should somebody block the loop, the thread that waits is ended later
 
 
 class ThreadRun(Run):
@@ -20,28 +24,29 @@ class ThreadRun(Run):
 
     Args:
         work: the claim that is worked on.
+        watch: of the thread.
         message: of the claim.
         since: when it began, in :func:`ticks`.
     """
 
-    __slots__ = ("_message", "_since", "_work")
+    __slots__ = ("_message", "_since", "_watch", "_work")
 
-    def __init__(self, work: Work, message: Message, since: float) -> None:
-        self._work, self._message, self._since = work, message, since
+    def __init__(self, work: Work, watch: Watch, message: Message, since: float) -> None:
+        self._work, self._watch, self._message, self._since = work, watch, message, since
 
     @property
     def time_left(self) -> float:
         """See :class:`Run`."""
-        return self._work.time_left(self._since)
+        return self._watch.time_left(self._since)
 
     def extend(self, seconds: float) -> None:
         """See :class:`Run`."""
         check_span(seconds)
-        self._work.extend(self._since, seconds)
+        self._watch.extend(self._since, seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """See :class:`Run`."""
-        self._work.report(Report.checked(self._message.uid, self._message.attempt, fraction, text))
+        self._work.telling.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
 
 
 class CoroutineRun(Run):
@@ -49,36 +54,23 @@ class CoroutineRun(Run):
 
     Args:
         work: the claim that is worked on.
+        watch: of the thread that waits for it.
         message: of the claim.
-        soft_s, hard_s: its limits.
-        slack_s: how much later the whole claim is ended, should somebody block the loop.
+        options: of its handler.
+        hard_s: how long it may run.
     """
 
-    __slots__ = (
-        "_hard",
-        "_hard_end",
-        "_lock",
-        "_loop",
-        "_message",
-        "_over",
-        "_slack_s",
-        "_soft",
-        "_soft_end",
-        "_thread_id",
-        "_work",
-    )
-
-    def __init__(self, work: Work, message: Message, soft_s: float | None, hard_s: float, slack_s: float) -> None:
-        self._work, self._message, self._slack_s = work, message, slack_s
-        now = ticks()
-        self._soft_end = now + (math.inf if soft_s is None else soft_s)
-        self._hard_end = now + hard_s
+    def __init__(self, work: Work, watch: Watch, message: Message, options: HandlerOptions, hard_s: float) -> None:
+        self._work, self._watch, self._message = work, watch, message
+        soft_s = options.soft_time_limit_s
+        self._began = ticks()
+        self._soft_end = self._began + (math.inf if soft_s is None else soft_s)
+        self._hard_end = self._began + hard_s
         self._lock = threading.Lock()  # the coroutine may hand us to a thread
-        self._thread_id = threading.get_ident()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
-        self._loop = asyncio.get_running_loop()
-        self._soft: asyncio.Timeout = asyncio.timeout(None)
-        self._hard: asyncio.Timeout = asyncio.timeout(None)
+        self._soft = asyncio.timeout(None)
+        self._hard = asyncio.timeout(None)
 
     async def within_limits(self, call: Awaitable[Any]) -> Any:
         """Await the handler; past a limit it is cancelled.
@@ -86,7 +78,7 @@ class CoroutineRun(Run):
         Raises:
             SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. In the coroutine it is CancelledError.
         """
-        began = ticks()
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         try:
             async with self._hard, self._soft:  # one that goes on after the first is cancelled again by the second
                 self._set_timers()
@@ -97,11 +89,11 @@ class CoroutineRun(Run):
         finally:
             self._over = True
         if self._hard.expired():
-            raise TimeLimitExceeded(f"its limit is {self._hard_end - began:.3g} s")
-        raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - began:.3g} s")
+            raise TimeLimitExceeded(f"its limit is {self._hard_end - self._began:.3g} s")
+        raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._began:.3g} s")
 
     def _set_timers(self) -> None:
-        if self._over:
+        if self._over or self._loop is None:
             return
         for timer, end in ((self._soft, self._soft_end), (self._hard, self._hard_end)):
             if not timer.expired():
@@ -128,12 +120,12 @@ class CoroutineRun(Run):
                 raise RunEnded(f"the time of {self._message!r} was over; it will be run again")
             more_s = max(0.0, ticks() + seconds - self._first_end)
             self._soft_end, self._hard_end = self._soft_end + more_s, self._hard_end + more_s
-            self._work.extend_until(self._hard_end + self._slack_s)
-        if threading.get_ident() == self._thread_id:
+            self._watch.extend_until(self._hard_end + _SLACK_S)
+        if self._loop is None or threading.get_ident() == self._thread_id:
             self._set_timers()
         else:
             self._loop.call_soon_threadsafe(self._set_timers)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """See :class:`Run`."""
-        self._work.report(Report.checked(self._message.uid, self._message.attempt, fraction, text))
+        self._work.telling.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))

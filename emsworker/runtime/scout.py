@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from emsworker.core.clock import ticks
@@ -27,11 +27,15 @@ _AWAY_S = 0.5
 
 @dataclass(frozen=True)
 class Lead:
-    """A hint where work may be: a waiting claim, due retries, or messages in a partition."""
+    """A hint where work may be: a waiting claim, due retries, or messages in a partition.
+
+    Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
+    """
 
     group_id: int
     kind: str
     partition: int = 0
+    exclusive: bool = False
 
 
 class Scout(Runnable):
@@ -41,6 +45,7 @@ class Scout(Runnable):
         database: where to look.
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
+        in_order: those of them that run in order.
         on_death: see :class:`Runnable`.
     """
 
@@ -49,12 +54,14 @@ class Scout(Runnable):
         database: Database,
         settings: Settings,
         topic_of: Mapping[int, int],
+        in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
     ) -> None:
         super().__init__("ems-scout", on_death)
         self._session = database.session()
         self._settings = settings
         self._topic_of = dict(topic_of)
+        self._in_order = frozenset(in_order)
         self._lock = threading.Lock()
         self._found = threading.Condition(self._lock)  # the consumers wait for it
         self._wake = threading.Condition(self._lock)  # the scout itself does
@@ -74,7 +81,8 @@ class Scout(Runnable):
                 return None
             best = min(self._leads, key=self._rank)
             self._leads.remove(best)
-            self._leads.append(best)  # the next thread tries the next partition
+            if not best.exclusive:
+                self._leads.append(best)  # the next thread tries the next partition
             if best.kind != "waiting":
                 self._retries_turn = best.kind == "stream"
             return best
@@ -94,6 +102,12 @@ class Scout(Runnable):
         with self._lock:
             if lead in self._leads:
                 self._leads.remove(lead)
+
+    def again(self, lead: Lead) -> None:
+        """Nobody is at work any more where an exclusive lead led to; it may be worth another try."""
+        with self._lock:
+            if lead not in self._leads:
+                self._leads.append(lead)
 
     def more(self) -> None:
         """A claim came back full: there is more, so one more idle thread may come."""
@@ -147,7 +161,7 @@ class Scout(Runnable):
 
     def _look(self) -> None:
         found = find_work(self._session, list(self._topic_of))
-        leads = [lead for group_id, work in found.items() for lead in _leads(group_id, work)]
+        leads = [lead for group_id, work in found.items() for lead in self._leads_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
         with self._lock:
             self.looked_at = ticks()
@@ -158,6 +172,13 @@ class Scout(Runnable):
             else:
                 self._pause_s = min(self._pause_s * 1.5, self._settings.poll_max_s)
             self._rung |= any(closed)
+
+    def _leads_of(self, group_id: int, work: Work) -> list[Lead]:
+        leads = [Lead(group_id, "waiting")] if work.waiting else []
+        if work.retries:
+            leads.append(Lead(group_id, "retries"))
+        exclusive = group_id in self._in_order
+        return leads + [Lead(group_id, "stream", partition, exclusive) for partition in work.partitions]
 
     def _close(self, group_id: int, partition: int) -> bool:
         if skipped := jump_to_floor(self._session, self._topic_of[group_id], group_id, partition):
@@ -183,10 +204,3 @@ class Scout(Runnable):
     def shut_down(self) -> None:
         """Close the session."""
         self._session.close()
-
-
-def _leads(group_id: int, work: Work) -> list[Lead]:
-    leads = [Lead(group_id, "waiting")] if work.waiting else []
-    if work.retries:
-        leads.append(Lead(group_id, "retries"))
-    return leads + [Lead(group_id, "stream", partition) for partition in work.partitions]

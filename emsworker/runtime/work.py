@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import FenceLost, RunEnded
-from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message
-from emsworker.core.run import Report
+from emsworker.core.errors import FenceLost
+from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
+from emsworker.runtime.telling import Telling
+from emsworker.runtime.watch import Lane, Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 from emsworker.task import HandlerOptions
 
-_NO_LIMITS = HandlerOptions()
 _HEAVY_BYTES = 1 << 20
-_REPORT_S = 0.5
 
 
-class Work:
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    message: Message
+    failures: Sequence[Failure]
+    results: Sequence[ResultRow]
+    parked: bool
+
+
+class Work(Watch):
     """Progress of one claim, shared by its consumer and the completer.
 
     Args:
@@ -35,31 +42,26 @@ class Work:
     """
 
     def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
+        super().__init__(thread_id, timeout_s)
         self.claim = claim
         self.topic_id = topic_id
-        self.thread_id = thread_id
-        self.group_timeout_s = timeout_s
-        self.lock = threading.Lock()
         self._flushing = threading.Lock()
         self.done_to = claim.done_to
         self.last = claim.hi  # the claim may be cut shorter while it runs
         self.lost = False  # it is somebody else's, or finished: nothing more is to be written
-        self.running: int | None = None
-        self.running_through = claim.done_to  # a batch handler runs several messages at once
-        self.running_since = 0.0
-        self.options = _NO_LIMITS
-        self.extension_s = 0.0  # how much longer the handler has asked to run
-        self.soft_limit_sent = False
-        self.interruptible = False  # a handler runs, and nothing of ours
+        self.running_through = claim.done_to
+        self.lanes: list[Lane] = []
+        self._ahead: dict[int, _Ended] = {}  # by offset: what has ended before something lower has
+        self._next = 0  # which of the messages is the lowest that has not
+        self._parked: list[tuple[int, bytes | None]] = []
+        self._blocked = set(claim.blocked)
+        self.held = False  # where a partition runs in order: a message is to run again before the next one
         self.began_at = ticks()
         self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._results: list[ResultRow] = []
         self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
-        self._reports: dict[bytes, Report] = {}  # not yet written
-        self._reporting: set[bytes] = set()  # uids of running messages that have told something
-        self._reports_ended: list[bytes] = []
-        self._reported_at = 0.0
+        self.telling = Telling(self.lock)
         self._given_up = False
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s
@@ -72,13 +74,79 @@ class Work:
         with self.lock:
             if self.lost or messages[-1].offset > self.last:
                 return False
-            self.running = messages[0].offset
-            self.running_through = messages[-1].offset
-            self.running_since = now
-            self.options = options
-            self.extension_s = 0.0
-            self.soft_limit_sent = self.interruptible = False
+            self._given_up = self.telling.closed = False
+            self.begin(messages, options, now)
             return True
+
+    def start_lanes(self, lanes: list[Lane], limits: HandlerOptions, now: float) -> bool:
+        """Begin to run all messages, each lane for itself; false if the claim was lost before."""
+        if not self.start(self.claim.messages, limits, now):
+            return False
+        self.lanes = lanes
+        return True
+
+    def waits(self, message: Message) -> bool:
+        """Whether an earlier message of its key is to run again before it."""
+        return message.key is not None and message.key in self._blocked
+
+    def park(self, message: Message) -> None:
+        """It was not run, because an earlier one of its key is to run again."""
+        with self.lock:
+            self._settle(_Ended(message, (), (), parked=True))
+
+    def end(
+        self,
+        message: Message,
+        failures: Sequence[Failure] = (),
+        results: Sequence[ResultRow] = (),
+        *,
+        parked: bool = False,
+    ) -> None:
+        """A message of a lane has ended, perhaps before lower ones; what became of it is noted when all these have."""
+        with self.lock:
+            if self.lost:
+                return
+            self._note_order([message], failures)
+            self._ahead[message.offset] = _Ended(message, failures, results, parked)
+            messages = self.claim.messages
+            while not self.all_ended and messages[self._next].offset in self._ahead:
+                self._settle(self._ahead.pop(messages[self._next].offset))
+                self._next += 1
+            self.running = None if self.all_ended else messages[self._next].offset
+
+    @property
+    def all_ended(self) -> bool:
+        """Of a claim in lanes: whether nothing of it is left."""
+        return self._next == len(self.claim.messages)
+
+    def _settle(self, ended: _Ended) -> None:
+        offset = ended.message.offset
+        if ended.parked:
+            self._parked.append((offset, ended.message.key))
+        elif self.claim.source is ClaimSource.RETRY and not ended.failures:
+            self._done_retries.append((offset, ended.message.attempt))
+        self._failures += ended.failures
+        self._results += ended.results
+        self._result_bytes += _bytes_of(ended.results)
+        self.telling.ended([ended.message])
+        self.done_to = offset
+
+    def _leave_no_gaps(self) -> None:
+        """The claim ends before all of it has: what has not, below what has, is parked and runs soon."""
+        top = max(self._ahead, default=0)
+        for message in self.claim.messages[self._next :]:
+            if message.offset <= top:
+                ended = self._ahead.get(message.offset)
+                self._settle(ended if ended is not None else _Ended(message, (), (), parked=True))
+        self._ahead.clear()
+
+    def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
+        again = {failure.offset for failure in failures if failure.retry_in_s is not None}
+        if not again or self.claim.order is Order.NONE:
+            return
+        if self.claim.order is Order.PARTITION:
+            self.held = True
+        self._blocked |= {m.key for m in messages if m.offset in again and m.key is not None}
 
     def done(
         self,
@@ -101,68 +169,19 @@ class Work:
             self._failures += failures
             self._results += results
             self._result_bytes += _bytes_of(results)
+            self._note_order(messages, failures)
             self._ended(messages)
             self.running = following.offset if following is not None else None
 
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
         self.done_to = messages[-1].offset
-        if self._reporting:
-            for message in messages:
-                self._reports.pop(message.uid, None)
-            ended = self._reporting.intersection(message.uid for message in messages)
-            self._reporting -= ended
-            self._reports_ended += ended
+        self.telling.ended(messages)
 
     def rewind(self) -> None:
         """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
         with self.lock:
             self.running = None
-
-    # -- what the handler asks for and tells ---------------------------------------------------------------------------
-
-    def time_left(self, since: float) -> float:
-        """Seconds until the first limit of the run that began at ``since``; 0 if it has ended."""
-        with self.lock:
-            return max(0.0, since + self._first_limit_s - ticks()) if self._runs(since) else 0.0
-
-    def extend(self, since: float, seconds: float) -> None:
-        """Move all limits of the run that began at ``since``, so that the first is at least so far away.
-
-        Raises:
-            RunEnded: it has ended, or its time was over.
-        """
-        with self.lock:
-            if not self._runs(since):
-                raise RunEnded("the time of this run was over; the message is run elsewhere")
-            self.extension_s += max(0.0, ticks() + seconds - since - self._first_limit_s)
-
-    def extend_until(self, end: float) -> None:
-        """The same for one of several coroutines: nothing before ``end`` is too late for the claim."""
-        with self.lock:
-            self.extension_s = max(self.extension_s, self.extension_s + end - self.running_since - self.time_limit_s)
-
-    def report(self, report: Report) -> None:
-        """Keep the last report of a running message for the next flush.
-
-        Raises:
-            RunEnded: the claim is somebody else's by now.
-        """
-        with self.lock:
-            if self.lost or self._given_up:
-                raise RunEnded("the message is run elsewhere by now")
-            self._reports[report.uid] = report
-            self._reporting.add(report.uid)
-
-    def _runs(self, since: float) -> bool:
-        return self.running is not None and self.running_since == since and not self.lost and not self._given_up
-
-    @property
-    def _first_limit_s(self) -> float:
-        soft_s = self.options.soft_time_limit_s
-        if soft_s is None or self.soft_limit_sent:
-            return self.time_limit_s
-        return min(self.time_limit_s, soft_s + self.extension_s)
 
     @property
     def completed(self) -> int:
@@ -176,7 +195,7 @@ class Work:
                 return None
             self.running = None
             self.done_to = self.last
-            self.lost = True
+            self.lost = self.telling.closed = True
             return self._flush(finished=True)
 
     def unfinished(self) -> Flush | None:
@@ -185,7 +204,7 @@ class Work:
             if self.lost:
                 return None
             self.running = None
-            self.lost = True
+            self.lost = self.telling.closed = True
             return self._flush()
 
     # -- writing down --------------------------------------------------------------------------------------------------
@@ -195,26 +214,17 @@ class Work:
             self.claim,
             self.topic_id,
             self.done_to if done_to is None else done_to,
-            self._timeout_s,
+            self._needed_s,
             running=self.running if self.claim.care is Care.ALONE else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
             results=tuple(self._results),
-            reports=tuple(self._reports.values()),
-            reports_ended=tuple(self._reports_ended),
+            parked=tuple(self._parked),
+            reports=self.telling.fresh,
+            reports_ended=self.telling.stale,
             was=self._written_to,
         )
-
-    @property
-    def _timeout_s(self) -> float:
-        return (self.options.timeout_s or self.group_timeout_s) + self.extension_s
-
-    @property
-    def time_limit_s(self) -> float:
-        """How long the running message may run before it is taken from its thread."""
-        hard_s = self.options.hard_time_limit_s
-        return self._timeout_s if hard_s is None else min(self._timeout_s, hard_s + self.extension_s)
 
     @property
     def dirty(self) -> bool:
@@ -222,18 +232,23 @@ class Work:
         return not self.lost and (
             self.done_to != self._written_to
             or bool(self._failures)
-            or (self.running is not None and self._timeout_s != self._told_timeout_s)
+            or (self.running is not None and self._needed_s != self._told_timeout_s)
         )
 
     @property
     def urgent(self) -> bool:
-        """Whether the beat must hear at once that the handler has asked for more time."""
-        return not self.lost and self.running is not None and self._timeout_s > self._told_timeout_s
+        """Whether a handler has asked for more time, or told something: the beat must hear of it by now."""
+        asked = self.running is not None and self._needed_s > self._told_timeout_s
+        return not self.lost and (asked or self.telling.is_due)
 
     @property
-    def has_news(self) -> bool:
-        """Whether a handler has told its progress, and the last report is old enough to be followed by another."""
-        return not self.lost and bool(self._reports) and ticks() - self._reported_at >= _REPORT_S
+    def _needed_s(self) -> float:
+        """What the beat is to allow: a lane that has asked for more time needs it for the claim as a whole."""
+        return self.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
+
+    def runs(self, since: float) -> bool:
+        """See :class:`Watch`."""
+        return super().runs(since) and not self.lost and not self._given_up
 
     @property
     def heavy(self) -> bool:
@@ -258,7 +273,7 @@ class Work:
         try:
             progress.flush(session, flush)
         except FenceLost:
-            self.lost = True
+            self.lost = self.telling.closed = True
             raise
         self.written(flush)
 
@@ -269,11 +284,8 @@ class Work:
             self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
-            del self._reports_ended[: len(flush.reports_ended)]
-            for report in flush.reports:
-                self._reported_at = ticks()
-                if self._reports.get(report.uid) is report:
-                    del self._reports[report.uid]
+            del self._parked[: len(flush.parked)]
+            self.telling.written(flush.reports, flush.reports_ended)
             self._written_to = flush.done_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
@@ -303,6 +315,7 @@ class Work:
             send(flush)
             self.written(flush)
             with self.lock:
+                self._note_order(messages, failures)
                 self._ended(messages)
 
     def _transactional_flush(
@@ -335,6 +348,7 @@ class Work:
             with self.lock:
                 if self.lost:
                     return
+                self._leave_no_gaps()
                 flush = self._flush(finished=True)
             self._cut(session, flush)
 
@@ -366,11 +380,11 @@ class Work:
         """
         with self._flushing:
             with self.lock:
-                if self.running is None or self.running_since != since or ticks() - since <= self.time_limit_s:
-                    return False  # it has come back, or asked for more time
-                self._given_up = True
+                if not self.is_over(since):
+                    return False
                 if self.lost:
                     return True
+                self._given_up = self.telling.closed = True
                 flush = self._flush(finished=True)
             if failure is not None:
                 flush = replace(flush, done_to=failure.offset, failures=(*flush.failures, failure))
@@ -383,11 +397,12 @@ class Work:
         try:
             progress.give_back(session, flush, last, care)
         except FenceLost:
-            self.lost = True
+            self.lost = self.telling.closed = True
             raise
         self.written(flush)
         self.claim.hi = self.last = last
         self.lost = flush.finished
+        self.telling.closed |= flush.finished
 
 
 def _bytes_of(results: Sequence[ResultRow]) -> int:

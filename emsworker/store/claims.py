@@ -18,7 +18,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, Group, Message, Topic
 from emsworker.store.progress import Flush, add_flush, send_fenced
-from emsworker.store.session import Packet, Session
+from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("claims")
@@ -64,7 +64,10 @@ class Miss(Enum):
 
 @dataclass(frozen=True)
 class Work:
-    """What a group could take: waiting claims, due retries, partitions with messages, and holes at its cursors."""
+    """What a group could take: waiting claims, due retries, partitions with messages, and holes at its cursors.
+
+    Of a group that runs in order it is partitions only, whatever is to be taken there.
+    """
 
     waiting: bool = False
     retries: bool = False
@@ -79,15 +82,13 @@ def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
     for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
-        work = found.setdefault(int(group_id), {"partitions": [], "holes": []})
+        work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
         if kind == 2:
-            work["partitions" if head == cursor else "holes"].append(int(partition))
+            place = "partitions" if head == cursor else "holes"
+            work[place] = (*work[place], int(partition))
         else:
             work["retries" if kind else "waiting"] = True
-    return {
-        group_id: Work(w.get("waiting", False), w.get("retries", False), tuple(w["partitions"]), tuple(w["holes"]))
-        for group_id, w in found.items()
-    }
+    return {group_id: Work(**work) for group_id, work in found.items()}
 
 
 def take_range(
@@ -132,7 +133,7 @@ def take_waiting(session: Session, taker: Taker, before: Flush | None = None) ->
 
 def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Claim | Miss:
     def attempt() -> Claim | Miss:
-        packet = _open(session, before)
+        packet = open_packet(session, before)
         add(packet)
         packet.commit()
         packet.add(_SQL.get_claimed)
@@ -141,14 +142,15 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
         partition, lo, hi, care, now = results[-2].rows[0]
         if hi is None or lo is None:
             return Miss.BUSY if lo is None else Miss.EMPTY
-        claim = _claim(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
+        claim = claim_of(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
         claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in results[-1].rows]
         return claim
 
     return session.again_on_conflict(attempt)
 
 
-def _open(session: Session, before: Flush | None) -> Packet:
+def open_packet(session: Session, before: Flush | None) -> Packet:
+    """A transaction that first records the end of the claim before."""
     packet = session.packet()
     packet.begin()
     if before is not None:
@@ -157,7 +159,8 @@ def _open(session: Session, before: Flush | None) -> Packet:
     return packet
 
 
-def _claim(taker: Taker, row: tuple[Any, ...], source: ClaimSource) -> Claim:
+def claim_of(taker: Taker, row: tuple[Any, ...], source: ClaimSource) -> Claim:
+    """The claim that a taker has got: partition, lo, hi, care, and the server's time."""
     partition, lo, hi, care, now = row
     return Claim(
         taker.group.id,
@@ -169,6 +172,7 @@ def _claim(taker: Taker, row: tuple[Any, ...], source: ClaimSource) -> Claim:
         source,
         Care(care),
         taker.client_id,
+        order=taker.group.order,
         taken_at=str(now),
     )
 
@@ -181,24 +185,28 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
     """
 
     def attempt() -> Claim | Miss:
-        packet = _open(session, before)
+        packet = open_packet(session, before)
         packet.add(_SQL.find_due_retry, taker.args)
         packet.add(_SQL.take_due_retries, taker.args)
         packet.add(_SQL.insert_retry_claim, taker.args)
         packet.commit()
         packet.add(_SQL.get_retry_claim, taker.args)
         packet.add(_SQL.read_retry_bodies, taker.args)
-        results = send_fenced(packet)
-        if not results[-2].rows:
-            return Miss.EMPTY
-        claim = _claim(taker, results[-2].rows[0], ClaimSource.RETRY)
-        rows = results[-1].rows
-        claim.messages = [
-            Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1)
-            for row in rows
-            if row[2] is not None
-        ]
-        claim.gone = [(row[1], row[0] + 1) for row in rows if row[2] is None]
-        return claim
+        return retries_claimed(taker, send_fenced(packet))
 
     return session.again_on_conflict(attempt)
+
+
+def retries_claimed(taker: Taker, results: Sequence[Result]) -> Claim | Miss:
+    """The claim of retries that a packet has got, as its last two statements tell."""
+    if not results[-2].rows:
+        return Miss.EMPTY
+    claim = claim_of(taker, results[-2].rows[0], ClaimSource.RETRY)
+    rows = results[-1].rows
+    claim.messages = [
+        Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1)
+        for row in rows
+        if row[2] is not None
+    ]
+    claim.gone = [(row[1], row[0] + 1) for row in rows if row[2] is None]
+    return claim

@@ -1,5 +1,5 @@
 -- name: forget
-SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL
+SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL, @ems_later = 0
 
 -- name: lock_cursor
 -- The only row that claims of a group contend for; locked until the commit at the end of this packet.
@@ -29,10 +29,11 @@ SET @ems_hi = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
 SELECT %(group_id)s, %(partition)s, @ems_lo, %(claim_id)s, @ems_hi, @ems_lo - 1, 'start', 'stream', 0, %(client_id)s, NOW(6), NOW(6),
   NOW(6) + INTERVAL %(timeout_s)s SECOND
-FROM DUAL WHERE @ems_hi IS NOT NULL
+FROM DUAL WHERE @ems_hi IS NOT NULL AND @ems_old IS NULL
 
 -- name: move_cursor
-UPDATE ems_cursor SET next_offset = @ems_hi + 1 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL
+UPDATE ems_cursor SET next_offset = @ems_hi + 1
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL AND @ems_old IS NULL
 
 -- name: find_waiting
 SELECT `partition`, lo, hi, care, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_care, @ems_old FROM ems_claim FORCE INDEX (live)
@@ -94,22 +95,33 @@ AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_
 SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
--- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor.
+-- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor; of one that runs
+-- in order, where nobody is at work: 2 a due retry, a waiting claim or messages (or a hole).
 -- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
 -- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
 -- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
 -- whole index, or MySQL sorts; where a NULL is in it, MariaDB sorts then: retries come in the order of the forced index.
 (SELECT 0, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
-  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none'
   AND (SELECT c.lo FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
     AND (c.not_before IS NULL OR c.not_before <= NOW(6)) LIMIT 1) IS NOT NULL)
 UNION ALL
 (SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
-  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none'
   AND (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1) <= NOW(6))
 UNION ALL
-(SELECT 2, w.group_id, w.`partition`, w.next_offset, w.head FROM (
-  SELECT c.group_id, c.`partition`, c.next_offset, COALESCE(
+(SELECT 2, w.group_id, w.`partition`, w.next_offset, IF(w.due = 1 OR w.waiting = 1, w.next_offset, w.head) FROM (
+  SELECT c.group_id, c.`partition`, c.next_offset,
+    IF(g.ordering = 'none', 0, (SELECT b.lo FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'start' AND b.group_id = c.group_id
+     AND b.`partition` = c.`partition` LIMIT 1) IS NOT NULL) AS busy,
+    IF(g.ordering = 'none', NULL, (SELECT IF(b.not_before > NOW(6), 0, 1) FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'waiting'
+     AND b.group_id = c.group_id AND b.`partition` = c.`partition` ORDER BY b.lo LIMIT 1)) AS waiting,
+    CASE g.ordering WHEN 'none' THEN NULL
+    WHEN 'partition' THEN (SELECT r.due_at <= NOW(6) FROM ems_retry r FORCE INDEX (PRIMARY)
+     WHERE r.group_id = c.group_id AND r.`partition` = c.`partition` ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1)
+    ELSE NULLIF((SELECT r.due_at FROM ems_retry r FORCE INDEX (turn)
+     WHERE r.group_id = c.group_id AND r.`partition` = c.`partition` AND r.claim_id IS NULL LIMIT 1) <= NOW(6), 0) END AS due,
+    COALESCE(
     (SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
      WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` = c.next_offset),
     (SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
@@ -117,4 +129,4 @@ UNION ALL
      ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1)) AS head
   FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
   WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
-) w WHERE w.head >= w.next_offset)
+) w WHERE w.busy = 0 AND (w.due = 1 OR (w.due IS NULL AND (w.waiting = 1 OR (w.waiting IS NULL AND w.head >= w.next_offset)))))

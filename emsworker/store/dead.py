@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from emsworker.core.model import Group
+from emsworker.core.model import Group, Order
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -121,7 +121,8 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
         return 0
     if below := [f"({group.topic_id},{partition},{offset})" for offset in movable if offset < floor]:
         session.send(f"{_SQL.note_restored} {','.join(below)}")
-    shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6))"
+    key = f"({_SQL.get_key})" if group.order is Order.KEY else "NULL"
+    shape = f"(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),{key})"
     rows = [session.mogrify(shape, where | {"offset": offset}) for offset in movable]
     session.send(f"{_SQL.add_fresh_retries} {','.join(rows)}")
     return session.execute(_SQL.delete_dead, where | {"offsets": movable}).affected

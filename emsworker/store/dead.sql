@@ -48,7 +48,10 @@ INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
 -- name: add_fresh_retries
 -- Its rows are appended: attempt 0, due now, so that each runs with a fresh ladder.
-INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
+
+-- name: get_key
+SELECT d.`key` FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` = %(offset)s
 
 -- name: delete_dead
 DELETE FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s

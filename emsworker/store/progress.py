@@ -11,8 +11,9 @@ from typing import Any
 
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure
+from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure, Order
 from emsworker.core.run import Report
+from emsworker.store import parking
 from emsworker.store.errors import AssertionBroken
 from emsworker.store.reports import add_reports
 from emsworker.store.results import ResultRow, add_results, storable
@@ -36,6 +37,7 @@ class Flush:
         failures: what did not end well since the last flush.
         results: of those that ended since, where somebody asked for them.
         reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
+        parked: offset and key of those that were not run because an earlier one of their key is to run again.
     """
 
     claim: Claim
@@ -49,6 +51,7 @@ class Flush:
     results: Sequence[ResultRow] = ()
     reports: Sequence[Report] = ()
     reports_ended: Sequence[bytes] = ()
+    parked: Sequence[tuple[int, bytes | None]] = ()
     was: int | None = None
 
 
@@ -109,10 +112,23 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     else:
         packet.add(_SQL.move_watermark, args | {"state": ClaimState.DONE if progress.finished else ClaimState.START})
     packet.assert_one_matched()
+    by_key = claim.order is Order.KEY and (progress.done_offsets or progress.failures or progress.parked)
+    if by_key:
+        parking.lock_turn(packet, claim)
     _add_done_retries(packet, progress)
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
+    if by_key:
+        parking.park(packet, claim, progress.parked)
+        ended = [offset for offset, _ in progress.done_offsets]
+        parking.promote(packet, claim, [key for _, key in progress.parked] + _keys_of(claim, ended, progress.failures))
     add_results(packet, progress.topic_id, claim.group_id, progress.results)
     add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
+
+
+def _keys_of(claim: Claim, ended: Sequence[int], failures: Sequence[Failure]) -> list[bytes | None]:
+    """The keys of retries that have ended."""
+    gone = [failure.offset for failure in failures if failure.retry_in_s is None]
+    return [claim.keys.get(offset) for offset in [*ended, *gone]]
 
 
 def _fence(claim: Claim) -> dict[str, Any]:
@@ -162,7 +178,7 @@ def add_failures(
         for f in failures
     ]
     packet.add_escaped(f"{_SQL.insert_attempts} {','.join(attempts)}")
-    _add_retries(packet, claim, [f for f in failures if f.retry_in_s is not None])
+    _add_retries(packet, claim, topic_id, [f for f in failures if f.retry_in_s is not None])
     for failure in failures:
         if failure.dead is not None:
             where = {
@@ -182,11 +198,12 @@ def add_failures(
         packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
 
 
-def _add_retries(packet: Packet, claim: Claim, failures: Sequence[Failure]) -> None:
+def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure]) -> None:
     if not failures:
         return
-    shape = "(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s)"
-    where = {"group_id": claim.group_id, "partition": claim.partition}
+    key = f"({_SQL.get_key})" if claim.order is Order.KEY else "NULL"
+    shape = f"(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s,{key})"
+    where = {"group_id": claim.group_id, "topic_id": topic_id, "partition": claim.partition}
     rows = [
         packet.session.mogrify(
             shape,

@@ -43,7 +43,11 @@ DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s 
 
 -- name: upsert_retries
 -- Its rows and end are appended: a first failure writes the row, a later one moves it up the ladder.
-INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error) VALUES
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error, `key`) VALUES
+
+-- name: get_key
+-- Where keys run in order a retry knows its key, so that later ones wait behind it.
+SELECT m.`key` FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
 
 -- name: upsert_retries_end
 ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL

@@ -22,7 +22,8 @@ from emsworker.core.errors import TimeLimitExceeded
 from emsworker.core.filters import Filter
 from emsworker.core.ids import new_claim_id
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Care, Claim, ClaimSource, Failure, Outcome
+from emsworker.core.model import Care, Claim, ClaimSource, Failure, Order, Outcome
+from emsworker.store import parking
 from emsworker.store.errors import ConnectionLost
 from emsworker.store.progress import add_failures
 from emsworker.store.session import Session
@@ -71,9 +72,11 @@ def _recover_one(key: tuple[Any, ...], jitter: float) -> Callable[[Session], Rec
             return None  # the owner finished it, is finishing it, or came back with a good lease
         hi, done_to, running, source, care, client_id, orphaned, _ = rows[0]
         claim = Claim(group_id, partition, lo, hi, done_to, claim_id, ClaimSource(source), Care(care), client_id)
-        if not session.rows(_SQL.get_ladder, where):  # the group has been deleted
+        settings = session.rows(_SQL.get_ladder, where)
+        if not settings:  # the group has been deleted
             session.execute(_SQL.delete_claim, where)
             return None
+        claim.order = Order(settings[0][-1])
         blamed = not orphaned or (running is not None and running > done_to)
         recover_source = _recover_retries if claim.source is ClaimSource.RETRY else _recover_range
         outcome = Outcome.ORPHANED if orphaned else Outcome.TIMEOUT
@@ -110,9 +113,10 @@ def _recover_retries(
     session: Session, claim: Claim, where: dict[str, Any], blame: Outcome | None, jitter: float
 ) -> int | None:
     rows = session.rows(_SQL.list_claimed_retries, where)
+    claim.keys = {offset: key for offset, _, key in rows}
     charged = None
     if rows and blame is not None:
-        charged, attempt = rows[0]
+        charged, attempt, _ = rows[0]
         _charge(session, claim, where, (charged, attempt + 1, blame), jitter)
     session.execute(_SQL.release_claimed_retries, where)
     session.execute(_SQL.delete_claim, where)
@@ -123,14 +127,18 @@ def _charge(
     session: Session, claim: Claim, where: dict[str, Any], what: tuple[int, int, Outcome], jitter: float
 ) -> None:
     offset, attempt, outcome = what
-    text, max_attempts = session.rows(_SQL.get_ladder, where)[0]
+    text, max_attempts, _ = session.rows(_SQL.get_ladder, where)[0]
     error = TimeLimitExceeded(
         "ran past the group's timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
     )
     decision = Ladder.parse(text, max_attempts, jitter).next(attempt, error)
     failure = Failure.decided(offset, attempt, outcome, str(error), decision, ran_s=0.0)
     packet = session.packet()
+    if claim.order is Order.KEY:
+        parking.lock_turn(packet, claim)
     add_failures(packet, claim, where["topic_id"], [failure], claim.client_id)
+    if failure.retry_in_s is None:
+        parking.promote(packet, claim, [claim.keys.get(offset)])
     if outcome is Outcome.ORPHANED:
         packet.add(_SQL.mark_suspect, where | {"offset": offset})
     packet.send()

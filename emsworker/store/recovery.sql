@@ -33,7 +33,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset` LIMIT 1
 
 -- name: list_claimed_retries
-SELECT `offset`, attempt FROM ems_retry FORCE INDEX (due) WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s ORDER BY `offset`
+SELECT `offset`, attempt, `key` FROM ems_retry FORCE INDEX (due) WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s ORDER BY `offset`
 
 -- name: release_claimed_retries
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, care = 2 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
@@ -46,7 +46,7 @@ UPDATE ems_retry SET care = 2 WHERE group_id = %(group_id)s AND `partition` = %(
 SELECT filter FROM ems_group WHERE id = %(group_id)s
 
 -- name: get_ladder
-SELECT ladder, max_attempts FROM ems_group WHERE id = %(group_id)s
+SELECT ladder, max_attempts, ordering FROM ems_group WHERE id = %(group_id)s
 
 -- name: add_waiting
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)

@@ -7,7 +7,7 @@ from typing import Any
 
 from emsworker.core.errors import GroupInUse, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
-from emsworker.core.model import Group, Topic, TopicKind, TopicRule
+from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -21,8 +21,8 @@ def _topic(row: tuple[Any, ...]) -> Topic:
 
 
 def _group(row: tuple[Any, ...]) -> Group:
-    group_id, topic_id, name, timeout_s, ladder, max_attempts, paused, wanted = row
-    settings = (float(timeout_s), ladder, max_attempts, bool(paused), Filter.from_text(wanted))
+    group_id, topic_id, name, timeout_s, ladder, max_attempts, paused, wanted, ordering = row
+    settings = (float(timeout_s), ladder, max_attempts, bool(paused), Filter.from_text(wanted), Order(ordering))
     return Group(group_id, topic_id, name, *settings)
 
 
@@ -155,6 +155,7 @@ def create_group(
     ladder: str,
     max_attempts: int,
     filter: Filter = EVERYTHING,
+    order: Order = Order.NONE,
     from_start: bool = True,
 ) -> Group:
     """Create a group with a cursor in every partition, or return the one that is there.
@@ -162,6 +163,7 @@ def create_group(
     Args:
         timeout_s: how long one of its messages may run.
         filter: which messages it wants.
+        order: what of it runs one after another.
         from_start: begin with the oldest message rather than with the next one.
 
     Raises:
@@ -172,7 +174,7 @@ def create_group(
         # The lock keeps a partition from being added between our reading their number and adding cursors.
         locked = _locked(session, topic.id, topic.name)
         values = {"topic_id": topic.id, "name": name, "timeout_ms": round(timeout_s * 1000)}
-        values |= {"ladder": ladder, "max_attempts": max_attempts, "filter": filter.to_text()}
+        values |= {"ladder": ladder, "max_attempts": max_attempts, "filter": filter.to_text(), "ordering": order}
         group_id = session.execute(_SQL.add_group, values).insert_id
         _add_cursors(session, locked, group_id, from_start)
 

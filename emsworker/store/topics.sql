@@ -23,14 +23,14 @@ UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_b
   trim_done = %(trim_done)s, age_wins = %(age_wins)s WHERE id = %(id)s
 
 -- name: get_group
-SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
+SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter, ordering FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
 
 -- name: list_groups
-SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter FROM ems_group ORDER BY topic_id, name
+SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter, ordering FROM ems_group ORDER BY topic_id, name
 
 -- name: add_group
-INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, filter, created_at)
-VALUES (%(topic_id)s, %(name)s, %(timeout_ms)s, %(ladder)s, %(max_attempts)s, %(filter)s, NOW(6))
+INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, filter, ordering, created_at)
+VALUES (%(topic_id)s, %(name)s, %(timeout_ms)s, %(ladder)s, %(max_attempts)s, %(filter)s, %(ordering)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: change_group

@@ -9,6 +9,7 @@ from typing import Any
 
 from emsworker.core.model import ClaimState, Outcome
 from emsworker.store.dead import Place, utc
+from emsworker.store.parking import PARKED_YEAR
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -49,10 +50,14 @@ class ClaimRow:
 
 @dataclass(frozen=True)
 class RetryRow:
-    """A message that waits for its next attempt, or has been claimed for it."""
+    """A message that waits for its next attempt, or has been claimed for it.
+
+    Attributes:
+        due_at: ``None`` if it waits for an earlier message of its key.
+    """
 
     attempt: int
-    due_at: datetime
+    due_at: datetime | None
     last_error: str | None
     client_id: str | None
     claimed_at: datetime | None
@@ -150,4 +155,5 @@ def _claim(row: tuple[Any, ...], offset: int) -> ClaimRow | None:
 
 def _retry(row: tuple[Any, ...]) -> RetryRow:
     attempt, due_at, last_error, client_id, claimed_at = row
-    return RetryRow(attempt, utc(due_at), last_error, client_id, utc(claimed_at) if claimed_at else None)
+    due = None if due_at.year == PARKED_YEAR else utc(due_at)
+    return RetryRow(attempt, due, last_error, client_id, utc(claimed_at) if claimed_at else None)

@@ -2,7 +2,8 @@
 
 The language and the title of a block say what becomes of it:
 
-- ``python`` runs; with a title ending in ``.py`` it is written to that file;
+- ``python`` runs; with a title ending in ``.py`` it is written to that file; with one that begins with ``before`` it shows
+  another library, which is not installed, and is only compiled;
 - ``sh`` runs; with a title it is a terminal that stays open until the page ends;
 - ``sql`` runs on the stream's database;
 - ``text`` titled ``prints`` must be what the block before it printed;
@@ -97,6 +98,8 @@ class Reader:
         if block.language == "python" and block.title.endswith(".py"):
             (self.folder / block.title).write_text(block.text, encoding="utf-8")
             self._run([sys.executable, block.title])
+        elif block.language == "python" and block.title.startswith("before"):
+            compile(block.text, block.title, "exec")
         elif block.language == "python":
             self._run([sys.executable, "-c", block.text])
         elif block.language == "sh" and block.title:

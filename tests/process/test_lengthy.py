@@ -13,6 +13,7 @@ def test_r24_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_ret
     _send(stream, "await", "awaits", 11, 1.8, True)
     _send(stream, "await", "awaits", 12, 1.8, False)
     stream.send("moved", [{"n": 1}])
+    stream.send("keyed", [{"n": 20}], key="x")
     worker = stream.worker(_APP, threads=6)
     seen = until(lambda: stream.app.result(receipts[0]).progress, 10, "it has told something")
     assert seen.fraction is not None and 0 <= seen.fraction < 1 and "to go" in seen.text and seen.attempt == 1
@@ -21,12 +22,12 @@ def test_r24_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_ret
     assert later.client_id in clients and any(str(one).endswith("s to go") for one in clients[later.client_id])
     trace = Monitoring(stream.app).trace(receipts[0].id)[0].groups[0]
     assert trace.progress is not None and trace.progress.client_id == later.client_id
-    stream.wait_ended([0, 2, 10, 11], 20)
+    stream.wait_ended([0, 2, 10, 11, 20], 20)
     stream.wait_settled()
     begun = stream.record.numbers("begin")
     assert [begun.count(n) for n in (0, 2, 10, 11, 1, 12)] == [1, 1, 1, 1, 2, 2]
     ended = [n for n in stream.record.numbers("end") if n != 1]  # a thread that was given up may still come to its end
-    assert ended == [0, 2, 10, 11]
+    assert ended == [0, 2, 10, 11, 20]
     assert stream.rows("SELECT n FROM effect") == [(1,)], "the transactional one too"
     outcomes = stream.rows("SELECT outcome, COUNT(*) FROM ems_attempt GROUP BY 1")
     assert outcomes == [("timeout", 4)], "of the two that did not extend, twice each"

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,14 @@ from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from sample_app import stream, tables
 from sample_app.expected import Expected, expect
+from sample_app.night import bring_forward, wait_for_summary
 from sample_app.processes import start_worker
 from sample_app.publish import prepare, publish
-from sample_app.verify import verify
+from sample_app.verify import verify, verify_summary
 from tests.support.servers import TestServers, chosen, chosen_flavors, fresh_database
 
 FLIGHTS = 400
+MALFORMED = 12
 SEED = 2013
 MAX_ATTEMPTS = 3
 HOME = Path(__file__).resolve().parents[2]
@@ -36,6 +39,8 @@ def test_every_number_is_right_after_a_worker_was_killed(flavor: str) -> None:
     assert re.search(r"killed worker-1 with -9 at \d+%", done.stdout)
     assert "0 were written twice" in done.stdout
     assert "5,000 flights" in done.stdout
+    assert "every one of 12 malformed rows a dead letter with its reason, in each of 3 groups" in done.stdout
+    assert "none of them early" in done.stdout and "nightly summary" in done.stdout
     assert ", 0 differences" in done.stdout
     assert "everything is equal" in done.stdout
 
@@ -62,7 +67,7 @@ def run_demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="module")
-def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tables.Connection, Expected]]:
+def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Finished"]:
     """A stream through which a real worker has run some flights."""
     with fresh_database(server) as url:
         Database(url).call(migrate)
@@ -70,17 +75,19 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with closing(Ems("test", url=url, **settings)) as app, closing(tables.connect(url)) as connection:
             tables.create(connection)
             prepare(app)
-            assert sum(new for _, new in publish(app, FLIGHTS)) == FLIGHTS
+            assert sum(new for _, new in publish(app, FLIGHTS)) == FLIGHTS + MALFORMED
             environment = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
             environment |= {"EMS_URL": url, "EMS_LADDER": "50ms", "EMS_MAX_ATTEMPTS": str(MAX_ATTEMPTS)}
             worker = start_worker("worker", environment, tmp_path_factory.mktemp("logs"))
             try:
                 wait_until_finished(connection)
+                slot = bring_forward(app)
+                wait_for_summary(connection, slot)
                 worker.terminate()
                 assert worker.wait(30) == 0, worker.last_words()
             finally:
                 worker.kill_group()
-            yield connection, expect(FLIGHTS, SEED, MAX_ATTEMPTS)
+            yield connection, expect(FLIGHTS, SEED, MAX_ATTEMPTS), slot
 
 
 def wait_until_finished(connection: tables.Connection) -> None:
@@ -90,15 +97,19 @@ def wait_until_finished(connection: tables.Connection) -> None:
         time.sleep(0.05)
 
 
-Finished = tuple[tables.Connection, Expected]
+Finished = tuple[tables.Connection, Expected, datetime]
 
 
 def test_a_run_is_right(finished: Finished) -> None:
-    connection, expected = finished
+    connection, expected, slot = finished
     outcome = verify(connection, expected)
-    assert outcome.differences == []
+    assert outcome.differences == [] and verify_summary(connection, expected, slot).differences == []
     assert outcome.compared > 6 * len(expected.carriers) + 6 * len(expected.routes) + 2 * FLIGHTS
     assert stream.count_clients(connection) == 0
+    assert len(expected.notifications) > 0 and expected.total["flights"] == FLIGHTS
+    dead = stream.read_dead(connection)
+    for reason in ("there is no carrier", "dep_delay is 'late', and should be a number", "a str is no row"):
+        assert sum(line.endswith(f": {reason}") for line in dead) == 3 * MALFORMED / 3, "in each of three groups"
 
 
 @pytest.mark.parametrize(
@@ -139,10 +150,27 @@ def test_a_run_is_right(finished: Finished) -> None:
             "UPDATE sample_notice SET delay_min = delay_min - 1",
             r"notice \S+: delay_min is .*",
         ),
+        (
+            "UPDATE sample_notice SET due_at = told_at + INTERVAL 1 SECOND",
+            "UPDATE sample_notice SET due_at = told_at",
+            r"notices that came early is \d+ in MySQL, and should be 0",
+        ),
+        (
+            "UPDATE ems_dead SET reason = 'whatever' WHERE reason = 'a str is no row'",
+            "UPDATE ems_dead SET reason = 'a str is no row' WHERE reason = 'whatever'",
+            r"dead letters: aircraft \S+: whatever is there 1 times, and should be 0 times",
+        ),
+        (
+            "INSERT INTO ems_pending (topic_id, due_at, uid, headers, body, producer_id, created_at)"
+            " SELECT id, NOW(6) + INTERVAL 1 DAY, UNHEX(REPEAT('0', 32)), '', '', '', NOW(6) FROM ems_topic"
+            " WHERE name = 'reports'",
+            "DELETE FROM ems_pending",
+            r"group night-shift of reports: delayed is 1 in MySQL, and should be 0",
+        ),
     ],
 )
 def test_a_planted_difference_is_found(finished: Finished, change: str, back: str, named: str) -> None:
-    connection, expected = finished
+    connection, expected, _ = finished
     flight = expected.flights[7]
     tables.query(connection, change.replace("{flight}", flight))
     try:
@@ -156,16 +184,30 @@ def test_a_planted_difference_is_found(finished: Finished, change: str, back: st
 
 
 def test_a_missing_and_a_needless_dead_letter_are_found(finished: Finished) -> None:
-    connection, expected = finished
-    wrong = Expected(**vars(expected) | {"dead": [*expected.dead, expected.notifications[0]]})
-    assert any(
-        line.startswith("dead letters: notifier") and line.endswith("is missing")
-        for line in verify(connection, wrong).differences
+    connection, expected, _ = finished
+    dead = [*expected.dead[1:], "notifier nobody: used up its 3 attempts"]
+    assert verify(connection, Expected(**vars(expected) | {"dead": dead})).differences == [
+        f"dead letters: {expected.dead[0]} is there 1 times, and should be 0 times",
+        "dead letters: notifier nobody: used up its 3 attempts is missing",
+    ]
+
+
+def test_a_wrong_and_a_missing_summary_are_found(finished: Finished) -> None:
+    connection, expected, slot = finished
+    tables.query(connection, "UPDATE sample_summary SET departures = departures + 1")
+    assert re.fullmatch(
+        rf"summary of {slot:%H:%M:%S}: departures is \d+ in MySQL, and should be \d+",
+        "\n".join(verify_summary(connection, expected, slot).differences),
     )
+    tables.query(connection, "UPDATE sample_summary SET departures = departures - 1")
+    never = slot - timedelta(days=1)
+    assert verify_summary(connection, expected, never).differences == [
+        f"summary of {never:%H:%M:%S} is only in the CSV"
+    ]
 
 
 def test_a_message_that_is_there_twice_is_found(finished: Finished) -> None:
-    connection, expected = finished
+    connection, expected, _ = finished
     wrong = Expected(**vars(expected) | {"events": expected.events[1:]})
     [line] = verify(connection, wrong).differences
     assert line == f"topic aircraft-events: {expected.events[0]} is there 1 times, and should be 0 times"

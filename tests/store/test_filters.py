@@ -48,6 +48,11 @@ def test_r13_only_matching_messages_are_fetched_and_the_rest_is_done(
     assert [message.offset for message in claim.messages] == offsets
     assert (claim.lo, claim.hi) == (1, 6), "one range, whatever matches"
     assert not find_work(stream.session, [group.id]).get(group.id), "the cursor is past them all"
+    with app.test() as test:
+        for options in _SENT:
+            app.send("t", "body", **options)
+        in_memory = [number for number, sent in enumerate(test.sent, 1) if wanted.matches(sent.tag, sent.headers)]
+        assert in_memory == offsets, "a test app decides as the server does"
 
 
 def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream) -> None:

@@ -18,12 +18,12 @@ def test_r24_the_limits_of_a_run() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
     claim = Claim(1, 0, 5, 9, 4, 1, ClaimSource.STREAM, Care.NONE, "c", [message])
     work = Work(claim, 1, 60.0, 0)
-    run = ThreadRun(work, message, 100.0)
+    run = ThreadRun(work, work, message, 100.0)
     assert run.time_left == 0.0 and UNWATCHED.time_left == float("inf")
     with pytest.raises(RunEnded):
         run.extend(5)
     now = ticks()
-    run = ThreadRun(work, message, now)
+    run = ThreadRun(work, work, message, now)
     work.start([message], HandlerOptions(soft_time_limit_s=10, hard_time_limit_s=20), now)
     assert 9 < run.time_left <= 10
     run.extend(5)
@@ -48,7 +48,7 @@ def test_r24_a_batch_has_its_time_together() -> None:
     ]
     work = Work(Claim(1, 0, 5, 6, 4, 1, ClaimSource.STREAM, Care.NONE, "c", messages), 1, 2.0, 0)
     now = ticks()
-    first, second = (ThreadRun(work, message, now) for message in messages)
+    first, second = (ThreadRun(work, work, message, now) for message in messages)
     work.start(messages, HandlerOptions(), now)
     second.extend(30)
     assert 29 < first.time_left <= 30
@@ -66,6 +66,6 @@ def test_r24_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
     work = Work(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Care.NONE, "c", [message]), 1, 60.0, 0)
     now = ticks()
     work.start([message], HandlerOptions(timeout_s=1), now - 5)
-    ThreadRun(work, message, now - 5).extend(3)
+    ThreadRun(work, work, message, now - 5).extend(3)
     no_session: Any = None  # nothing is to be written
     assert not work.give_up(no_session, now - 5, None)

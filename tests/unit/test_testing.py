@@ -5,8 +5,20 @@ from typing import Any
 
 import pytest
 
-from emsworker import BatchFailed, Ems, Ignore, Message, Middleware, Reject, ResultTimeout, Retry, TaskFailed
-from emsworker.core.errors import ConfigError, EmsError, InvalidName, MessageTooLarge
+from emsworker import (
+    BatchFailed,
+    Ems,
+    Filter,
+    Ignore,
+    Message,
+    Middleware,
+    Reject,
+    ResultTimeout,
+    Retry,
+    TaskFailed,
+)
+from emsworker.core.errors import ConfigError, EmsError, InvalidName, MessageTooLarge, UnknownMessage
+from emsworker.task import Outgoing
 
 
 @pytest.fixture
@@ -174,3 +186,137 @@ def test_t6_eager_runs_what_is_sent_at_once() -> None:
     assert ran == ["outer", "inner", "inner"]
     with pytest.raises(ConfigError):
         Ems("x", eager="yes")
+
+
+def test_t6_a_dedup_key_is_taken_for_its_window_and_while_its_message_is_unfinished(app: Ems) -> None:
+    seen: list[Any] = []
+
+    @app.subscribe("orders", "g")
+    def note(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == "inner":
+            assert not app.send("orders", "from inside", dedup_key="c", dedup_window=0).created
+
+    with app.test() as test:
+        first = app.send("orders", 1, dedup_key="a", dedup_window=0)
+        again = app.send("orders", 2, dedup_key="a", dedup_window=0)
+        assert (first.created, again.created, again.id, first.offset) == (True, False, first.id, None)
+        assert app.send("elsewhere", 1, dedup_key="a").created
+        test.run()
+        assert app.send("orders", 3, dedup_key="a", dedup_window="5m").created
+        test.run()
+        assert not app.send("orders", 4, dedup_key="a").created
+        test.advance(301)
+        later = app.send("orders", 5, dedup_key="a", countdown=600)
+        test.advance(500)
+        assert app.send("orders", 6, dedup_key="a").id == later.id
+        receipts = app.send_many("orders", [Outgoing("orders", n, dedup_key="b") for n in (7, 8)])
+        assert [receipt.created for receipt in receipts] == [True, False]
+        app.send("orders", "inner", dedup_key="c", dedup_window=0)
+        test.run()
+        assert seen == [1, 3, 7, "inner", 5]
+        with pytest.raises(ConfigError, match="dedup_window"):
+            app.send("orders", 1, dedup_key="a", dedup_window="soon")
+
+
+def test_t6_a_transaction_sends_at_its_end_or_not_at_all(app: Ems) -> None:
+    told: list[Any] = []
+
+    class Hooks(Middleware):
+        def after_publish(self, outgoing: Outgoing, receipt: Any) -> None:
+            told.append(outgoing.body)
+
+    app = Ems("memory", middleware=[Hooks()])
+    ran: list[str] = []
+
+    @app.task
+    def bill(order: str) -> None:
+        ran.append(order)
+
+    with app.test() as test:
+        with app.transaction() as tx:
+            tx.send("orders", "sent")
+            bill.apply_async(["kept"], transaction=tx)
+            assert test.run() == 0 and test.sent == [] and told == []
+        assert test.run() == 1 and ran == ["kept"] and told == ["sent", [["kept"], {}]]
+        with pytest.raises(KeyError), app.transaction() as tx:
+            bill.apply_async(["dropped"], transaction=tx, dedup_key="k")
+            assert not bill.apply_async(["dropped"], transaction=tx, dedup_key="k").created
+            raise KeyError
+        assert test.run() == 0 and len(test.sent) == 2
+        assert bill.apply_async(["free again"], dedup_key="k").created
+        with pytest.raises(EmsError, match="in memory only"):
+            bill.apply_async(["nobody knows"], transaction=tx)
+        with pytest.raises(EmsError, match="in memory only"):
+            app.send("orders", 1, transaction=object())
+        with pytest.raises(EmsError, match=r"app.test\(connection="), app.transaction() as tx:
+            tx.execute("SELECT 1")
+
+
+def test_t6_a_group_gets_what_its_filter_asks_for(app: Ems) -> None:
+    seen: list[Any] = []
+
+    @app.subscribe("orders", "g", filter=Filter(tags=["new", "paid"], headers={"shop": "north"}))
+    def note(message: Message) -> None:
+        seen.append(message.body)
+
+    with app.test() as test:
+        app.send("orders", 1, tag="new", headers={"shop": "north", "more": "x"})
+        app.send("orders", 2, tag="new", headers={"shop": "south"})
+        app.send("orders", 3, tag="old", headers={"shop": "north"})
+        app.send("orders", 4, headers={"shop": "north"})
+        app.send("orders", 5, tag="paid", headers={"shop": "north"}, countdown=60)
+        assert test.run() == 2 and seen == [1, 5] and len(test.sent) == 5
+        left_out = app.send("orders", 6, tag="old", dedup_key="k", dedup_window=0)
+        assert app.send("orders", 6, tag="old", dedup_key="k", dedup_window=0).id != left_out.id
+
+
+def test_t6_what_is_cancelled_is_not_run(app: Ems) -> None:
+    ran: list[str] = []
+
+    @app.task(bind=True, ladder="1m", max_attempts=3)
+    def work(self: Any, what: str) -> None:
+        ran.append(what)
+        if what == "cancels itself":
+            assert app.cancel(self.request.id)
+        if what != "good":
+            raise ValueError(what)
+
+    with app.test() as test:
+        waiting, late = work.delay("waiting"), work.apply_async(["late"], countdown=60)
+        assert work.cancel(waiting) and work.cancel(waiting) and work.cancel(late.id)
+        assert test.run() == 0
+        assert not work.apply_async(["late"], task_id=waiting.id).created
+        failing = work.delay("failing")
+        work.delay("cancels itself")
+        test.run_due()
+        assert app.cancel(failing.id)
+        good = work.delay("good")
+        test.run()
+        assert ran == ["failing", "cancels itself", "good"] and test.dead == []
+        assert not app.cancel(good)
+        with pytest.raises(UnknownMessage, match="topic 'elsewhere' has no message"):
+            app.cancel(good.id, "elsewhere")
+
+
+def test_t6_results_and_keys_of_once_last_as_long_as_they_say(app: Ems) -> None:
+    @app.task(result_ttl_s=60)
+    def one() -> int:
+        return 1
+
+    with app.test() as test:
+        receipt = one.delay()
+        test.run()
+        assert app.result(receipt).get() == 1
+        with app.once("k", ttl_s=60) as first:
+            assert first
+        with app.once("k") as first:
+            assert not first
+        test.advance(61)
+        assert app.result(receipt).status == "pending"
+        with app.once("k", backend="redis") as first:
+            assert first
+        with pytest.raises(ConfigError, match="backend"):
+            app.once("k", backend="oracle")
+        app.close()
+        assert one.delay().created

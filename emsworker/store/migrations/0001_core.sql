@@ -82,6 +82,7 @@ CREATE TABLE IF NOT EXISTS ems_group (
   filter VARCHAR(4000) NOT NULL DEFAULT '',
   paused TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
+  ordering ENUM('none', 'partition', 'key') NOT NULL DEFAULT 'none',
   PRIMARY KEY (id),
   UNIQUE KEY name (topic_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -124,8 +125,11 @@ CREATE TABLE IF NOT EXISTS ems_retry (
   claim_id BIGINT UNSIGNED NULL,
   care TINYINT NOT NULL DEFAULT 0,
   last_error TEXT CHARACTER SET utf8mb4 NULL,
+  `key` VARBINARY(255) NULL,
   PRIMARY KEY (group_id, `partition`, `offset`),
-  KEY due (group_id, claim_id, due_at)
+  KEY due (group_id, claim_id, due_at),
+  KEY turn (group_id, `partition`, claim_id, due_at),
+  KEY lane (group_id, `partition`, `key`, `offset`)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_attempt (

@@ -72,3 +72,12 @@ def moved(transaction: Any, message: Message) -> None:
         message.run.extend(0.5)
         message.run.report_progress(step / 10)
         time.sleep(0.15)
+
+
+@app.subscribe("keyed", "a", order="key")
+def keyed(message: Message) -> None:
+    for _ in range(8):
+        message.run.extend(0.5)
+        message.run.report_progress(text=str(message.key))
+        time.sleep(0.15)
+    note("end", n=message.body["n"])

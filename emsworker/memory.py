@@ -1,0 +1,247 @@
+"""What stands in for the parts of a stream when an app runs in memory; :mod:`emsworker.testing` puts them in place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.ids import check_name, uid_text
+from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicKind, TopicRule
+from emsworker.outbox import OutboxTransaction, dedup_key_of
+from emsworker.store.dedup import DedupKey
+from emsworker.store.once import Begun
+from emsworker.store.pending import When
+from emsworker.store.results import ResultRow
+from emsworker.terms import Terms
+from emsworker.transaction import Transaction
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+    from emsworker.task import Outgoing
+
+Now = Callable[[], datetime]
+
+
+class MemoryCatalog:
+    """Every topic is there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._topics: dict[str, Topic] = {}
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name."""
+        if name not in self._topics:
+            size = self._settings.max_message_bytes
+            number = len(self._topics) + 1
+            check_name("topic", name)
+            self._topics[name] = Topic(number, name, TopicKind.CLUSTER, 1, TopicRule.READ_WRITE, size, None)
+        return self._topics[name]
+
+
+class NoDatabase:
+    """Says in one line what a test in memory cannot do."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise EmsError(
+            "the app runs in memory, without a database; use the fixture ems_stream for a test that needs one"
+        )
+
+
+class NoConnection:
+    """The same for the SQL of a transaction."""
+
+    def cursor(self, kind: Any = None) -> Any:
+        """There is none."""
+        raise EmsError(
+            "this transaction has no database: give the test a connection, app.test(connection=...), "
+            "or test it on a real stream with the fixture ems_stream"
+        )
+
+    def begin(self) -> None:
+        """Nothing to begin."""
+
+    commit = rollback = begin
+
+
+class MemoryResults:
+    """Results of one test."""
+
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self._rows: dict[bytes, tuple[ResultRow, datetime]] = {}
+
+    def put(self, row: ResultRow) -> None:
+        """Keep one for its time."""
+        self._rows[row.uid] = row, self._now() + timedelta(seconds=row.ttl_s)
+
+    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """Those that are there."""
+        now = self._now()
+        return {uid: self._rows[uid][0] for uid in uids if uid in self._rows and now < self._rows[uid][1]}
+
+    def forget(self, uids: Sequence[bytes]) -> None:
+        """Delete them before their time."""
+        for uid in uids:
+            self._rows.pop(uid, None)
+
+
+class MemoryKeys:
+    """The keys of :meth:`Ems.once`; nobody dies here, so whatever has begun is done or given up."""
+
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self._done_until: dict[bytes, datetime] = {}
+
+    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
+        """See :class:`emsworker.guard.Backend`."""
+        until = self._done_until.get(key)
+        return Begun(Entry.DONE if until is not None and self._now() < until else Entry.FIRST, b"")
+
+    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
+        """See :class:`emsworker.guard.Backend`."""
+        self._done_until[key] = self._now() + timedelta(seconds=ttl_s)
+        return True
+
+    def cancel(self, key: bytes, token: bytes) -> None:
+        """See :class:`emsworker.guard.Backend`."""
+        self._done_until.pop(key, None)
+
+
+class Stream(Protocol):
+    """What the outbox asks of the stream in memory."""
+
+    @property
+    def now(self) -> datetime:
+        """Its time, in UTC."""
+        ...
+
+    def take(self, topic: Topic, message: NewMessage, due_at: datetime) -> Receipt:
+        """Take a message that is due then."""
+        ...
+
+    def settle(self) -> None:
+        """Run what was taken, if it is to run at once."""
+        ...
+
+    def is_unfinished(self, topic: str, uid: bytes) -> bool:
+        """Whether a message is not due yet, or some group has not finished it."""
+        ...
+
+
+Place = tuple[str, bytes]
+Holder = tuple[bytes, datetime]
+
+
+@dataclass
+class _Held:
+    """What an open transaction has sent, and who had the keys before it."""
+
+    messages: list[tuple[Topic, NewMessage, datetime]] = field(default_factory=list)
+    keys: dict[Place, Holder | None] = field(default_factory=dict)
+
+
+class MemoryOutbox:
+    """Messages that are sent with a transaction, for later, or with a ``dedup_key``.
+
+    Args:
+        app: whose messages these are.
+        stream: takes them.
+        connection: for the SQL of :meth:`transaction`.
+    """
+
+    def __init__(self, app: Ems, stream: Stream, connection: Any) -> None:
+        self._app = app
+        self._stream = stream
+        self._connection = connection
+        self._open: dict[Transaction, _Held] = {}
+        self._keys: dict[Place, Holder] = {}
+
+    def send(
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
+    ) -> list[Receipt]:
+        """Take messages, or hold them until their transaction ends."""
+        due_at = self._due_at(terms.when(self._app.server_time))
+        held = None if terms.transaction is None else self._held_by(terms.transaction)
+        receipts = []
+        for one, message in zip(outgoing, messages, strict=True):
+            holder = self._take_key(topic.name, dedup_key_of(topic, one), message.uid, held)
+            if holder is None and held is not None:
+                held.messages.append((topic, message, due_at))
+            elif holder is None:
+                self._stream.take(topic, message, due_at)
+            receipts.append(Receipt(uid_text(holder or message.uid), topic.name, None, None, created=holder is None))
+        if isinstance(terms.transaction, OutboxTransaction):
+            terms.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+        if held is None:
+            self._stream.settle()
+        return receipts
+
+    def _due_at(self, when: When) -> datetime:
+        return when.due_at or self._stream.now + timedelta(seconds=when.delay_s)
+
+    def _held_by(self, transaction: Any) -> _Held:
+        held = self._open.get(transaction) if isinstance(transaction, Transaction) else None
+        if held is None:
+            raise EmsError(
+                f"transaction={type(transaction).__name__}: in memory only the open transaction of a handler or of "
+                "`with app.transaction() as tx` can send, because nobody tells when another one is committed; "
+                "test this on a real stream with the fixture ems_stream"
+            )
+        return held
+
+    def _take_key(self, topic: str, wanted: DedupKey | None, uid: bytes, held: _Held | None) -> bytes | None:
+        """As :func:`emsworker.store.dedup.take_key`."""
+        if wanted is None:
+            return None
+        place = topic, wanted.key
+        holder = self._keys.get(place)
+        if holder is not None and (holder[0] == uid or self._is_taken(topic, *holder)):
+            return None if holder[0] == uid else holder[0]
+        if held is not None:
+            held.keys.setdefault(place, holder)
+        self._keys[place] = uid, self._stream.now + timedelta(seconds=wanted.window_s)
+        return None
+
+    def _is_taken(self, topic: str, uid: bytes, until: datetime) -> bool:
+        if self._stream.now < until or self._stream.is_unfinished(topic, uid):
+            return True
+        return any((place.name, one.uid) == (topic, uid) for h in self._open.values() for place, one, _ in h.messages)
+
+    @contextlib.contextmanager
+    def during(self, transaction: Transaction, connection: Any) -> Iterator[None]:
+        """Begin, and at the end commit or, on any exception, roll back: SQL, messages and keys alike."""
+        held = self._open[transaction] = _Held()
+        connection.begin()
+        try:
+            yield
+            connection.commit()
+        except BaseException:
+            self._give_back(held.keys)
+            connection.rollback()
+            raise
+        finally:
+            del self._open[transaction]
+        for topic, message, due_at in held.messages:
+            self._stream.take(topic, message, due_at)
+
+    def _give_back(self, keys: Mapping[Place, Holder | None]) -> None:
+        for place, holder in keys.items():
+            del self._keys[place]
+            if holder is not None:
+                self._keys[place] = holder
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[OutboxTransaction]:
+        """See :meth:`Ems.transaction`."""
+        connection = self._connection or NoConnection()
+        transaction = OutboxTransaction(connection, self._app)
+        with self.during(transaction, connection):
+            yield transaction
+        self._stream.settle()
+        self._app.tell((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))

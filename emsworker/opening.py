@@ -1,0 +1,150 @@
+"""What an app opens when it first needs it: the stream's database, the catalog, the producer and the outbox."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
+from emsworker.core.errors import StoreUnavailable
+from emsworker.store.schema import check_version, server_facts, stream_id
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+    from emsworker.catalog import Catalog
+    from emsworker.offsets import Allocator
+    from emsworker.outbox import Outbox
+    from emsworker.producer import Producer
+    from emsworker.store.database import Database
+    from emsworker.wakeup import Bell
+
+
+def _nothing() -> None:
+    pass
+
+
+class Opening:
+    """A part of :class:`Ems`, in a file of its own."""
+
+    settings: Settings
+    on_publish: Callable[[], None]
+
+    def __init__(self) -> None:
+        self.on_publish = _nothing
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """The server's address: the setting, or the local stream that ``ems local start`` runs.
+
+        Raises:
+            StoreUnavailable: neither is there.
+        """
+        if self.settings.url is not None:
+            return self.settings.url
+        from emsworker.local.stack import LocalStack
+
+        url = LocalStack().url
+        if url is None:
+            raise StoreUnavailable(
+                "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
+            )
+        return url
+
+    @property
+    def redis_url(self) -> str | None:
+        """The Redis server, if there is one."""
+        if self.settings.redis_url is not None or self.settings.url is not None:
+            return self.settings.redis_url
+        from emsworker.local.stack import LocalStack
+
+        return LocalStack().redis_url
+
+    @cached_property
+    def database(self) -> Database:
+        """The stream's database; its schema has been checked.
+
+        Raises:
+            SchemaMissing: ``ems migrate`` has not been run.
+            AccessDenied, StoreUnavailable: it cannot be reached.
+        """
+        from emsworker.store.database import Database
+
+        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
+        database.call(check_version)
+        return database
+
+    @cached_property
+    def stream_id(self) -> str:
+        """The identity of the stream."""
+        return self.database.call(stream_id)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """Topics and groups by name."""
+        from emsworker.catalog import Catalog
+
+        return Catalog(self.database, self.settings)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Reads the bodies that the accept list allows."""
+        return Decoder(self.settings.accept)
+
+    @property
+    def producer(self) -> Producer:
+        """The process's producer; a forked child gets one of its own."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self.__dict__.pop("_producer", None)
+                self._pid = os.getpid()
+            return self._producer
+
+    @property
+    def _producer_id(self) -> str:
+        return f"{socket.gethostname()}-{os.getpid()}"[-128:]
+
+    @cached_property
+    def _producer(self) -> Producer:
+        from emsworker.producer import Producer
+
+        packet = self.database.call(server_facts).max_allowed_packet
+        session, timeout_s = self.database.session(), self.settings.publish_timeout_s
+        return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
+
+    def _bell(self) -> Bell:
+        from emsworker.wakeup import Bell
+
+        return Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """What is sent with a transaction, or for later."""
+        from emsworker.outbox import Outbox
+
+        return Outbox(cast("Ems", self), self.database, self._producer_id, self._bell().ring)
+
+    def _allocator(self) -> Allocator:
+        if self.settings.allocator == "redis":
+            from emsworker.offsets.redis import RedisAllocator
+
+            assert self.settings.redis_url is not None, "checked by Settings"
+            return RedisAllocator(self.settings.redis_url, self.stream_id)
+        from emsworker.offsets.mysql import MysqlAllocator
+
+        return MysqlAllocator()
+
+    def close(self) -> None:
+        """Close the connections; the app opens new ones at its next send. In memory there are none."""
+        if cast("Ems", self).stand_in is not None:
+            return
+        for name in ("_producer", "outbox"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()

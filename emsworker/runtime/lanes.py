@@ -1,0 +1,111 @@
+"""Claims in which messages of a key come one after another: the keys are dealt to lanes, each with a thread.
+
+A lane has a queue in memory, in the order of the stream. A message that is to run again holds up its key: what comes
+later of it is parked. The watermark follows the lowest message that has not ended; when a claim is given back early,
+what has not ended below others that have is parked too, so that nothing that has ended is repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor as Pool
+from dataclasses import replace
+
+from emsworker.core.clock import ticks
+from emsworker.core.model import Failure, Message
+from emsworker.runtime.coroutines import guarded
+from emsworker.runtime.watch import NO_LIMITS, Lane
+from emsworker.runtime.work import Work
+from emsworker.store.results import ResultRow
+from emsworker.task import Handler, HandlerOptions
+
+_SLACK_S = 5.0
+_WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter
+
+Resolved = Handler | BaseException
+Ended = tuple[list[Failure], list[ResultRow]]
+
+
+class Lanes:
+    """Runs claims by key; used by one consumer thread.
+
+    Args:
+        width: how many lanes a claim gets at most.
+        pool: of the process: gives each lane a thread.
+        resolve: the handler of a message, or why it has none.
+        attempt: runs one message under the watch of its lane, and tells what came of it.
+        may_go_on: asked before every message.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        pool: Pool,
+        resolve: Callable[[Message], Resolved],
+        attempt: Callable[[Work, Message, Resolved, Lane], Ended],
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        self._width = width
+        self._pool = pool
+        self._resolve = resolve
+        self._attempt = attempt
+        self._may_go_on = may_go_on
+        self._each_s = _WORTH_A_THREAD_S
+
+    def run(self, work: Work) -> bool:
+        """Work through a claim; true if every message of it has ended."""
+        if not work.claim.messages:
+            return True
+        lanes = self._deal(work)
+        if not work.start_lanes(lanes, self._limits(work), ticks()):
+            return False
+        for lane in lanes:
+            self._pool.submit(self._follow, work, lane)
+        for lane in lanes:
+            lane.ended.wait()
+            if lane.error is not None:
+                raise lane.error
+        if count := sum(lane.count for lane in lanes):
+            self._each_s = sum(lane.ran_s for lane in lanes) / count
+        return work.all_ended
+
+    def _deal(self, work: Work) -> list[Lane]:
+        places: dict[bytes | int, int] = {}
+        width = min(self._width, len(work.claim.messages)) if self._each_s >= _WORTH_A_THREAD_S else 1
+        lanes = [Lane(work.group_timeout_s) for _ in range(width)]
+        for message in work.claim.messages:
+            key = message.offset if message.key is None else message.key
+            lanes[places.setdefault(key, len(places) % len(lanes))].queue.append(message)
+        return [lane for lane in lanes if lane.queue]
+
+    def _limits(self, work: Work) -> HandlerOptions:
+        """Of the claim as a whole: each lane has its own limits, this is for the beat, if the process cannot act."""
+        handlers = [self._resolve(message) for message in work.claim.messages]
+        times = [h.options.timeout_s or work.group_timeout_s for h in handlers if isinstance(h, Handler)]
+        return replace(NO_LIMITS, timeout_s=max(times, default=work.group_timeout_s) + _SLACK_S)
+
+    def _limits_of(self, handler: Resolved, work: Work) -> HandlerOptions:
+        if isinstance(handler, BaseException):
+            return NO_LIMITS
+        return guarded(handler.options, work.group_timeout_s)[1] if handler.is_async else handler.options
+
+    def _follow(self, work: Work, lane: Lane) -> None:
+        lane.thread_id = threading.get_ident()
+        try:
+            for message in lane.queue:
+                if work.lost or not self._may_go_on():
+                    break
+                if work.waits(message):
+                    work.end(message, parked=True)
+                    continue
+                handler = self._resolve(message)
+                lane.start(message, self._limits_of(handler, work))
+                failures, rows = self._attempt(work, message, handler, lane)
+                if not lane.stop():
+                    return
+                work.end(message, failures, rows)
+        except BaseException as error:
+            lane.error = error
+        finally:
+            lane.ended.set()

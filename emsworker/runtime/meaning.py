@@ -1,0 +1,41 @@
+"""What the end of a run means."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import datetime
+
+from emsworker.core.errors import Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
+from emsworker.core.ladder import Dead, Decision, RetryIn
+from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Outcome
+from emsworker.core.url import redact
+
+
+class _Expired(Ignore):
+    """Nobody wants it any more."""
+
+
+def refuse_expired(message: Message, claim: Claim) -> None:
+    """Raise if the message was to be run by a time that has passed."""
+    until = message.headers.get(EXPIRES_HEADER)
+    if until is not None and claim.server_now() > datetime.fromisoformat(until):
+        raise _Expired
+
+
+def outcome_of(error: BaseException, decision: Decision) -> Outcome:
+    """How an attempt ended that raised."""
+    if isinstance(error, _Expired):
+        return Outcome.EXPIRED
+    if isinstance(error, Reject):
+        return Outcome.REJECTED
+    if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
+        return Outcome.TIMEOUT
+    return Outcome.FAILED if isinstance(decision, (RetryIn, Dead)) else Outcome.IGNORED
+
+
+def describe(error: BaseException) -> str:
+    """An error with its traceback, without our own frames and without passwords in URLs."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
+        trace = trace.tb_next
+    return redact("".join(traceback.format_exception(type(error), error, trace))).strip()

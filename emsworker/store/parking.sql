@@ -1,0 +1,17 @@
+-- name: lock_turn
+-- In a group that runs keys in order, whoever changes what waits for what holds the cursor of the partition meanwhile.
+SELECT next_offset INTO @ems_turn FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
+
+-- name: park
+-- Its rows are appended. A time that never comes says that the message waits for an earlier one of its key.
+INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
+
+-- name: release_parked
+-- Those of a claim of retries are there already.
+UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+
+-- name: promote
+-- It is the turn of the first that waits of a key, unless it has a time of its own.
+UPDATE ems_retry FORCE INDEX (lane) SET due_at = IF(due_at > '9999-01-01', NOW(6), due_at)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `key` = %(key)s
+ORDER BY group_id, `partition`, `key`, `offset` LIMIT 1
