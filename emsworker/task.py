@@ -12,6 +12,7 @@ from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
+from emsworker.core.limits import Limit
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
 from emsworker.core.run import UNWATCHED, Run
 
@@ -43,6 +44,8 @@ class HandlerOptions:
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
+        rate_limit: of the whole group, on all machines: how many messages may be started, ``100/s``, ``30/m``, ``5/h``.
+        max_running: of the whole group, on all machines: how many messages may run at once.
     """
 
     transactional: bool = False
@@ -56,6 +59,8 @@ class HandlerOptions:
     hard_time_limit_s: float | None = None
     result: bool = False
     result_ttl_s: float | None = None
+    rate_limit: str | None = None
+    max_running: int | None = None
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_numbers()]
@@ -68,6 +73,10 @@ class HandlerOptions:
                 Ladder.parse(self.ladder)
         except ValueError as error:
             problems.append(Problem("ladder", repr(self.ladder), str(error)))
+        try:
+            Limit(self.rate_limit, self.max_running)
+        except ValueError as error:
+            problems.append(Problem("rate_limit, max_running", f"{self.rate_limit}, {self.max_running}", str(error)))
         if problems:
             raise ConfigError(problems)
 
@@ -96,6 +105,11 @@ class HandlerOptions:
             mend = f"there is no such option; known are {', '.join(known)}"
             raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
         return cls(**options)
+
+    @property
+    def limit(self) -> Limit:
+        """What its group is held to."""
+        return Limit(self.rate_limit, self.max_running)
 
     @property
     def keeps_result(self) -> bool:
@@ -388,6 +402,11 @@ class Route:
     def concurrency(self) -> int:
         """The most messages that an async handler of it may have running at once; 0 if there is none."""
         return max((handler.together for handler in self.handlers if handler.is_async), default=0)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a thread may run several of its messages at once."""
+        return any(handler.together for handler in self.handlers)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

@@ -9,6 +9,7 @@ from typing import Any
 from emsworker.admin import cursors
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
+from emsworker.admin.limits import Limits
 from emsworker.admin.schedules import Schedules
 from emsworker.app import Ems
 from emsworker.cancelling import cancel_message
@@ -45,12 +46,14 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        limits: of groups: rates, and how many messages run at once.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.limits = Limits(self._database, self.group)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

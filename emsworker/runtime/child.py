@@ -24,6 +24,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, UnknownTopic
 from emsworker.core.ids import local_ip
 from emsworker.core.model import Order
+from emsworker.limits import declare_limit
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
 from emsworker.periodic import declare_schedules
@@ -201,6 +202,7 @@ class Child:
             topic = app.catalog.topic(route.topic)
             group = app.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
+            declare_limit(app.database, group, route)
             duties.append(Duty(topic, group, route))
         return duties
 

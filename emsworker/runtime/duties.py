@@ -8,7 +8,7 @@ from collections.abc import Callable
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.runtime.scheduling import fire_schedules
-from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results
+from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
 from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.session import Session
 
@@ -86,4 +86,5 @@ DUTIES: tuple[Duty, ...] = (
     sweep_once,
     sweep_keys,
     sweep_reports,
+    sweep_slots,
 )

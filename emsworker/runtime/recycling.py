@@ -34,10 +34,11 @@ def resident_mib() -> float:
 
 @dataclass
 class Allowance:
-    """How many messages a claim may hold, and how many of them have been run in the end."""
+    """How many messages a claim may hold, and how many of them have been run, or started at least, in the end."""
 
     size: int
     ran: int = 0
+    started: int = 0
 
 
 class Recycler:

@@ -188,6 +188,12 @@ class Work(Watch):
         """How many of its messages have ended, well or not."""
         return sum(message.offset <= self.done_to for message in self.claim.messages)
 
+    @property
+    def started(self) -> int:
+        """How many were started, as far as is known: where they run at once, all of them."""
+        top = self.running_through if self.running is not None else self.done_to
+        return sum(message.offset <= top for message in self.claim.messages)
+
     def finish(self) -> Flush | None:
         """All is done: what the next claim is to write along; ``None`` if the claim was lost."""
         with self._flushing, self.lock:

@@ -52,6 +52,9 @@ class Taker:
         }
 
 
+_KINDS = {0: "waiting", 1: "retries", 3: "limited"}
+
+
 class Miss(Enum):
     """Why nothing was claimed: there was nothing, or another client held the cursor just then."""
 
@@ -66,13 +69,14 @@ class Miss(Enum):
 class Work:
     """What a group could take: waiting claims, due retries, partitions with messages, and holes at its cursors.
 
-    Of a group that runs in order it is partitions only, whatever is to be taken there.
+    Of a group that runs in order it is partitions only, whatever is to be taken there. ``limited``: permits are needed.
     """
 
     waiting: bool = False
     retries: bool = False
     partitions: tuple[int, ...] = ()
     holes: tuple[int, ...] = ()
+    limited: bool = False
 
     def __bool__(self) -> bool:
         return self.waiting or self.retries or bool(self.partitions)
@@ -87,7 +91,7 @@ def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
             place = "partitions" if head == cursor else "holes"
             work[place] = (*work[place], int(partition))
         else:
-            work["retries" if kind else "waiting"] = True
+            work[_KINDS[kind]] = True
     return {group_id: Work(**work) for group_id, work in found.items()}
 
 

@@ -30,7 +30,7 @@ ALL = dict(walk(ems))
 def test_every_command_of_the_contract_is_there() -> None:
     wanted = """worker beat migrate check clients trace send completion topics topics.list topics.create topics.change
     topics.delete topics.purge topics.stale cancel groups groups.list groups.create groups.change groups.delete
-    groups.reset dead dead.list dead.show dead.requeue
+    groups.reset groups.limit dead dead.list dead.show dead.requeue
     dead.delete schedules schedules.list schedules.delete local local.start local.stop local.status local.url"""
     assert {".".join(path) for path in ALL if path} == set(wanted.split())
 

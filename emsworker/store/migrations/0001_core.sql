@@ -273,3 +273,23 @@ CREATE TABLE IF NOT EXISTS ems_progress (
   KEY client (client_id),
   KEY reported (reported_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What groups are held to, over all machines: a bucket of permits to start, and who runs how many at once.
+
+CREATE TABLE IF NOT EXISTS ems_limit (
+  group_id INT UNSIGNED NOT NULL,
+  rate VARCHAR(32) CHARACTER SET ascii NULL,
+  max_running SMALLINT UNSIGNED NULL,
+  per_s DOUBLE NULL,
+  capacity DOUBLE NOT NULL,
+  tokens DOUBLE NOT NULL,
+  filled_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_slot (
+  group_id INT UNSIGNED NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  weight SMALLINT UNSIGNED NOT NULL,
+  PRIMARY KEY (group_id, client_id)
+) ENGINE=InnoDB;
