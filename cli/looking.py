@@ -103,6 +103,7 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
 
 def _record(found: Trace) -> dict[str, Any]:
     from emsworker.core.ids import uid_text
+    from emsworker.core.model import PRIORITY_HEADER
 
     place = {"topic": found.topic.name, "partition": found.partition, "offset": found.offset}
     message = found.message
@@ -113,6 +114,7 @@ def _record(found: Trace) -> dict[str, Any]:
         "kind": message.kind,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
+        "priority": int(found.headers.get(PRIORITY_HEADER, "0")),
         "headers": dict(found.headers),
         "size": message.size_bytes,
         "born_at": message.born_at,

@@ -43,7 +43,13 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option(
     "-Q", "--topics", multiple=True, callback=_names, metavar="A,B", help="Only these topics; all that the app handles."
 )
-@click.option("--groups", multiple=True, callback=_names, metavar="A,B", help="Only these groups; all of the app.")
+@click.option(
+    "--groups",
+    multiple=True,
+    callback=_names,
+    metavar="A,B",
+    help="Only these groups; broadcasts are heard all the same.",
+)
 @click.option("-p", "--processes", type=click.IntRange(1), help="Child processes; one for each processor.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="Consumer threads in each process; 4.")
 @click.option(
@@ -131,9 +137,12 @@ def _supervise(stream: Stream, spec: Any, count: int, facts: AppFacts, *, no_bea
 
     def tell_ready(pids: list[int]) -> None:
         routes = ", ".join(f"{topic}/{group}" for topic, group in facts.routes if _wanted(spec, topic, group))
+        heard = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
+        does = [f"consumes {routes}"] if routes else []
+        does += [f"hears {heard}"] if heard else []
         click.echo(
             f"Ready: {facts.name} with {len(pids)} x {threads} threads (processes {', '.join(map(str, pids))}) "
-            f"consumes {routes}."
+            f"{' and '.join(does)}."
         )
         sys.stdout.flush()
 

@@ -31,6 +31,7 @@ class GroupLag:
 
     Attributes:
         oldest_age_s: how many seconds ago its oldest unfinished message was born, by the server's clock.
+        skipped: offsets that it passed over and never runs; ``ems_skip`` tells which and why.
         partitions: the same for each partition.
     """
 
@@ -41,6 +42,7 @@ class GroupLag:
     retries: int
     dead: int
     oldest_age_s: float | None
+    skipped: int
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -270,6 +272,7 @@ def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tupl
         sum(lag.retries for lag in own),
         sum(lag.dead for lag in own),
         max(ages, default=None),
+        sum(lag.skipped for lag in own),
         own,
     )
 

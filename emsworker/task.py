@@ -14,6 +14,7 @@ from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.limits import Limit
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.priority import PRIORITIES
 from emsworker.core.run import UNWATCHED, Run
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class HandlerOptions:
         result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
         rate_limit: of the whole group, on all machines: how many messages may be started, ``100/s``, ``30/m``, ``5/h``.
         max_running: of the whole group, on all machines: how many messages may run at once.
+        priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
     transactional: bool = False
@@ -61,6 +63,7 @@ class HandlerOptions:
     result_ttl_s: float | None = None
     rate_limit: str | None = None
     max_running: int | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_numbers()]
@@ -83,6 +86,8 @@ class HandlerOptions:
     def _wrong_numbers(self) -> Iterator[Problem]:
         if not _is_count(self.batch, 0):
             yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
+        if self.priority is not None and (not _is_count(self.priority, 0) or self.priority not in PRIORITIES):
+            yield Problem("priority", repr(self.priority), "must be a number from 0 to 9, the highest")
         for name in ("concurrency", "max_attempts"):
             value = getattr(self, name)
             if value is not None and not _is_count(value, 1):
@@ -146,6 +151,7 @@ class Outgoing:
         dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
             in every group, or its window lasts.
         dedup_window: that window, as seconds or text (``"5m"``).
+        priority: 0 to 9; higher ones are run first, if the topic tells priorities apart.
     """
 
     topic: str
@@ -159,6 +165,7 @@ class Outgoing:
     compression: str | None = None
     dedup_key: str | bytes | None = None
     dedup_window: str | float = "5m"
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
@@ -193,6 +200,12 @@ class Handler:
 
 class Subscription(Handler):
     """A handler for every message of a topic, in a group of its own: ``function(message)``."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        super().__init__(function, name, options)
+        if options.priority is not None:
+            mend = "a subscription sends nothing; give the priority when you send"
+            raise ConfigError([Problem("priority", str(options.priority), mend)])
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """See :class:`Handler`."""
@@ -333,7 +346,8 @@ class Task(Handler):
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
             options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
-                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window`` as in :meth:`Ems.send`.
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
+                :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.
@@ -341,6 +355,7 @@ class Task(Handler):
         headers = {**options.pop("headers", {}), TASK_HEADER: self.name}
         if expires is not None:
             headers[EXPIRES_HEADER] = self.app.server_time(expires).isoformat()
+        options.setdefault("priority", self.options.priority)
         topic = options.pop("topic", None) or self.topic
         body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)

@@ -117,6 +117,9 @@ class Settings:
     max_message_bytes: int = _setting(
         4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
     )
+    priorities: int = _setting(
+        1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
+    )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
     max_tasks_per_child: int = _setting(
@@ -152,6 +155,9 @@ class Settings:
     lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
     beat_s: float = _setting(1.0, "how often the beat's duties run", _at_least(0.05))
     beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
+    alarm_commands: tuple[str, ...] = _setting(
+        (), "the programs that alarms may run on this machine, as their commands name them; none unless named"
+    )
     publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
     connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
     result_backend: str = _setting(

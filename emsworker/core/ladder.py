@@ -38,7 +38,12 @@ class Done:
     """Count it as done although the handler raised."""
 
 
-Decision = RetryIn | Dead | Done
+@dataclass(frozen=True)
+class Dropped:
+    """Go on without it: a broadcast is neither retried nor kept as a dead letter."""
+
+
+Decision = RetryIn | Dead | Done | Dropped
 
 
 @dataclass(frozen=True)

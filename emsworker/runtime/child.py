@@ -28,6 +28,7 @@ from emsworker.limits import declare_limit
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
 from emsworker.periodic import declare_schedules
+from emsworker.runtime.broadcast import BroadcastReader
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.consumer import Consumer, Duty, Shared
 from emsworker.runtime.keeping import Keeper
@@ -63,6 +64,7 @@ class ChildSpec:
         url, redis_url: addresses that win over the app's own, as ``--url`` does; ``None`` leaves them to the app.
         status: the descriptor on which to say "ready", or what is wrong, or why another child is to follow.
         max_tasks, max_memory_mib: when to be replaced, or ``None`` for the app's settings.
+        number: of this child among the worker's, the same for the one that replaces it.
     """
 
     app: str
@@ -78,6 +80,7 @@ class ChildSpec:
     status: int = -1
     max_tasks: int | None = None
     max_memory_mib: int | None = None
+    number: int = 0
 
     def to_json(self) -> str:
         """For the command line, which everybody on the machine can read: without the passwords in addresses."""
@@ -119,6 +122,7 @@ class Child:
         self._stop_timeout_s = 0.0
         self._consumers: list[Consumer] = []
         self._sides: list[Runnable] = []
+        self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
 
     def run(self) -> int:
@@ -145,14 +149,16 @@ class Child:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _start(self, app: Ems) -> None:
+        broadcasts = self._broadcasts = self._listen(app)
         duties = {duty.group.id: duty for duty in self._duties(app)}
         settings, database = app.settings, app.database
         topic_of = {group_id: duty.topic.id for group_id, duty in duties.items()}
         lease = LeaseKeeper(
             database, settings, self._spec.process_id, self._spec.name, local_ip(app.url), self._on_death
         )
+        also = broadcasts.look if broadcasts is not None else None
         in_order = [group_id for group_id, duty in duties.items() if duty.group.order is not Order.NONE]
-        scout = Scout(database, settings, topic_of, in_order, self._on_death)
+        scout = Scout(database, settings, topic_of, in_order, self._on_death, also)
         completer = Completer(
             database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
         )
@@ -168,9 +174,10 @@ class Child:
         self._sides = [lease, scout, completer]
         app.on_publish = scout.ring
         if app.redis_url is not None:
-            self._listener = Listener(app.redis_url, app.stream_id, topic_of.values(), scout.ring)
+            topic_ids = {*topic_of.values(), *(broadcasts.topic_ids if broadcasts is not None else ())}
+            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, scout.ring)
             self._listener.start()
-        for thread in [*self._sides, *self._consumers]:
+        for thread in [*self._sides, *self._workers]:
             thread.start()
         for consumer in self._consumers:
             consumer.registered.wait(settings.connect_timeout_s)
@@ -183,16 +190,32 @@ class Child:
             self._on_due,
         )
 
+    @property
+    def _workers(self) -> list[Runnable]:
+        """The threads that run handlers."""
+        return [*self._consumers, *([self._broadcasts] if self._broadcasts is not None else [])]
+
+    def _listen(self, app: Ems) -> BroadcastReader | None:
+        """What reads broadcasts, if the app listens to any of the topics; ``--groups`` is not about these."""
+        routes = [r for r in app.broadcasts.values() if not self._spec.topics or r.topic in self._spec.topics]
+        if not routes:
+            return None
+        place = f"{self._spec.name}/{self._spec.number}"
+        reader = BroadcastReader(app.database, app.settings, app.decoder, place, self._on_hang, self._on_death)
+        reader.take_on(app, routes)
+        return reader
+
     def _duties(self, app: Ems) -> list[Duty]:
         routes = [route for route in app.routes.values() if self._wanted(route.topic, route.group)]
-        missing = set(self._spec.topics) - {route.topic for route in app.routes.values()}
+        topics = {route.topic for route in [*app.routes.values(), *app.broadcasts.values()]}
+        missing = set(self._spec.topics) - topics
         if missing:
-            known = ", ".join(sorted({route.topic for route in app.routes.values()})) or "none"
+            known = ", ".join(sorted(topics)) or "none"
             raise UnknownTopic(
                 f"-Q names {', '.join(sorted(missing))}, for which {self._spec.app} has no handler; "
                 f"it has some for: {known}"
             )
-        if not routes:
+        if not routes and self._broadcasts is None:
             raise UnknownTopic(
                 f"{self._spec.app} has no task and no subscription for these topics and groups, "
                 "so there is nothing to run"
@@ -226,9 +249,7 @@ class Child:
     def _wait(self) -> None:
         """Until every consumer has ended, or the time to end has run out."""
         parent = [self._spec.parent]
-        while any(
-            consumer.is_alive() and consumer.ident not in self._completer.hanging for consumer in self._consumers
-        ):
+        while any(thread.is_alive() and not self._hangs(thread) for thread in self._workers):
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
@@ -236,6 +257,8 @@ class Child:
                 log.warning("the supervisor is gone; stopping")
                 parent = []
                 self._stop_gently()
+            if self._broadcasts is not None:
+                self._broadcasts.look_after(ticks())
             if self._stop_by is not None and ticks() > self._stop_by:
                 self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
         if self._completer.hanging:
@@ -243,6 +266,11 @@ class Child:
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)
+
+    def _hangs(self, thread: Runnable) -> bool:
+        if thread is self._broadcasts:
+            return self._broadcasts.hangs
+        return thread.ident in self._completer.hanging
 
     def _on_signal(self, numbers: bytes) -> None:
         for number in numbers:
@@ -259,16 +287,16 @@ class Child:
         self._take_no_more()
 
     def _take_no_more(self) -> None:
-        for consumer in self._consumers:
-            consumer.stop()
+        for thread in self._workers:
+            thread.stop()
         self._scout.stop()
         if self._listener is not None:
             self._listener.stop()
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
-        for consumer in self._consumers:
-            consumer.stop()  # none of them may take a new claim while the others' are given back
+        for thread in self._workers:
+            thread.stop()  # none of them may take a new claim while the others' are given back
         self._completer.give_everything_back()
         self._lease.abandon()
         self._say_last_words()

@@ -15,16 +15,19 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Order, Topic
+from emsworker.core.partitioner import numbered
 from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
+from emsworker.runtime.lanework import LaneWork
+from emsworker.runtime.leads import Lead
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.limiting import CLAIM_S, Limiter, Refunds
 from emsworker.runtime.recycling import Allowance, Recycler
 from emsworker.runtime.runnable import Runnable
-from emsworker.runtime.scout import Lead, Scout
+from emsworker.runtime.scout import Scout
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import claims, clients, ordered, progress
@@ -204,7 +207,8 @@ class Consumer(Runnable):
         if duty.group.order is not Order.NONE:
             claim = ordered.take_next(self._session, taker, lead.partition, self._before)
         elif lead.kind == "waiting":
-            claim = claims.take_waiting(self._session, taker, self._before)
+            lowest = numbered(lead.level, 0)
+            claim = claims.take_waiting(self._session, taker, self._before, from_partition=lowest)
         elif lead.kind == "retries":
             claim = claims.take_retries(self._session, taker, self._before)
         else:
@@ -216,7 +220,8 @@ class Consumer(Runnable):
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
         duty = self._shared.duties[claim.group_id]
-        work = Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
+        kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
+        work = kind(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
         self._shared.completer.watch(self.ident or 0, work)
         began = ticks()
         try:

@@ -21,6 +21,7 @@ from emsworker.middleware import Middleware, hooks
 from emsworker.runtime.coroutines import EventLoop, guarded, run_together
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lanes import Lanes
+from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
 from emsworker.runtime.runs import CoroutineRun, ThreadRun
@@ -83,6 +84,10 @@ class Executor:
         # Of a transactional handler everything below must be done too, or a crash would repeat its effect.
         self._one_by_one = any(handler.options.transactional for handler in route.handlers)
 
+    def takes_lanes(self, claim: Claim) -> bool:
+        """Whether a claim is to be run as :class:`LaneWork`."""
+        return claim.order is Order.KEY and claim.care is not Care.ALONE and not self._one_by_one
+
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
 
@@ -91,7 +96,7 @@ class Executor:
             ConnectionLost: this thread's connection died.
         """
         claim = work.claim
-        if claim.order is Order.KEY and claim.care is not Care.ALONE and not self._one_by_one:
+        if isinstance(work, LaneWork):
             return self._lanes.run(work)
         for handler, messages in self._calls(claim.messages, in_order=claim.order is not Order.NONE):
             if work.held or not self._may_go_on():

@@ -155,6 +155,7 @@ class Supervisor:
         slot.process_id = uuid.uuid4().hex
         reader, writer = os.pipe()
         spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=writer)
+        spec = replace(spec, number=slot.number)
         command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
         try:
             slot.process = subprocess.Popen(

@@ -13,7 +13,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
 from emsworker.runtime.telling import Telling
-from emsworker.runtime.watch import Lane, Watch
+from emsworker.runtime.watch import Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
@@ -24,11 +24,13 @@ _HEAVY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class Ended:
+    """How a message has ended, or that it was not run because an earlier one of its key is to run again."""
+
     message: Message
     failures: Sequence[Failure]
     results: Sequence[ResultRow]
-    parked: bool
+    parked: bool = False
 
 
 class Work(Watch):
@@ -50,9 +52,6 @@ class Work(Watch):
         self.last = claim.hi  # the claim may be cut shorter while it runs
         self.lost = False  # it is somebody else's, or finished: nothing more is to be written
         self.running_through = claim.done_to
-        self.lanes: list[Lane] = []
-        self._ahead: dict[int, _Ended] = {}  # by offset: what has ended before something lower has
-        self._next = 0  # which of the messages is the lowest that has not
         self._parked: list[tuple[int, bytes | None]] = []
         self._blocked = set(claim.blocked)
         self.held = False  # where a partition runs in order: a message is to run again before the next one
@@ -78,13 +77,6 @@ class Work(Watch):
             self.begin(messages, options, now)
             return True
 
-    def start_lanes(self, lanes: list[Lane], limits: HandlerOptions, now: float) -> bool:
-        """Begin to run all messages, each lane for itself; false if the claim was lost before."""
-        if not self.start(self.claim.messages, limits, now):
-            return False
-        self.lanes = lanes
-        return True
-
     def waits(self, message: Message) -> bool:
         """Whether an earlier message of its key is to run again before it."""
         return message.key is not None and message.key in self._blocked
@@ -92,34 +84,9 @@ class Work(Watch):
     def park(self, message: Message) -> None:
         """It was not run, because an earlier one of its key is to run again."""
         with self.lock:
-            self._settle(_Ended(message, (), (), parked=True))
+            self._settle(Ended(message, (), (), parked=True))
 
-    def end(
-        self,
-        message: Message,
-        failures: Sequence[Failure] = (),
-        results: Sequence[ResultRow] = (),
-        *,
-        parked: bool = False,
-    ) -> None:
-        """A message of a lane has ended, perhaps before lower ones; what became of it is noted when all these have."""
-        with self.lock:
-            if self.lost:
-                return
-            self._note_order([message], failures)
-            self._ahead[message.offset] = _Ended(message, failures, results, parked)
-            messages = self.claim.messages
-            while not self.all_ended and messages[self._next].offset in self._ahead:
-                self._settle(self._ahead.pop(messages[self._next].offset))
-                self._next += 1
-            self.running = None if self.all_ended else messages[self._next].offset
-
-    @property
-    def all_ended(self) -> bool:
-        """Of a claim in lanes: whether nothing of it is left."""
-        return self._next == len(self.claim.messages)
-
-    def _settle(self, ended: _Ended) -> None:
+    def _settle(self, ended: Ended) -> None:
         offset = ended.message.offset
         if ended.parked:
             self._parked.append((offset, ended.message.key))
@@ -132,13 +99,7 @@ class Work(Watch):
         self.done_to = offset
 
     def _leave_no_gaps(self) -> None:
-        """The claim ends before all of it has: what has not, below what has, is parked and runs soon."""
-        top = max(self._ahead, default=0)
-        for message in self.claim.messages[self._next :]:
-            if message.offset <= top:
-                ended = self._ahead.get(message.offset)
-                self._settle(ended if ended is not None else _Ended(message, (), (), parked=True))
-        self._ahead.clear()
+        """Before the claim is given back: one that is worked through in order has none."""
 
     def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
         again = {failure.offset for failure in failures if failure.retry_in_s is not None}
@@ -249,8 +210,8 @@ class Work(Watch):
 
     @property
     def _needed_s(self) -> float:
-        """What the beat is to allow: a lane that has asked for more time needs it for the claim as a whole."""
-        return self.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
+        """For how long the beat is to leave the claim alone."""
+        return self.timeout_s
 
     def runs(self, since: float) -> bool:
         """See :class:`Watch`."""

@@ -119,19 +119,19 @@ def close_hole(session: Session, topic_id: int, group_id: int, partition: int, g
         whether the way is free now.
     """
     cursor = session.rows(_SQL.get_cursor, {"group_id": group_id, "partition": partition})
-    if not cursor:
-        return False
-    where = {"topic_id": topic_id, "partition": partition, "from_offset": cursor[0][0]}
-    rows = session.rows(_SQL.find_hole, where)
-    if not rows or rows[0][0] == cursor[0][0]:
+    return bool(cursor) and close_hole_at(session, topic_id, partition, int(cursor[0][0]), gap_timeout_s)
+
+
+def close_hole_at(session: Session, topic_id: int, partition: int, first: int, gap_timeout_s: float) -> bool:
+    """The same for the hole that begins at an offset."""
+    rows = session.rows(_SQL.find_hole, {"topic_id": topic_id, "partition": partition, "from_offset": first})
+    if not rows or rows[0][0] == first:
         return bool(rows)
     neighbour, age_s = rows[0]
     if age_s < gap_timeout_s:
         return False
-    last = min(neighbour, cursor[0][0] + _TOMBSTONES_A_STATEMENT)
-    values = ",".join(
-        f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(cursor[0][0], last)
-    )
+    last = min(neighbour, first + _TOMBSTONES_A_STATEMENT)
+    values = ",".join(f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(first, last))
     session.transaction(lambda s: s.send(f"{_SQL.insert_tombstones} {values}"))
     return True
 
@@ -141,6 +141,7 @@ __all__ = [
     "PartitionBatch",
     "Placement",
     "close_hole",
+    "close_hole_at",
     "escape_message",
     "find_uids",
     "next_free_offset",

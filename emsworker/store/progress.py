@@ -244,18 +244,7 @@ def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NO
             packet.commit()
             send_fenced(packet)
             return
-        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
-        packet.assert_one_matched()
-        if claim.source is ClaimSource.RETRY:
-            packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
-        elif last < claim.hi:
-            rest = {
-                "lo": last + 1,
-                "hi": claim.hi,
-                "claim_id": new_claim_id(),
-                "care": int(max(claim.care, care)),
-            }
-            packet.add(_SQL.add_waiting, _fence(claim) | rest)
+        add_cut(packet, claim, last, care)
         add_flush(packet, progress)
         packet.commit()
         send_fenced(packet)
@@ -268,3 +257,14 @@ def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NO
         if last == claim.hi or not ends or ends[0][0] != last:
             raise
         flush(session, progress)
+
+
+def add_cut(packet: Packet, claim: Claim, last: int, care: Care) -> None:
+    """Append to an open transaction that a claim ends at ``last``, behind the fence; what comes after it goes back."""
+    packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
+    packet.assert_one_matched()
+    if claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
+    elif last < claim.hi:
+        rest = {"lo": last + 1, "hi": claim.hi, "claim_id": new_claim_id(), "care": int(max(claim.care, care))}
+        packet.add(_SQL.add_waiting, _fence(claim) | rest)

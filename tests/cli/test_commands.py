@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,10 @@ def test_migrate_is_harmless_when_repeated(database: str, tmp_path: Path) -> Non
 
 
 def test_a_wrong_url_is_one_line(bare: Ems) -> None:
-    for url in ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x"):
-        for command in (["topics", "list"], ["migrate"], ["beat"]):
-            done = bare(*command, "--url", url)
+    urls = ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x")
+    lines = [(*command, "--url", url) for url in urls for command in (["topics", "list"], ["migrate"], ["beat"])]
+    with ThreadPoolExecutor(len(lines)) as pool:  # each tries for some seconds
+        for done in pool.map(lambda line: bare(*line), lines):
             assert (done.code, len(done.err.splitlines())) == (1, 1), done
             assert "geheim" not in done.err and "--url or EMS_URL" in done.err
 
@@ -80,6 +82,7 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "retention_s": 604800,
         "trim_done": False,
         "age_wins": False,
+        "priorities": 1,
     }
     again = ems("topics", "create", "orders")
     assert again.code == 1 and "exists already" in again.err
@@ -233,6 +236,18 @@ def test_send(ems: Ems, url: str, tmp_path: Path) -> None:
     assert [row[3] for row in sent] == [b'{"n":1}', b"[1]", b"x", b"plain words", b"[[2,3],{}]", b'[[],{"x":2}]']
     assert sent[0][:2] == (b"k", b"t") and json.loads(bytes(sent[0][2])) == {"a": "b=c"}  # type: ignore[call-overload]
     assert json.loads(bytes(sent[4][2])) == {"ems-task": "shop.add"}  # type: ignore[call-overload]
+
+
+def test_r23_priorities(ems: Ems) -> None:
+    ems.ok("topics", "create", "plain")
+    refused = ems("send", "plain", "1", "--priority", "7")
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1) and "topics change plain" in refused.err
+    assert ems.ok("topics", "change", "plain", "--priorities", "10", "--json").json["priorities"] == 10
+    receipt = ems.ok("send", "plain", "1", "--priority", "7", "--json").json
+    assert receipt["partition"] == 7000
+    assert ems.ok("trace", receipt["id"], "--json").json[0]["priority"] == 7
+    assert ems("send", "plain", "1", "--priority", "10").code == 2
+    assert "10 keeps all" in ems("topics", "change", "plain", "--priorities", "2").err
 
 
 def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:

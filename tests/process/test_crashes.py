@@ -10,6 +10,8 @@ from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import kill
 
+pytestmark = pytest.mark.alone
+
 QUICKLY_S = 2.5  # two looks of the beat and the start of another process, well below lease and timeout
 
 

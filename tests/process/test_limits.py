@@ -89,7 +89,7 @@ def test_r22_never_more_at_once_also_when_a_worker_is_killed(stream: Stream) -> 
 def test_r22_limits_are_changed_while_workers_run(one_stream: Stream) -> None:
     stream = one_stream
     stream.worker(_APP, threads=4, topics=["slots"])
-    stream.send("slots", [{"n": n, "s": 0.05} for n in range(30)])
+    stream.send("slots", [{"n": n, "s": 0.05} for n in range(60)])
     admin = Admin(stream.app)
     until(lambda: admin.limits.running("slots", "a") == 3, 10, "as declared")
     admin.limits.set("slots", "a", max_running=1)

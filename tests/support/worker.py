@@ -50,14 +50,14 @@ class Program:
         looker: looks into the database.
         log: the file that its output is appended to.
         settings: over those of ``QUICK``.
-        options: of the command: app, processes, threads, topics, groups, beat, max_tasks_per_child,
+        options: of the command: app, processes, threads, topics, groups, beat, name, max_tasks_per_child,
             max_memory_per_child.
     """
 
     def __init__(self, what: str, looker: Looker, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
         self._looker = looker
         self.log = log
-        self.name = f"{what}-{secrets.token_hex(4)}"
+        self.name = options.get("name") or f"{what}-{secrets.token_hex(4)}"
         self.clients = options.get("processes", 1) * options.get("threads", 1)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         environment |= {

@@ -159,3 +159,25 @@ def test_every_named_statement_is_used_and_named_once() -> None:
 
 def test_a_script_is_split_at_the_ends_of_lines() -> None:
     assert split_script("-- a\nCREATE x (a\n);\n\n-- b;\nSELECT ';';\n") == ["CREATE x (a\n)", "SELECT ';'"]
+
+
+def test_r10_a_broadcast_takes_few_options_and_its_topic_has_no_groups() -> None:
+    app = Ems("test")
+    with pytest.raises(ConfigError) as caught:
+        app.subscribe("news", "g", broadcast=True, batch=5, ladder="1s")
+    assert sorted(problem.name for problem in caught.value.problems) == ["batch", "group", "ladder"]
+    with pytest.raises(ConfigError, match="name a group"):
+        app.subscribe("news")
+    with pytest.raises(ConfigError, match="only that has a name="):
+        app.subscribe("news", "g", name="x")
+    app.subscribe("news", broadcast=True, name="x")(print)
+    with pytest.raises(ConfigError, match="the name is taken"):
+        app.subscribe("other", broadcast=True, name="x")(print)
+    for group_of in (lambda: app.subscribe("news", "g")(print), lambda: app.task(topic="news")(print)):
+        with pytest.raises(ConfigError, match="listens to topic 'news'"):
+            group_of()
+    app.subscribe("orders", "g")(print)
+    with pytest.raises(ConfigError, match="in a group already"):
+        app.subscribe("orders", broadcast=True)
+    with pytest.raises(InvalidName):
+        app.subscribe("no topic", broadcast=True)

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   trim_done TINYINT NOT NULL DEFAULT 0,
   age_wins TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
+  priorities TINYINT UNSIGNED NOT NULL DEFAULT 1,
   PRIMARY KEY (id),
   UNIQUE KEY name (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -54,6 +55,7 @@ CREATE TABLE IF NOT EXISTS ems_pending (
   body LONGBLOB NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   created_at DATETIME(6) NOT NULL,
+  level TINYINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (topic_id, due_at, uid),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
@@ -91,6 +93,7 @@ CREATE TABLE IF NOT EXISTS ems_cursor (
   group_id INT UNSIGNED NOT NULL,
   `partition` SMALLINT UNSIGNED NOT NULL,
   next_offset BIGINT UNSIGNED NOT NULL,
+  skipped BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`)
 ) ENGINE=InnoDB;
 
@@ -110,6 +113,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   progress_at DATETIME(6) NOT NULL,
   deadline_at DATETIME(6) NOT NULL,
   not_before DATETIME(6) NULL,
+  aside TINYINT NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`, lo, claim_id),
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
@@ -160,7 +164,8 @@ CREATE TABLE IF NOT EXISTS ems_dead (
   attempts SMALLINT UNSIGNED NOT NULL,
   reason TEXT CHARACTER SET utf8mb4 NOT NULL,
   error TEXT CHARACTER SET utf8mb4 NOT NULL,
-  PRIMARY KEY (group_id, `partition`, `offset`)
+  PRIMARY KEY (group_id, `partition`, `offset`),
+  KEY recent (group_id, dead_at)
 ) ENGINE=InnoDB;
 
 -- Offsets that a group never ran, and why: nothing is skipped in silence.
@@ -257,6 +262,70 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (version)
 ) ENGINE=InnoDB;
+
+-- Groups that leave out what would be too late, and when.
+
+CREATE TABLE IF NOT EXISTS ems_skip_policy (
+  group_id INT UNSIGNED NOT NULL,
+  most_waiting BIGINT UNSIGNED NULL,
+  older_ms BIGINT UNSIGNED NULL,
+  PRIMARY KEY (group_id)
+) ENGINE=InnoDB;
+
+-- Where readers of broadcast topics that have a stable name are.
+
+CREATE TABLE IF NOT EXISTS ems_position (
+  topic_id INT UNSIGNED NOT NULL,
+  name VARCHAR(400) NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  next_offset BIGINT UNSIGNED NOT NULL,
+  reader BINARY(16) NULL,
+  deaths TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  stored_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, name, `partition`)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Alarms: the rules, what they have found, and what is still to be told.
+
+CREATE TABLE IF NOT EXISTS ems_alarm_rule (
+  name VARCHAR(190) NOT NULL,
+  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck') NOT NULL,
+  above DOUBLE NOT NULL,
+  for_s DOUBLE NOT NULL,
+  within_s DOUBLE NOT NULL,
+  topic VARCHAR(190) NULL,
+  group_name VARCHAR(190) NULL,
+  webhook VARCHAR(1000) NULL,
+  command VARCHAR(1000) NULL,
+  created_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_alarm (
+  rule VARCHAR(190) NOT NULL,
+  topic VARCHAR(190) NOT NULL,
+  group_name VARCHAR(190) NOT NULL,
+  alarm_id BINARY(16) NOT NULL,
+  state ENUM('pending', 'firing') NOT NULL,
+  value DOUBLE NOT NULL,
+  since DATETIME(6) NOT NULL,
+  fired_at DATETIME(6) NULL,
+  PRIMARY KEY (rule, topic, group_name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_alarm_event (
+  event_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  alarm_id BINARY(16) NOT NULL,
+  rule VARCHAR(190) NOT NULL,
+  target ENUM('webhook', 'command') NOT NULL,
+  body TEXT NOT NULL,
+  tries INT UNSIGNED NOT NULL DEFAULT 0,
+  created_at DATETIME(6) NOT NULL,
+  due_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (event_id),
+  KEY due (due_at),
+  KEY alarm (alarm_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- How far running messages have come, where their handlers tell it.
 
