@@ -11,7 +11,7 @@ import click
 from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
 from .limits import limit
 from .output import print_json, print_record, print_rows
-from .selecting import read_after, selection_of, selection_options, skip_options, skip_policy_of
+from .selecting import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy
@@ -273,6 +273,7 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
 @click.argument("name")
 @click.option("--keep", "skip_lag", type=click.IntRange(min=0), help="All but the newest so many of each partition.")
 @click.option("--older-than", "skip_older_s", metavar="DURATION", callback=read_duration, help=f"Age: {DURATION}.")
+@below_option
 @click.option("--partition", type=int, help="Only this partition.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
@@ -281,8 +282,9 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
 def skip(topic: str, name: str, partition: int | None, dry_run: bool, yes: bool, as_json: bool, **given: Any) -> None:
     """Pass over unclaimed messages that the group NAME of TOPIC would come to too late.
 
-    With --keep and --older-than, only what both say. What is claimed or waits for a retry is still run. What is
-    skipped is counted, and written down in ems_skip. `ems groups change --skip-lag` has the beat do it all the time.
+    With several of --keep, --older-than and --below-priority, only what all of them say. What is claimed or waits for
+    a retry is still run. What is skipped is counted, and written down in ems_skip. `ems groups change --skip-lag` has
+    the beat do it all the time.
     """
     policy = skip_policy_of(given)
     if not policy:

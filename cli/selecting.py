@@ -48,6 +48,14 @@ def selection_of(given: dict[str, Any]) -> Selection:
     return Selection(**{name: given.pop(name) for name in names})
 
 
+below_option = click.option(
+    "--below-priority",
+    "skip_below",
+    type=click.IntRange(1, 9),
+    help="Skip only messages of a lower level of priority.",
+)
+
+
 def skip_options(command: F) -> F:
     """The options of a skip policy, for :func:`skip_policy_of`."""
     lag = click.option(
@@ -61,16 +69,16 @@ def skip_options(command: F) -> F:
         "skip_older_s",
         metavar="DURATION",
         callback=read_duration,
-        help="Skip what is older when its turn comes; with --skip-lag, only what both say.",
+        help="Skip what is older; with --skip-lag, only what both say.",
     )
-    return lag(older(command))
+    return lag(older(below_option(command)))
 
 
 def skip_policy_of(given: dict[str, Any]) -> SkipPolicy:
     """The policy that was given; its options are taken out of ``given``."""
     from emsworker.admin import SkipPolicy
 
-    return SkipPolicy(given.pop("skip_lag"), given.pop("skip_older_s"))
+    return SkipPolicy(given.pop("skip_lag"), given.pop("skip_older_s"), given.pop("skip_below"))
 
 
 def read_after(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:

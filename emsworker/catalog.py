@@ -60,11 +60,11 @@ class Catalog:
             raise UnknownTopic(
                 f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`"
             )
-        limits: dict[str, Any] = {
-            "max_message_bytes": self._settings.max_message_bytes,
-            "priorities": self._settings.priorities,
-        }
-        return store.create_topic(session, name, kind=self._kind_of(name), **limits)
+        s, kind = self._settings, self._kind_of(name)
+        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is heard in its order
+        return store.create_topic(
+            session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
+        )
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import check_name, uid_text
-from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicRule
+from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicKind, TopicRule
 from emsworker.core.priority import PRIORITIES
 from emsworker.outbox import OutboxTransaction, dedup_key_of
 from emsworker.store.dedup import DedupKey
@@ -47,8 +47,10 @@ class MemoryCatalog:
             size = self._settings.max_message_bytes
             number = len(self._topics) + 1
             check_name("topic", name)
-            topic = Topic(number, name, self._kind_of(name), 1, TopicRule.READ_WRITE, size, None)
-            self._topics[name] = replace(topic, priorities=len(PRIORITIES))
+            kind = self._kind_of(name)
+            topic = Topic(number, name, kind, 1, TopicRule.READ_WRITE, size, None)
+            levels = len(PRIORITIES) if kind is TopicKind.CLUSTER else 1
+            self._topics[name] = replace(topic, priorities=levels)
         return self._topics[name]
 
 

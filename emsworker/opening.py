@@ -97,7 +97,7 @@ class Opening:
     @cached_property
     def decoder(self) -> Decoder:
         """Reads the bodies that the accept list allows."""
-        return Decoder(self.settings.accept)
+        return Decoder(self.settings.accept, self.settings.max_decoded_bytes)
 
     @property
     def producer(self) -> Producer:

@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
+from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.limits import Limit
@@ -168,6 +168,8 @@ class Outgoing:
     priority: int | None = None
 
     def __post_init__(self) -> None:
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
 
 

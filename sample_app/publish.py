@@ -7,11 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 from emsworker import Ems, Receipt
+from emsworker.core.model import TopicKind
 from emsworker.store.topics import create_topic
 from emsworker.task import Outgoing
 from sample_app.data import read_flights
 from sample_app.malformed import malformed_after
-from sample_app.settings import FLIGHTS, GROUPS, PARTITIONS
+from sample_app.settings import CONFIG, FLIGHTS, GROUPS, PARTITIONS
 
 _CHUNK = 4000
 
@@ -20,6 +21,7 @@ def prepare(app: Ems) -> None:
     """Create the topics with their partitions, and their groups, so that the groups begin with the first message."""
     for name, partitions in PARTITIONS.items():
         app.database.call(lambda session, n=name, p=partitions: create_topic(session, n, partitions=p))  # type: ignore[misc]
+    app.database.call(lambda session: create_topic(session, CONFIG, kind=TopicKind.BROADCAST))
     for topic, group in GROUPS:
         app.catalog.group(app.catalog.topic(topic), group)
 

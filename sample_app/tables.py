@@ -46,6 +46,14 @@ _CREATE = (
   dep_delay_min BIGINT NOT NULL, arr_delay_min BIGINT NOT NULL, fingerprint BIGINT NOT NULL,
   PRIMARY KEY (slot)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_title (
+  slot DATETIME NOT NULL, title VARCHAR(100) NOT NULL,
+  PRIMARY KEY (slot)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_process (
+  pid INT NOT NULL, title VARCHAR(100) NOT NULL,
+  PRIMARY KEY (pid, title)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
 )
 
 _ADD_CARRIER = """INSERT INTO sample_carrier
@@ -153,6 +161,16 @@ def sum_up(to: Any, slot: datetime) -> None:
     to.execute(_SUM_UP, (slot.replace(tzinfo=None),))
 
 
+def add_title(to: Any, slot: datetime, title: str) -> None:
+    """Write the title of a summary down."""
+    to.execute("INSERT IGNORE INTO sample_title (slot, title) VALUES (%s, %s)", (slot.replace(tzinfo=None), title))
+
+
+def add_process(connection: Connection, pid: int, title: str) -> None:
+    """Note by which title a process goes."""
+    query(connection, "INSERT INTO sample_process (pid, title) VALUES (%s, %s)", (pid, title))
+
+
 def add_notice(connection: Connection, flight: str, delay_min: int, attempt: int, due_at: str) -> None:
     """Note that the gateway has been told, and when it was to be told; a second time changes nothing."""
     query(connection, _ADD_NOTICE, (flight, delay_min, attempt, due_at))
@@ -189,6 +207,17 @@ def count_early_notices(connection: Connection) -> int:
 def read_summary(connection: Connection, slot: datetime) -> list[int]:
     """What :func:`sum_up` has written for a slot, in the order of ``TALLY``; nothing if it has not."""
     return [int(number) for row in query(connection, _READ_SUMMARY, (slot.replace(tzinfo=None),)) for number in row]
+
+
+def read_titles(connection: Connection, slot: datetime) -> list[str]:
+    """The title of the summary of a slot."""
+    rows = query(connection, "SELECT title FROM sample_title WHERE slot = %s", (slot.replace(tzinfo=None),))
+    return [str(title) for (title,) in rows]
+
+
+def count_titles(connection: Connection, title: str) -> int:
+    """How many processes have come to go by a title."""
+    return int(query(connection, "SELECT COUNT(*) FROM sample_process WHERE title = %s", (title,))[0][0])
 
 
 def _sums(connection: Connection, statement: str, keys: int) -> Sums:

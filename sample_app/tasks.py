@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from emsworker import BatchFailed, Message, Reject
 from emsworker.task import BoundTask, Outgoing
-from sample_app import gateway, tables
+from sample_app import config, gateway, tables
 from sample_app.app import app
 from sample_app.data import derived_id
 from sample_app.settings import (
     AIRCRAFT_EVENTS,
     BATCH,
+    CONFIG,
     FLIGHTS,
     LATE_MIN,
     NIGHTLY,
@@ -161,4 +163,13 @@ def notify_delay(self: BoundTask, flight: str, delay_min: int, due_at: str) -> N
 @app.task(name="summarize", topic=REPORTS, group="night-shift", bind=True, transactional=True)
 def summarize(self: BoundTask, transaction: Any) -> None:
     """Every midnight, sum up all carriers."""
-    tables.sum_up(transaction, datetime.fromisoformat(self.request.headers["ems-slot"]))
+    slot = datetime.fromisoformat(self.request.headers["ems-slot"])
+    tables.sum_up(transaction, slot)
+    tables.add_title(transaction, slot, config.current["title"])
+
+
+@app.subscribe(CONFIG, broadcast=True)
+def reconfigure(message: Message) -> None:
+    """Go by changed settings from now on, in this process; and note that it does."""
+    config.take_over(message.body)
+    tables.add_process(tables.thread_connection(app.url), os.getpid(), config.current["title"])

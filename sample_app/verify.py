@@ -25,6 +25,9 @@ class Outcome:
     compared: int = 0
     differences: list[str] = field(default_factory=list)
 
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(self.compared + other.compared, self.differences + other.differences)
+
     def table(
         self, what: str, found: Mapping[tuple[str, ...], Sequence[int]], columns: Sequence[str], want: Table
     ) -> None:
@@ -87,4 +90,12 @@ def verify_summary(connection: Connection, expected: Expected, slot: datetime) -
     outcome, name = Outcome(), f"{slot:%H:%M:%S}"
     found = {(name,): tables.read_summary(connection, slot)}
     outcome.table("summary of", {key: row for key, row in found.items() if row}, TALLY, {(name,): expected.total})
+    return outcome
+
+
+def verify_title(connection: Connection, slot: datetime, title: str, processes: int) -> Outcome:
+    """Compare the title of the summary of a slot, and how many processes went by it."""
+    outcome = Outcome()
+    outcome.ids("title of the summary", tables.read_titles(connection, slot), [title])
+    outcome.number("processes that go by the title", tables.count_titles(connection, title), processes)
     return outcome

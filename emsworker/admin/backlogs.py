@@ -37,8 +37,7 @@ class Backlogs:
             UnknownTopic, UnknownGroup: there is none.
             ConfigError: naming every setting that is wrong.
         """
-        _check(policy)
-        one = self._group_of(topic, group)
+        one = self._checked(topic, group, policy)
         self._database.call(lambda session: store.set_policy(session, one, policy))
 
     def skip(
@@ -58,10 +57,9 @@ class Backlogs:
             UnknownTopic, UnknownGroup: there is none.
             ConfigError: the policy is wrong or empty, or there is no such partition.
         """
-        _check(policy)
         if not policy:
             raise ConfigError([Problem("skip", "nothing", "say what: how many may wait, or how old they may be")])
-        one = self._group_of(topic, group)
+        one = self._checked(topic, group, policy)
         skips = self._database.call(lambda session: store.plan_skips(session, one, policy))
         if partition is not None:
             known = [at.partition for at in self._database.call(lambda session: cursors.list_positions(session, one))]
@@ -70,9 +68,26 @@ class Backlogs:
             skips = [skip for skip in skips if skip.partition == partition]
         return skips if dry_run else self._database.call(lambda s: store.make_skips(s, one, skips, policy))
 
+    def _checked(self, topic: str, group: str, policy: SkipPolicy) -> Group:
+        _check(policy)
+        one = self._group_of(topic, group)
+        if policy.below_priority is not None:
+            positions = self._database.call(lambda session: cursors.list_positions(session, one))
+            if not policy.concerns(positions):
+                mend = (
+                    f"topic {topic!r} has no lower level; `ems topics change {topic} --priorities 10` gives it levels"
+                )
+                raise ConfigError([Problem("below_priority", str(policy.below_priority), mend)])
+        return one
+
 
 def _check(policy: SkipPolicy) -> None:
     problems = []
+    if policy.below_priority is not None and not 1 <= policy.below_priority <= 9:
+        problems.append(Problem("below_priority", str(policy.below_priority), "must lie between 1 and 9"))
+    if policy.below_priority is not None and policy.most_waiting is None and policy.older_s is None:
+        mend = "say what of it, too: how many may wait (most_waiting=0: none), or how old they may be"
+        problems.append(Problem("below_priority", str(policy.below_priority), mend))
     if policy.most_waiting is not None and not 0 <= policy.most_waiting <= _MOST:
         problems.append(Problem("most_waiting", str(policy.most_waiting), "must be 0 or more"))
     if policy.older_s is not None and not 0.001 <= policy.older_s <= LONGEST_S:

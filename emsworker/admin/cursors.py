@@ -71,9 +71,9 @@ def _target(session: Session, group: Group, position: Position, to: str) -> int:
         return position.floor
     if to == "latest":
         return position.end
-    if re.fullmatch(r"-\d+", to):
+    if re.fullmatch(r"-\d{1,20}", to):
         return max(position.end + int(to), position.floor)
-    if re.fullmatch(r"\d+", to):
+    if re.fullmatch(r"\d{1,20}", to):
         if not position.floor <= int(to) <= position.end:
             kept = f"partition {position.partition} has {position.floor} to {position.end}"
             raise ConfigError([Problem("to", to, f"no such offset is kept: {kept}")])
@@ -92,6 +92,6 @@ def read_time(text: str, name: str = "to") -> datetime:
     """
     try:
         return parse_time(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         mend = "must be earliest, latest, an offset, -n for the last n, or a time like 2026-01-31T12:00"
         raise ConfigError([Problem(name, text, mend)]) from None

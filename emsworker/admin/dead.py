@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -202,7 +203,7 @@ def parse_place(text: str) -> tuple[str, int, int]:
     """
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.partition("/")
-    if not (partition.isdecimal() and offset.isdecimal()):
+    if not (re.fullmatch(r"\d{1,5}", partition) and re.fullmatch(r"\d{1,20}", offset)):
         raise InvalidName(f"{text!r} is no place of a message; write topic/partition/offset, like orders/0/4711")
     return check_name("topic", topic), int(partition), int(offset)
 

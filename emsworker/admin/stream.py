@@ -118,7 +118,7 @@ class Admin:
         _check_topic(partitions, max_message_bytes, retention_s)
         _check_priorities(priorities)
         _check_retention(retention_s, age_wins)
-        _check_broadcast(TopicKind(kind), trim_done, age_wins)
+        _check_broadcast(TopicKind(kind), trim_done, age_wins, priorities)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
@@ -154,8 +154,8 @@ class Admin:
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
         _check_retention(changed.retention_s, changed.age_wins)
+        _check_broadcast(changed.kind, changed.trim_done, changed.age_wins, changed.priorities)
         _check_priorities(changed.priorities, topic.priorities)
-        _check_broadcast(changed.kind, changed.trim_done, changed.age_wins)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -369,6 +369,18 @@ def _check_retention(retention_s: float | None, age_wins: bool) -> None:
         raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
 
 
+def _check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities: int) -> None:
+    if kind is not TopicKind.BROADCAST:
+        return
+    mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
+    given = {"trim_done": trim_done, "age_wins": age_wins}
+    problems = [Problem(name, "True", mend) for name, value in given.items() if value]
+    if priorities > 1:
+        problems.append(Problem("priorities", str(priorities), "a broadcast topic is heard in its order"))
+    if problems:
+        raise ConfigError(problems)
+
+
 def _check_priorities(priorities: int, before: int = 1) -> None:
     if not 1 <= priorities <= len(PRIORITIES):
         mend = f"must lie between 1 and {len(PRIORITIES)}"
@@ -377,16 +389,6 @@ def _check_priorities(priorities: int, before: int = 1) -> None:
     if not set(levels) <= set(levels_of(priorities)):
         mend = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
         raise ConfigError([Problem("priorities", str(priorities), mend)])
-
-
-def _check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool) -> None:
-    if kind is not TopicKind.BROADCAST:
-        return
-    mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
-    given = {"trim_done": trim_done, "age_wins": age_wins}
-    problems = [Problem(name, "True", mend) for name, value in given.items() if value]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from emsworker.core.codec import COMPRESSIONS
 from emsworker.core.durations import LONGEST_S, parse_duration
@@ -69,6 +70,11 @@ def _check_url(value: str | None) -> None:
 def _check_redis_url(value: str | None) -> None:
     if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
+    try:
+        if value is not None:
+            _ = urlsplit(value).port
+    except ValueError:  # its own text may repeat the password
+        raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
 
 
 def _check_name(value: str) -> None:
@@ -119,6 +125,9 @@ class Settings:
     )
     priorities: int = _setting(
         1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
+    )
+    max_decoded_bytes: int = _setting(
+        64 << 20, "the most bytes that a compressed body may unpack to; what is more is a dead letter", _at_least(1)
     )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
@@ -243,7 +252,9 @@ class Settings:
 
 
 # Variables of the project that are no settings of the app.
-_OTHER_VARIABLES = frozenset({"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+)
 
 
 def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:

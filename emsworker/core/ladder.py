@@ -70,6 +70,8 @@ class Ladder:
             ValueError: a rung is no duration, there is none, or a number is out of range.
         """
         rungs = text.replace(",", " ").split() if isinstance(text, str) else text
+        if not isinstance(rungs, Sequence):
+            raise ValueError(f"{text!r} is no ladder; write it like '10s 30s 1m'")
         delays = tuple(parse_duration(rung) for rung in rungs)
         if not delays:
             raise ValueError("a ladder needs at least one rung, like '10s 30s 1m'")

@@ -10,12 +10,12 @@ from typing import Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.errors import ConfigError, DecodeError, Problem
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 from emsworker.core.partitioner import numbered, partition_of
-from emsworker.core.priority import levels_of
+from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.core.run import UNWATCHED, Run
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
@@ -281,7 +281,10 @@ class Message:
         Raises:
             DecodeError: the headers are damaged.
         """
-        return int(self.headers.get(PRIORITY_HEADER, "0"))
+        text = self.headers.get(PRIORITY_HEADER, "0")
+        if text not in map(str, PRIORITIES):
+            raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
+        return int(text)
 
     @property
     def born_at(self) -> datetime:

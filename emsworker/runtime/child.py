@@ -95,9 +95,16 @@ class ChildSpec:
 
     @classmethod
     def from_json(cls, text: str) -> ChildSpec:
-        """From the command line."""
-        values = json.loads(text)
-        return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+        """From the command line.
+
+        Raises:
+            EmsError: it is none.
+        """
+        try:
+            values = json.loads(text)
+            return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise EmsError("a child was not told by a supervisor what to do; run `ems worker`") from None
 
     def with_addresses(self) -> ChildSpec:
         """With the addresses that the supervisor gave in the environment; they are taken out of it."""
@@ -332,7 +339,11 @@ def _keeper(app: Ems) -> Keeper:
 
 def main(arguments: Sequence[str]) -> int:
     """The child's entry: errors of the user's making are one line, without a traceback."""
-    spec = ChildSpec.from_json(arguments[0]).with_addresses()
+    try:
+        spec = ChildSpec.from_json("".join(arguments)).with_addresses()
+    except EmsError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return USAGE
     level = getattr(logging, spec.log_level.upper(), logging.INFO)
     logging.basicConfig(
         level=level,

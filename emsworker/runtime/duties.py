@@ -87,7 +87,7 @@ def trim(session: Session, settings: Settings) -> float:
 
 # Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
 # due waits for that.
-STANDBY: tuple[Duty, ...] = (Relay(look_s=1.0, lively_s=0.05, late_s=0.1),)
+STANDBY: tuple[Duty, ...] = (Relay(look_s=1.0, lively_s=0.05, late_s=0.05),)
 DUTIES: tuple[Duty, ...] = (
     recover,
     sweep,

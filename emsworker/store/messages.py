@@ -84,7 +84,7 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     base = batch.placement.base
     index = 0
     if base is None:
-        index = packet.add(_SQL.raise_counter, where | {"count": len(batch.rows)})
+        index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.rows))
         offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
     else:
         first = _SQL.known_offset % (where | {"base": base})  # numbers of our own
@@ -93,6 +93,11 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     rows = ",".join([f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)])
     packet.add_escaped(f"{_SQL.insert_messages} {rows}")
     return index, base
+
+
+def raise_counter(packet: Packet, topic_id: int, partition: int, count: int) -> int:
+    """Append the statement that allocates offsets, the first of which LAST_INSERT_ID() is then; returns its index."""
+    return packet.add(_SQL.raise_counter, {"topic_id": topic_id, "partition": partition, "count": count})
 
 
 def find_uids(session: Session, topic_id: int, uids: Sequence[bytes]) -> dict[bytes, tuple[int, int]]:
@@ -146,4 +151,5 @@ __all__ = [
     "find_uids",
     "next_free_offset",
     "publish",
+    "raise_counter",
 ]

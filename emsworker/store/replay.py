@@ -104,7 +104,14 @@ def _where(group: Group, piece: Piece) -> dict[str, Any]:
 
 
 def _taken(session: Session, where: dict[str, Any]) -> list[Range]:
-    return sorted((int(lo), int(hi)) for lo, hi in session.rows(_SQL.list_taken, where) if lo <= hi)
+    """What is live, as ranges that don't overlap; a message that is parked or set aside may lie in a claim, too."""
+    found: list[Range] = []
+    for lo, hi in sorted((int(lo), int(hi)) for lo, hi in session.rows(_SQL.list_taken, where)):
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], hi))
+        elif lo <= hi:
+            found.append((lo, hi))
+    return found
 
 
 def _judge(piece: Piece, cursor: int, floor: int, taken: list[Range]) -> tuple[Replayed, list[int]]:

@@ -16,7 +16,7 @@ from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import SoftTimeLimitExceeded
+from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
@@ -129,7 +129,11 @@ class Session:
         return self.execute(statement, args).rows
 
     def mogrify(self, statement: str, args: Args | None) -> str:
-        """Put escaped values into a statement; a sequence becomes a list in parentheses."""
+        """Put escaped values into a statement; a sequence becomes a list in parentheses.
+
+        Raises:
+            InvalidName: a text has no UTF-8 form.
+        """
         if not args:
             return statement
         with self._mapped_errors():
@@ -138,7 +142,11 @@ class Session:
     def _literal(self, value: Any) -> str:
         if isinstance(value, bytes):
             return bytes_literal(value)
-        return self._open().escape(list(value) if isinstance(value, tuple) else value)
+        if isinstance(value, list | tuple):
+            return f"({','.join([self._literal(one) for one in value])})"
+        if isinstance(value, str) and not value.isascii():
+            _check_utf8(value)
+        return self._open().escape(value)
 
     def send(self, sql: str) -> list[Result]:
         """Run one or more statements that are escaped already, in one packet; any error rolls back."""
@@ -336,6 +344,14 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_utf8(text: str) -> None:
+    """PyMySQL would send half a surrogate pair as a byte that is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidName(f"{text!r} has no UTF-8 form; use valid text") from None
 
 
 def _result(connection: Any) -> Result:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.durations import format_duration
 from emsworker.core.model import Group
+from emsworker.core.partitioner import level_of
 from emsworker.store.cursors import Position, find_offset_at, list_positions, skip_to
 from emsworker.store.dead import utc
 from emsworker.store.session import Session
@@ -17,23 +19,34 @@ _SQL = Statements("skipping")
 
 @dataclass(frozen=True)
 class SkipPolicy:
-    """What a group leaves out of its backlog; what both ask for, if both are given.
+    """What a group leaves out of its backlog: of all that is given, what everything asks for.
 
     Args:
         most_waiting: of more unclaimed messages than this in a partition, the oldest.
         older_s: what was born so many seconds ago.
+        below_priority: only in partitions of lower levels of priority than that of this one.
     """
 
     most_waiting: int | None = None
     older_s: float | None = None
+    below_priority: int | None = None
 
     def __bool__(self) -> bool:
-        return self.most_waiting is not None or self.older_s is not None
+        return self != SkipPolicy()
 
     def __str__(self) -> str:
         words = [] if self.most_waiting is None else [f"more than {self.most_waiting} waiting"]
         words += [] if self.older_s is None else [f"older than {format_duration(self.older_s)}"]
+        words += [] if self.below_priority is None else [f"below priority {self.below_priority}"]
         return " and ".join(words) or "nothing"
+
+    def concerns(self, positions: Sequence[Position]) -> list[Position]:
+        """Those of a group's positions that are of a low enough level."""
+        if self.below_priority is None:
+            return list(positions)
+        levels = {level_of(one.partition) for one in positions}
+        own = max((level for level in levels if level <= self.below_priority), default=0)
+        return [one for one in positions if level_of(one.partition) < own]
 
 
 @dataclass(frozen=True)
@@ -53,8 +66,8 @@ class Skip:
 def list_policies(session: Session) -> dict[int, tuple[str, SkipPolicy]]:
     """The topic's name and the policy of every group that has one, by group id."""
     return {
-        group_id: (topic, SkipPolicy(most, None if older_s is None else float(older_s)))
-        for group_id, most, older_s, topic in session.rows(_SQL.list_policies)
+        group_id: (topic, SkipPolicy(most, None if older_s is None else float(older_s), below))
+        for group_id, most, older_s, below, topic in session.rows(_SQL.list_policies)
     }
 
 
@@ -62,6 +75,7 @@ def set_policy(session: Session, group: Group, policy: SkipPolicy) -> None:
     """Give a group a policy; an empty one takes it away."""
     older_ms = None if policy.older_s is None else round(policy.older_s * 1000)
     values = {"group_id": group.id, "most_waiting": policy.most_waiting, "older_ms": older_ms}
+    values |= {"below_priority": policy.below_priority}
 
     def work(session: Session) -> None:
         if not policy:
@@ -76,7 +90,7 @@ def plan_skips(session: Session, group: Group, policy: SkipPolicy) -> list[Skip]
     """What a policy would pass over just now, of every partition with something to pass over; changes nothing."""
     skips = [
         Skip(position.partition, position.cursor, _target(session, group, policy, position))
-        for position in list_positions(session, group)
+        for position in policy.concerns(list_positions(session, group))
     ]
     return [skip for skip in skips if skip.count > 0]
 

@@ -156,6 +156,19 @@ def test_a3_what_is_live_or_unclaimed_is_not_doubled(stream: Stream, topic: Topi
     assert Counter(offset for offset, _ in runner.ran) == Counter([*again, *range(16, 21), *range(26, 41)])
 
 
+def test_a3_a_retry_within_a_live_claim_hides_nothing_of_it(stream: Stream, topic: Topic) -> None:
+    group = stream.group(topic, order=Order.KEY)
+    claim = ordered.take_next(stream.session, stream.taker(topic, group, stream.client(), 20), 0)
+    assert claim and claim.hi == 20
+    progress.flush(stream.session, flush_of(claim, topic, 3))
+    stream.rows(
+        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, 6, 0, NOW(6))",
+        group.id,
+    )
+    assert counts(Admin(stream.app()).replay("t", "g", Selection()).run()) == (40, 3, 17, 20)
+    assert [row[:2] for row in stream.claims(group) if row[3] == "waiting"] == [(1, 3)]
+
+
 def test_a3_the_filter_of_the_group_is_kept(stream: Stream, topic: Topic) -> None:
     runner = Runner(stream, topic, stream.group(topic, filter=Filter(tags=["odd"])))
     runner.run_new()

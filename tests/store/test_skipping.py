@@ -105,6 +105,33 @@ def test_r15_the_beat_goes_by_the_policies(
     assert stream.rows("SELECT * FROM ems_skip_policy") == [], "a deleted group gets none"
 
 
+def test_r15_only_low_priorities_are_dropped(stream: Stream) -> None:
+    app = stream.app()
+    admin = Admin(app)
+    stream.group(admin.create_topic("p", priorities=10), "g")
+    for priority in (0, 4, 5, 9):
+        app.send_many("p", range(10), priority=priority)
+    policy = SkipPolicy(most_waiting=3, below_priority=5)
+    admin.backlogs.set_policy("p", "g", policy)
+    skip_backlogs(stream.session, Settings())
+    assert skips(stream) == [(n, 1, 7, "skip: more than 3 waiting and below priority 5") for n in (0, 4000)]
+    assert [one.partition for one in admin.backlogs.skip("p", "g", SkipPolicy(0), dry_run=True)] == [
+        0,
+        4000,
+        5000,
+        9000,
+    ]
+    stream.group(stream.topic("plain"), "g")
+    with pytest.raises(ConfigError, match="--priorities 10"):
+        admin.backlogs.set_policy("plain", "g", policy)
+    for wrong, why in (
+        (SkipPolicy(1, below_priority=10), "between 1 and 9"),
+        (SkipPolicy(below_priority=5), "say what"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            admin.backlogs.skip("p", "g", wrong)
+
+
 def test_r15_workers_that_are_quicker_are_not_thrown_back(stream: Stream, topic: Topic, group: Group) -> None:
     plan = skipping.plan_skips(stream.session, group, SkipPolicy(20))
     claimed = offsets(stream.take(topic, group, stream.client(), 15, partition=0))

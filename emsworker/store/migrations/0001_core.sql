@@ -269,6 +269,7 @@ CREATE TABLE IF NOT EXISTS ems_skip_policy (
   group_id INT UNSIGNED NOT NULL,
   most_waiting BIGINT UNSIGNED NULL,
   older_ms BIGINT UNSIGNED NULL,
+  below_priority TINYINT UNSIGNED NULL,
   PRIMARY KEY (group_id)
 ) ENGINE=InnoDB;
 
@@ -326,6 +327,46 @@ CREATE TABLE IF NOT EXISTS ems_alarm_event (
   KEY due (due_at),
   KEY alarm (alarm_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What a job in Spark writes waits here until the job is committed: rows in chunks, the tasks that wrote them, and the ledger
+-- of what is committed. A task without a sink is open; one whose sink is empty is given up.
+
+CREATE TABLE IF NOT EXISTS ems_stage (
+  token BINARY(16) NOT NULL,
+  chunk INT UNSIGNED NOT NULL,
+  place INT UNSIGNED NOT NULL,
+  topic_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  `key` VARBINARY(255) NULL,
+  tag VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  PRIMARY KEY (token, chunk, place)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_stage_task (
+  token BINARY(16) NOT NULL,
+  begun_at DATETIME(6) NOT NULL,
+  sink VARBINARY(190) NULL,
+  batch BIGINT UNSIGNED NULL,
+  place INT UNSIGNED NULL,
+  chunks INT UNSIGNED NULL,
+  PRIMARY KEY (token),
+  KEY batch (sink, batch, place),
+  KEY begun (begun_at)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_ledger (
+  sink VARBINARY(190) NOT NULL,
+  batch BIGINT UNSIGNED NOT NULL,
+  state ENUM('moving', 'done') NOT NULL,
+  moved INT UNSIGNED NOT NULL DEFAULT 0,
+  committed_at DATETIME(6) NOT NULL,
+  moved_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (sink, batch),
+  KEY moving (state, moved_at)
+) ENGINE=InnoDB;
 
 -- How far running messages have come, where their handlers tell it.
 
