@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
+from .limits import limit
 from .output import print_json, print_record, print_rows
 from .selecting import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 @click.group()
 @stream_options
 def groups() -> None:
-    """List groups with their lag; create, change, pause, reset and delete them."""
+    """List groups with their lag; create, change, pause, limit, reset and delete them."""
+
+
+groups.add_command(limit)
 
 
 def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:

@@ -22,7 +22,7 @@ _COMMANDS = {
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "topics": ("topics", "List, create, change, purge and delete topics."),
-    "groups": ("groups", "List groups with their lag; create, change, pause, reset and delete them."),
+    "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
     "clients": ("looking", "List the clients with their leases, and who leads the beat."),
     "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
     "trace": ("looking", "Show who sent one message and what became of it in each group."),

@@ -52,6 +52,18 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 )
 @click.option("-p", "--processes", type=click.IntRange(1), help="Child processes; one for each processor.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="Consumer threads in each process; 4.")
+@click.option(
+    "--max-tasks-per-child",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Replace a child process when it has run so many messages; 0 for never, the default.",
+)
+@click.option(
+    "--max-memory-per-child",
+    type=click.IntRange(0),
+    metavar="MIB",
+    help="Replace a child process when its resident memory exceeds this, in MiB; 0 for never, the default.",
+)
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's duties to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
@@ -65,6 +77,8 @@ def worker(
     groups: tuple[str, ...],
     processes: int | None,
     threads: int | None,
+    max_tasks_per_child: int | None,
+    max_memory_per_child: int | None,
     name: str | None,
     no_beat: bool,
     reload: bool,
@@ -98,6 +112,8 @@ def worker(
         parent=-1,
         url=stream.url,
         redis_url=stream.settings.redis_url,
+        max_tasks=max_tasks_per_child,
+        max_memory_mib=max_memory_per_child,
     )
     count = processes or stream.settings.processes or _processors()
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))

@@ -11,6 +11,7 @@ from emsworker.admin.alarms import Alarms
 from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
+from emsworker.admin.limits import Limits
 from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers, check_broadcast
 from emsworker.admin.replay import Replay
@@ -52,6 +53,7 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        limits: of groups: rates, and how many messages run at once.
         messages: looking at messages.
         backlogs: leaving out what a group would come to too late.
         alarms: the rules of alarms.
@@ -62,6 +64,7 @@ class Admin:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.limits = Limits(self._database, self.group)
         self.backlogs = Backlogs(self._database, self.group)
         self.messages = Messages(self._database, self.topics, self.topic, self.group)
         self.alarms = Alarms(self._database)

@@ -133,6 +133,15 @@ class Settings:
     )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
+    max_tasks_per_child: int = _setting(
+        0, "after how many messages a child process is replaced by a fresh one; 0 means never", _at_least(0)
+    )
+    max_memory_per_child: int = _setting(
+        0, "above how many MiB of resident memory a child process is replaced; 0 means never", _at_least(0)
+    )
+    start_timeout_s: float = _setting(
+        120.0, "how long a child process may take to load the app and connect; then it is killed", _at_least(1)
+    )
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))
     batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _at_least(1))
     claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))

@@ -73,6 +73,10 @@ class GroupInUse(EmsError):
     """The group or topic has live clients or unfinished work, so it is not deleted without force."""
 
 
+class RunEnded(EmsError):
+    """The time of this run is over, or it has ended: the handler may stop, the message is run elsewhere."""
+
+
 class AlreadyExists(EmsError):
     """A topic or group of that name is there already."""
 

@@ -16,6 +16,7 @@ from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 from emsworker.core.partitioner import numbered, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
+from emsworker.core.run import UNWATCHED, Run
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
@@ -234,6 +235,7 @@ class Message:
         attempt: 1 for its first run in this group.
         key, tag: bytes as they were sent, or ``None``.
         raw: the encoded body.
+        run: its present run: what time is left, asking for more, telling the progress.
     """
 
     __slots__ = (
@@ -246,6 +248,7 @@ class Message:
         "offset",
         "partition",
         "raw",
+        "run",
         "tag",
         "topic",
         "uid",
@@ -255,6 +258,7 @@ class Message:
         self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
         self.offset, self.uid, self.key, self.tag, self._headers, self.raw, self._born = row
         self._body = _UNREAD
+        self.run: Run = UNWATCHED
 
     @property
     def id(self) -> str:

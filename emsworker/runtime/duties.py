@@ -10,7 +10,7 @@ from emsworker.core.config import Settings
 from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
-from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_results
+from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
 from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.session import Session
 
@@ -98,5 +98,7 @@ DUTIES: tuple[Duty, ...] = (
     sweep_results,
     sweep_once,
     sweep_keys,
+    sweep_reports,
+    sweep_slots,
     Alarms(),
 )

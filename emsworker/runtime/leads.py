@@ -23,12 +23,14 @@ class Lead:
     """A hint where work may be: a waiting claim, due retries, or messages in a partition.
 
     Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
+    Of a group with limits it is ``limited``: permits are to be asked for.
     """
 
     group_id: int
     kind: str
     partition: int = 0
     exclusive: bool = False
+    limited: bool = False
 
     @property
     def level(self) -> int:

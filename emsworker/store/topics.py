@@ -8,6 +8,7 @@ from typing import Any
 from emsworker.core.errors import GroupInUse, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.store import limits
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -236,6 +237,7 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
+    limits.delete(session, group.id)
     session.execute(_SQL.delete_skip_policy, args)
 
 

@@ -30,7 +30,8 @@ ALL = dict(walk(ems))
 def test_every_command_of_the_contract_is_there() -> None:
     wanted = """worker beat migrate check clients trace send completion topics topics.list topics.create topics.change
     topics.delete topics.purge topics.stale cancel groups groups.list groups.create groups.change groups.delete
-    groups.reset groups.replay groups.skip messages messages.list messages.peek messages.get messages.contains dead
+    groups.reset groups.limit groups.replay groups.skip messages messages.list messages.peek messages.get
+    messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
     local.status local.url"""

@@ -367,3 +367,39 @@ CREATE TABLE IF NOT EXISTS ems_ledger (
   PRIMARY KEY (sink, batch),
   KEY moving (state, moved_at)
 ) ENGINE=InnoDB;
+
+-- How far running messages have come, where their handlers tell it.
+
+CREATE TABLE IF NOT EXISTS ems_progress (
+  topic_id INT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  attempt SMALLINT UNSIGNED NOT NULL,
+  fraction DOUBLE NULL,
+  told VARCHAR(500) NOT NULL,
+  reported_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, uid, group_id),
+  KEY client (client_id),
+  KEY reported (reported_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What groups are held to, over all machines: a bucket of permits to start, and who runs how many at once.
+
+CREATE TABLE IF NOT EXISTS ems_limit (
+  group_id INT UNSIGNED NOT NULL,
+  rate VARCHAR(32) CHARACTER SET ascii NULL,
+  max_running SMALLINT UNSIGNED NULL,
+  per_s DOUBLE NULL,
+  capacity DOUBLE NOT NULL,
+  tokens DOUBLE NOT NULL,
+  filled_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_slot (
+  group_id INT UNSIGNED NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  weight SMALLINT UNSIGNED NOT NULL,
+  PRIMARY KEY (group_id, client_id)
+) ENGINE=InnoDB;
