@@ -38,15 +38,16 @@ class Alarms:
         self._back: queue.SimpleQueue[tuple[Delivery, str | None]] = queue.SimpleQueue()
         self._flying = 0
         self._next_watch = 0.0
+        self._has_rules = False  # without a rule there is nothing to deliver
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Measure when it is time, send what is due, and note what has been sent."""
         if ticks() >= self._next_watch:
             began = ticks()
-            _watch(session)
+            self._has_rules = _watch(session)
             self._next_watch = ticks() + max(settings.beat_s, _SHARE * (ticks() - began))
         self._land(session)
-        if self._flying < _AT_ONCE:
+        if self._has_rules and self._flying < _AT_ONCE:
             for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
                 self._send(delivery, settings.alarm_commands)
         return _FLYING_LOOK_S if self._flying else settings.beat_s
@@ -85,10 +86,11 @@ def _try_again(session: Session, delivery: Delivery, problem: str) -> None:
     store.postpone_delivery(session, delivery.event_id, pause_s)
 
 
-def _watch(session: Session) -> None:
+def _watch(session: Session) -> bool:
+    """Measure once; whether there is any rule."""
     rules = store.list_rules(session)
     if not rules:
-        return
+        return False
     now = store.server_now(session)
     values = store.measure(session, rules)
     known = {(alarm.rule, alarm.topic, alarm.group): alarm for alarm in store.list_alarms(session)}
@@ -97,6 +99,7 @@ def _watch(session: Session) -> None:
         gone = {(topic, group) for name, topic, group in known if name == rule.name} - set(measured)
         for (topic, group), value in [*measured.items(), *((place, 0.0) for place in gone)]:
             _judge(session, rule, known.get((rule.name, topic, group)), topic, group, value, now)
+    return True
 
 
 def _judge(
