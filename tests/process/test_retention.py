@@ -1,10 +1,17 @@
 """Retention beside a running worker: bounded tables under load, and nothing lost."""
 
+import os
+import time
+
+import pytest
+
 from emsworker.admin import Admin
 from tests.process.stream import Stream
 from tests.support.waiting import until
 
 _MESSAGES = 12_000
+_SECONDS = 60.0 if os.environ.get("EMS_TEST_LONG") else 6.0
+_BEHIND_S = 3.0
 
 
 def test_a10_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> None:
@@ -19,4 +26,26 @@ def test_a10_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> No
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_message") == 0, 20, "everything is trimmed")
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_claim") == 0, 20, "the log, too")
     assert stream.rows("SELECT floor, trimmed FROM ems_partition") == [(_MESSAGES + 1, _MESSAGES + 1)]
+    assert stream.one("SELECT COUNT(*) FROM ems_skip") == 0
+
+
+@pytest.mark.alone
+def test_a10_rows_are_deleted_as_fast_as_they_are_published(one_stream: Stream) -> None:
+    """A producer at full speed, a worker that keeps up, and never more rows than a few seconds of publishing."""
+    stream = one_stream
+    Admin(stream.app).create_topic("quick", trim_done=True)
+    stream.worker("tests.process.apps.quick:app", processes=1, threads=4)
+    kept, sent = [], 0
+    began = time.monotonic()
+    while time.monotonic() < began + _SECONDS:
+        stream.send("quick", [{"n": n} for n in range(500)])
+        sent += 500
+        kept.append(sent + 1 - stream.one("SELECT trimmed FROM ems_partition"))
+    rate = sent / (time.monotonic() - began)
+    ended = time.monotonic()
+    until(lambda: stream.one("SELECT trimmed FROM ems_partition") == sent + 1, 30, "everything is trimmed")
+    rest_s = time.monotonic() - ended
+    print(f"{sent} at {rate:.0f}/s; at most {max(kept)} rows, at the end {kept[-1]}, gone {rest_s:.2f} s later")
+    assert max(kept) < _BEHIND_S * rate
+    assert rest_s < _BEHIND_S
     assert stream.one("SELECT COUNT(*) FROM ems_skip") == 0
