@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
-from .output import print_json, print_record, print_rows
+from .common import DURATION, delete_named, json_option, open_stream, read_duration, stream_options, yes_option
+from .output import print_record, print_rows
 
 if TYPE_CHECKING:
     from emsworker.admin.alarms import Watched
@@ -121,13 +121,7 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
 @stream_options
 def delete(name: str, yes: bool, as_json: bool) -> None:
     """Delete the alarm NAME; what it has found is forgotten, and nobody is told that it is resolved."""
-    admin = open_stream().admin()
-    confirm(f"Delete the alarm {name}?", yes)
-    admin.alarms.delete(name)
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        click.echo(f"Deleted the alarm {name}.")
+    delete_named("alarm", name, open_stream().admin().alarms.delete, yes, as_json)
 
 
 @alarms.command()

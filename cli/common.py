@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,37 +32,42 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
     return callback
 
 
-def stream_options(command: F) -> F:
-    """Options of every command, which may stand before it too."""
-    options = (
-        click.option(
-            "--url",
-            metavar="URL",
-            expose_value=False,
-            callback=_remember(URL),
-            help="The stream: mysql://user:password@host:3306/database. EMS_URL does the same, and is never "
-            "seen by other users of the machine.",
-        ),
-        click.option(
-            "--redis-url",
-            metavar="URL",
-            expose_value=False,
-            callback=_remember(REDIS_URL),
-            help="A Redis for wake-ups and the redis allocator; EMS_REDIS_URL does the same.",
-        ),
-        click.option(
-            "--traceback",
-            is_flag=True,
-            expose_value=False,
-            callback=_remember(TRACEBACK),
-            help="Show where in the program an error came from.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help page."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
+# Of every command; they may stand before it too.
+stream_options = together(
+    click.option(
+        "--url",
+        metavar="URL",
+        expose_value=False,
+        callback=_remember(URL),
+        help="The stream: mysql://user:password@host:3306/database. EMS_URL does the same, and is never "
+        "seen by other users of the machine.",
+    ),
+    click.option(
+        "--redis-url",
+        metavar="URL",
+        expose_value=False,
+        callback=_remember(REDIS_URL),
+        help="A Redis for wake-ups and the redis allocator; EMS_REDIS_URL does the same.",
+    ),
+    click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember(TRACEBACK),
+        help="Show where in the program an error came from.",
+    ),
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
 
@@ -171,6 +177,13 @@ def confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nobody is there to answer; give --yes to do it.")
     click.confirm(question, abort=True, err=True)
+
+
+def delete_named(what: str, name: str, delete: Callable[[str], object], yes: bool, as_json: bool) -> None:
+    """Delete something by its name, once somebody has agreed, and say so."""
+    confirm(f"Delete the {what} {name}?", yes)
+    delete(name)
+    click.echo(json.dumps({"deleted": name}) if as_json else f"Deleted the {what} {name}.")
 
 
 class Bar(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import confirm, json_option, open_stream, progress, stream_options, yes_option
+from .common import confirm, json_option, open_stream, progress, stream_options, together, yes_option
 from .output import print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
@@ -116,14 +116,20 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
+# Which dead letters, how sure, and how to tell of it.
+_letters_options = together(
+    click.argument("messages", nargs=-1),
+    click.option("--all", "everything", is_flag=True, help="All of them, or all of --topic and --group."),
+    topic_option,
+    group_option,
+    yes_option,
+    json_option,
+    stream_options,
+)
+
+
 @dead.command()
-@click.argument("messages", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All of them, or all of --topic and --group.")
-@topic_option
-@group_option
-@yes_option
-@json_option
-@stream_options
+@_letters_options
 def requeue(
     messages: tuple[str, ...], everything: bool, topic: str | None, group: str | None, yes: bool, as_json: bool
 ) -> None:
@@ -140,13 +146,7 @@ def requeue(
 
 
 @dead.command()
-@click.argument("messages", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All of them, or all of --topic and --group.")
-@topic_option
-@group_option
-@yes_option
-@json_option
-@stream_options
+@_letters_options
 def delete(
     messages: tuple[str, ...], everything: bool, topic: str | None, group: str | None, yes: bool, as_json: bool
 ) -> None:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
+from .common import (
+    DURATION,
+    confirm,
+    json_option,
+    open_stream,
+    progress,
+    read_duration,
+    stream_options,
+    together,
+    yes_option,
+)
 from .limits import limit
 from .output import print_json, print_record, print_rows
 from .selecting import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
@@ -122,20 +132,26 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
 
 
+# What a group can be told when it is created, and later on.
+_terms_options = together(
+    click.option(
+        "--timeout",
+        "timeout_s",
+        metavar="DURATION",
+        callback=read_duration,
+        help=f"How long a message may run: {DURATION}.",
+    ),
+    click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.'),
+    click.option("--max-attempts", type=int, help="How often a message is run before it is dead."),
+    click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them."),
+    click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with it; several: all."),
+)
+
+
 @groups.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"How long a message may run: {DURATION}.",
-)
-@click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.')
-@click.option("--max-attempts", type=int, help="How often a message is run before it is dead.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with this header; several: all.")
+@_terms_options
 @click.option(
     "--order",
     type=click.Choice(["none", "partition", "key"]),
@@ -191,17 +207,7 @@ def create(
 @click.argument("topic")
 @click.argument("name")
 @click.option("--pause/--resume", "paused", default=None, help="Claim nothing new; claim again. Acts at once.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"How long a message may run: {DURATION}.",
-)
-@click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.')
-@click.option("--max-attempts", type=int, help="How often a message is run before it is dead.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with this header; several: all.")
+@_terms_options
 @click.option("--no-filter", is_flag=True, help="All messages again.")
 @skip_options
 @click.option("--no-skip", is_flag=True, help="Skip nothing any more.")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from .common import confirm, json_option, open_stream, stream_options, yes_option
-from .output import print_json, print_rows
+from .common import delete_named, json_option, open_stream, stream_options, yes_option
+from .output import print_rows
 
 
 @click.group()
@@ -36,10 +36,4 @@ def list_(as_json: bool) -> None:
 @stream_options
 def delete(name: str, yes: bool, as_json: bool) -> None:
     """Delete the schedule NAME. A worker whose app still declares it writes it anew when it starts."""
-    admin = open_stream().admin()
-    confirm(f"Delete the schedule {name}?", yes)
-    admin.schedules.delete(name)
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        click.echo(f"Deleted the schedule {name}.")
+    delete_named("schedule", name, open_stream().admin().schedules.delete, yes, as_json)

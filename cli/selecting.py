@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import read_duration
+from .common import read_duration, together
 
 if TYPE_CHECKING:
     from emsworker.admin import Selection, SkipPolicy
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_OPTIONS = (
+# For :func:`selection_of`.
+selection_options = together(
     click.option(
         "--from",
         "start",
@@ -33,13 +31,6 @@ _OPTIONS = (
 )
 
 
-def selection_options(command: F) -> F:
-    """The options of a selection, for :func:`selection_of`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 def selection_of(given: dict[str, Any]) -> Selection:
     """The selection that was given; its options are taken out of ``given``."""
     from emsworker.admin import Selection
@@ -56,22 +47,23 @@ below_option = click.option(
 )
 
 
-def skip_options(command: F) -> F:
-    """The options of a skip policy, for :func:`skip_policy_of`."""
-    lag = click.option(
+# For :func:`skip_policy_of`.
+skip_options = together(
+    click.option(
         "--skip-lag",
         type=click.IntRange(min=0),
         metavar="N",
         help="When more than N messages of a partition wait to be claimed, skip the oldest.",
-    )
-    older = click.option(
+    ),
+    click.option(
         "--skip-older-than",
         "skip_older_s",
         metavar="DURATION",
         callback=read_duration,
         help="Skip what is older; with --skip-lag, only what both say.",
-    )
-    return lag(older(below_option(command)))
+    ),
+    below_option,
+)
 
 
 def skip_policy_of(given: dict[str, Any]) -> SkipPolicy:

@@ -19,8 +19,9 @@ from emsworker.core.priority import level_for
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
+from emsworker.options import HandlerOptions
 from emsworker.store.schema import server_now
-from emsworker.task import HandlerOptions, Outgoing, Route, Subscription, Task
+from emsworker.task import Outgoing, Route, Subscription, Task
 from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:

@@ -2,139 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Ignore, Problem, Reject, Retry, UnknownTask
+from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Problem, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
-from emsworker.core.ladder import Dead, Decision, Done, Ladder
-from emsworker.core.limits import Limit
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
-from emsworker.core.priority import PRIORITIES
 from emsworker.core.run import UNWATCHED, Run
+from emsworker.options import HandlerOptions
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-
-ON_ERROR = ("retry", "dead", "ignore")
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= 65535
-
-
-@dataclass(frozen=True)
-class HandlerOptions:
-    """How a handler is run.
-
-    Args:
-        transactional: it gets an open transaction as its first argument; what it does there and the message's being
-            done are committed together.
-        batch: up to how many messages one call gets, as a list; 0 for one by one.
-        concurrency: of an ``async def`` handler: how many of its messages a consumer thread has running at once.
-        on_error: what an exception means: ``retry`` (the ladder, then a dead letter), ``dead`` (a dead letter at once)
-            or ``ignore`` (done).
-        ladder: delays between attempts, instead of the group's.
-        max_attempts: runs in all, instead of the group's.
-        timeout_s: seconds that a message may run before it is moved to retry, instead of the group's.
-        soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
-        hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
-        result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
-        result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
-        rate_limit: of the whole group, on all machines: how many messages may be started, ``100/s``, ``30/m``, ``5/h``.
-        max_running: of the whole group, on all machines: how many messages may run at once.
-        priority: of a task's calls that name none, 0 to 9; higher ones are run first.
-    """
-
-    transactional: bool = False
-    batch: int = 0
-    concurrency: int = 100
-    on_error: str = "retry"
-    ladder: str | None = None
-    max_attempts: int | None = None
-    timeout_s: float | None = None
-    soft_time_limit_s: float | None = None
-    hard_time_limit_s: float | None = None
-    result: bool = False
-    result_ttl_s: float | None = None
-    rate_limit: str | None = None
-    max_running: int | None = None
-    priority: int | None = None
-
-    def __post_init__(self) -> None:
-        problems = [*self._wrong_numbers()]
-        if self.on_error not in ON_ERROR:
-            problems.append(Problem("on_error", repr(self.on_error), f"must be one of {', '.join(ON_ERROR)}"))
-        if self.keeps_result and self.batch:
-            problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
-        try:
-            if self.ladder is not None:
-                Ladder.parse(self.ladder)
-        except ValueError as error:
-            problems.append(Problem("ladder", repr(self.ladder), str(error)))
-        try:
-            Limit(self.rate_limit, self.max_running)
-        except ValueError as error:
-            problems.append(Problem("rate_limit, max_running", f"{self.rate_limit}, {self.max_running}", str(error)))
-        if problems:
-            raise ConfigError(problems)
-
-    def _wrong_numbers(self) -> Iterator[Problem]:
-        if not _is_count(self.batch, 0):
-            yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
-        if self.priority is not None and (not _is_count(self.priority, 0) or self.priority not in PRIORITIES):
-            yield Problem("priority", repr(self.priority), "must be a number from 0 to 9, the highest")
-        for name in ("concurrency", "max_attempts"):
-            value = getattr(self, name)
-            if value is not None and not _is_count(value, 1):
-                yield Problem(name, repr(value), "must be a number from 1 to 65535")
-        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
-                yield Problem(name, repr(value), "must be a number of seconds above 0")
-
-    @classmethod
-    def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
-        """Options as a user names them.
-
-        Raises:
-            ConfigError: one is unknown or wrong.
-        """
-        known = cls.__dataclass_fields__
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            mend = f"there is no such option; known are {', '.join(known)}"
-            raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
-        return cls(**options)
-
-    @property
-    def limit(self) -> Limit:
-        """What its group is held to."""
-        return Limit(self.rate_limit, self.max_running)
-
-    @property
-    def keeps_result(self) -> bool:
-        """Whether somebody asked for results."""
-        return self.result or self.result_ttl_s is not None
-
-    def ladder_over(self, group: Ladder) -> Ladder:
-        """The group's ladder with this handler's own settings put over it."""
-        if self.ladder is None and self.max_attempts is None:
-            return group
-        return Ladder.parse(self.ladder or group.delays_s, self.max_attempts or group.max_attempts, group.jitter)
-
-    def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
-        """What becomes of a message whose run ended in ``error``; what a handler asked for by name is always done."""
-        asked_for = isinstance(error, (Retry, Reject, Ignore))
-        if self.on_error == "dead" and not asked_for:
-            return Dead(f"{type(error).__name__}: {error}")
-        if self.on_error == "ignore" and not asked_for:
-            return Done()
-        return self.ladder_over(group).next(attempt, error)
 
 
 @dataclass(slots=True)

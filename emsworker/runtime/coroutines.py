@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from emsworker.core.model import Message
-from emsworker.task import HandlerOptions
+from emsworker.options import HandlerOptions
 
 T = TypeVar("T")
 

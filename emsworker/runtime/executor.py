@@ -18,6 +18,7 @@ from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
+from emsworker.options import HandlerOptions
 from emsworker.runtime.coroutines import EventLoop, guarded, run_together
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lanes import Lanes
@@ -32,7 +33,7 @@ from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
-from emsworker.task import Handler, HandlerOptions, Route
+from emsworker.task import Handler, Route
 from emsworker.transaction import Transaction
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError
 from emsworker.core.model import Failure, Message
 from emsworker.core.url import redact
+from emsworker.options import HandlerOptions
 from emsworker.store.results import ResultRow, storable
-from emsworker.task import HandlerOptions
 
 log = logging.getLogger(__name__)
 

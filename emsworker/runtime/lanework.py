@@ -9,13 +9,13 @@ from enum import Enum
 from emsworker.core.clock import ticks
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Failure, Message
+from emsworker.options import HandlerOptions
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Ended, Work
 from emsworker.store import aside
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
-from emsworker.task import HandlerOptions
 
 
 class Entry(Enum):

@@ -12,9 +12,9 @@ from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.run import Report, Run, check_span
+from emsworker.options import HandlerOptions
 from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Work
-from emsworker.task import HandlerOptions
 
 _SLACK_S = 5.0  # should somebody block the loop, the thread that waits is ended later
 

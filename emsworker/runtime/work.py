@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
+from emsworker.options import HandlerOptions
 from emsworker.runtime.telling import Telling
 from emsworker.runtime.watch import Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
-from emsworker.task import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
 

@@ -13,8 +13,9 @@ from emsworker.core.errors import AppNotFound, ConfigError, DecodeError, Invalid
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Message
 from emsworker.loader import load_app
+from emsworker.options import HandlerOptions
 from emsworker.store.sql import Statements, split_script
-from emsworker.task import HandlerOptions, Outgoing
+from emsworker.task import Outgoing
 
 ROOT = Path(__file__).resolve().parents[2]
 
