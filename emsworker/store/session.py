@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import random
@@ -27,7 +28,7 @@ T = TypeVar("T")
 Args = Mapping[str, Any]
 
 _SQL = Statements("session")
-_CONFLICT_TRIES = 12
+_CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
 _READ_TIMEOUT_S = 60.0
 _FAILOVER_CONNECT_S = 2.0
 _LOOK_S = 1.0
@@ -200,16 +201,20 @@ class Session:
     def again_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
         """Call ``attempt`` until it meets no conflict, with growing random pauses; the one place that does so.
 
+        It is given up after both a number of tries and a time: where transactions are long, the first pauses are too
+        short to let the others pass.
+
         Args:
             until: a time of :func:`ticks` after which it is not tried again.
         """
-        for tries in range(1, _CONFLICT_TRIES + 1):
+        patience_ends = ticks() + _CONFLICT_S
+        for tries in itertools.count(1):
             try:
                 return attempt()
             except Conflict:
-                if tries == _CONFLICT_TRIES or ticks() > until:
+                if ticks() > until or (tries >= _CONFLICT_TRIES and ticks() > patience_ends):
                     raise
-                time.sleep(random.random() * 0.002 * 2**tries)
+                time.sleep(random.random() * min(0.002 * 2**tries, _CONFLICT_PAUSE_S))
             except BaseException:
                 self._rollback_quietly()
                 raise

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,7 +91,7 @@ class Reader:
             for block in blocks(page):
                 self._do(block)
             if self._terminals:
-                self._wait_until_handled()
+                self._wait("handled", self._unhandled)
                 for terminal in self._terminals:
                     assert terminal.poll() is None, self._output("a terminal ended by itself")
         finally:
@@ -110,6 +110,7 @@ class Reader:
         elif block.language == "sh" and block.title:
             self._open_terminal(block.text)
         elif block.language == "sh":
+            self._wait("ready", self._not_ready)  # as a reader would, at the other terminal
             self._run(["bash", "-euc", block.text])
         elif block.language == "sql":
             self._execute(block.text)
@@ -146,19 +147,25 @@ class Reader:
                 if statement.strip():
                     cursor.execute(statement)
 
-    def _wait_until_handled(self) -> None:
-        """Every group of every terminal has handled everything that was sent."""
+    def _wait(self, what: str, look: Callable[[], Iterable[object]]) -> None:
         until = time.monotonic() + _DRAIN_S
-        while left := list(self._unhandled()):
-            assert time.monotonic() < until, self._output(f"not handled: {left}")
+        while left := list(look()):
+            assert time.monotonic() < until, self._output(f"not {what}: {left}")
             assert all(terminal.poll() is None for terminal in self._terminals), self._output("a terminal has ended")
             time.sleep(0.1)
 
-    def _unhandled(self) -> Iterator[tuple[object, ...]]:
+    def _not_ready(self) -> Iterator[object]:
+        if not self._terminals:
+            return
         with connect(self.url_of()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT client_id FROM ems_client WHERE expires_at > NOW(6)")
             supervisors = {_parent(client_id.split("-")[1]) for (client_id,) in cursor.fetchall()}
-            yield from ((f"{t.args} is not ready",) for t in self._terminals if t.pid not in supervisors)
+            yield from (terminal.args for terminal in self._terminals if terminal.pid not in supervisors)
+
+    def _unhandled(self) -> Iterator[object]:
+        """What a group of a terminal has yet to handle of all that was sent."""
+        yield from self._not_ready()
+        with connect(self.url_of()) as connection, connection.cursor() as cursor:
             cursor.execute(
                 "SELECT g.name, c.`partition`, c.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
                 "WHERE EXISTS (SELECT 1 FROM ems_message m WHERE m.topic_id = g.topic_id "

@@ -56,7 +56,7 @@ def test_an_idle_worker_gets_the_rest_of_a_slow_ones_claim(stream: Stream) -> No
     slow = stream.worker(topics=["acts"], groups=["a"])
     stream.send("acts", [{"n": n} for n in range(2000)])
     stream.wait_ended(range(2000))  # its claims have grown large
-    stream.send("acts", [{"n": 2000, "do": "sleep", "s": 6}, *({"n": n} for n in range(2001, 2101))])
+    stream.send("acts", [{"n": 2000, "do": "sleep", "s": 12}, *({"n": n} for n in range(2001, 2101))])
     until(lambda: 2000 in stream.record.numbers("start"), 10, "it runs the slow message")
     (slow_pid,) = slow.children()
     stream.worker(topics=["acts"], groups=["a"])
