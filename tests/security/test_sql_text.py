@@ -19,6 +19,7 @@ _NUMBERS = "numbers that the server or the code itself has made"
 
 # module: (function, reason, values)
 _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
+    "aside": [("set_aside.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
     "dead": [
         ("_requeue", _NUMBERS, {"group.topic_id", "partition", "offset", "below"}),
@@ -35,6 +36,11 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
             {"{'table': table, 'where': where, 'uid': uid_text, 'until': until}", "{'table': table, 'where': where}"},
         ),
         ("take_key", "the table's quoted name", {"{'table': table}"}),
+    ],
+    "grants": [
+        ("statements", "checked by patterns that let no quote and no space in", {"database", "user", "host"}),
+        ("statements", "the same, and a backslash", {"chr(92)", "names"}),
+        ("statements", "our own file", {"line.rstrip(';')"}),
     ],
     "messages": [
         ("add_batch", _NUMBERS, {"batch.topic_id", "batch.partition", "number", "offset", "where | {'base': base}"}),
@@ -54,7 +60,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
             "digits and their separators, of a datetime",
             {"self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')"},
         ),
-        ("insert_text", _NUMBERS, {"topic_id"}),
+        ("insert_text", _NUMBERS, {"topic_id", "message.level"}),
         (
             "insert_text",
             "a partition that the topic has, by Ems._prepare",
@@ -65,7 +71,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("insert_text", "the table's quoted name", {"{'table': table}"}),
     ],
     "probe": [
-        ("_missing_on_tables", "names that stand in our own migrations", {"table", "column"}),
+        ("_missing_on_tables", "names that stand in our own migrations", {"table", "column or first[table]"}),
         ("_missing_on_tables", "a named statement", {"statement"}),
         ("_missing_on_tables", "for people", {"privilege"}),
     ],
@@ -101,6 +107,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("Statements.__init__", "the name of one of our files", {"subject"}),
         ("_strip", "lines of our own files", {"lines"}),
     ],
+    "tls": [("tls_context", "for people", {"name", "options[name]"})],
     "tables": [("qualified", "backticks are doubled; the other is a table of ours", {"database", "table"})],
 }
 
