@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from emsworker.core.model import Topic
 
 _RULES = click.Choice(["rw", "r", "w", "none"])
+_KINDS = click.Choice(["cluster", "broadcast"])
 
 
 @click.group()
@@ -54,6 +55,13 @@ def list_(as_json: bool) -> None:
 @topics.command()
 @click.argument("name")
 @click.option("--partitions", type=int, default=1, show_default=True, help="Messages with one key share a partition.")
+@click.option(
+    "--kind",
+    type=_KINDS,
+    default="cluster",
+    show_default=True,
+    help="Each group gets every message once; or a broadcast: every worker process does.",
+)
 @click.option("--rule", type=_RULES, default="rw", show_default=True, help="Whether it may be read and written.")
 @click.option("--max-message-bytes", type=int, default=4 << 20, show_default=True, help="Larger bodies are refused.")
 @click.option(

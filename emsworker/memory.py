@@ -23,16 +23,22 @@ from emsworker.transaction import Transaction
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
+    from emsworker.catalog import KindOf
     from emsworker.task import Outgoing
 
 Now = Callable[[], datetime]
 
 
 class MemoryCatalog:
-    """Every topic is there, and tells priorities apart."""
+    """Every topic is there, and tells priorities apart.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        kind_of: as which kind.
+    """
+
+    def __init__(self, settings: Settings, kind_of: KindOf) -> None:
         self._settings = settings
+        self._kind_of = kind_of
         self._topics: dict[str, Topic] = {}
 
     def topic(self, name: str) -> Topic:
@@ -41,8 +47,10 @@ class MemoryCatalog:
             size = self._settings.max_message_bytes
             number = len(self._topics) + 1
             check_name("topic", name)
-            topic = Topic(number, name, TopicKind.CLUSTER, 1, TopicRule.READ_WRITE, size, None)
-            self._topics[name] = replace(topic, priorities=len(PRIORITIES))
+            kind = self._kind_of(name)
+            topic = Topic(number, name, kind, 1, TopicRule.READ_WRITE, size, None)
+            levels = len(PRIORITIES) if kind is TopicKind.CLUSTER else 1
+            self._topics[name] = replace(topic, priorities=levels)
         return self._topics[name]
 
 

@@ -12,8 +12,10 @@ from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
+from emsworker.core.limits import Limit
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
 from emsworker.core.priority import PRIORITIES
+from emsworker.core.run import UNWATCHED, Run
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -43,6 +45,8 @@ class HandlerOptions:
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
+        rate_limit: of the whole group, on all machines: how many messages may be started, ``100/s``, ``30/m``, ``5/h``.
+        max_running: of the whole group, on all machines: how many messages may run at once.
         priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
@@ -57,6 +61,8 @@ class HandlerOptions:
     hard_time_limit_s: float | None = None
     result: bool = False
     result_ttl_s: float | None = None
+    rate_limit: str | None = None
+    max_running: int | None = None
     priority: int | None = None
 
     def __post_init__(self) -> None:
@@ -70,6 +76,10 @@ class HandlerOptions:
                 Ladder.parse(self.ladder)
         except ValueError as error:
             problems.append(Problem("ladder", repr(self.ladder), str(error)))
+        try:
+            Limit(self.rate_limit, self.max_running)
+        except ValueError as error:
+            problems.append(Problem("rate_limit, max_running", f"{self.rate_limit}, {self.max_running}", str(error)))
         if problems:
             raise ConfigError(problems)
 
@@ -100,6 +110,11 @@ class HandlerOptions:
             mend = f"there is no such option; known are {', '.join(known)}"
             raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
         return cls(**options)
+
+    @property
+    def limit(self) -> Limit:
+        """What its group is held to."""
+        return Limit(self.rate_limit, self.max_running)
 
     @property
     def keeps_result(self) -> bool:
@@ -208,6 +223,7 @@ class Request:
     Args:
         attempt: 1 for the first run.
         offset, partition, topic: the message's place.
+        run: its present run; what it offers is here too.
     """
 
     id: str
@@ -219,6 +235,20 @@ class Request:
     group: str
     key: bytes | None
     headers: Mapping[str, str]
+    run: Run = UNWATCHED
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the first of its limits; see :attr:`Run.time_left`."""
+        return self.run.time_left
+
+    def extend(self, seconds: float) -> None:
+        """Ask for at least so many seconds from now; see :meth:`Run.extend`."""
+        self.run.extend(seconds)
+
+    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Tell how far it has come; see :meth:`Run.report_progress`."""
+        self.run.report_progress(fraction, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +321,7 @@ class Task(Handler):
             self.group,
             message.key,
             message.headers,
+            message.run,
         )
 
     def delay(self, *args: Any, **kwargs: Any) -> Receipt:
@@ -388,6 +419,11 @@ class Route:
     def concurrency(self) -> int:
         """The most messages that an async handler of it may have running at once; 0 if there is none."""
         return max((handler.together for handler in self.handlers if handler.is_async), default=0)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a thread may run several of its messages at once."""
+        return any(handler.together for handler in self.handlers)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

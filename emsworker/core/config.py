@@ -133,6 +133,15 @@ class Settings:
     )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
+    max_tasks_per_child: int = _setting(
+        0, "after how many messages a child process is replaced by a fresh one; 0 means never", _at_least(0)
+    )
+    max_memory_per_child: int = _setting(
+        0, "above how many MiB of resident memory a child process is replaced; 0 means never", _at_least(0)
+    )
+    start_timeout_s: float = _setting(
+        120.0, "how long a child process may take to load the app and connect; then it is killed", _at_least(1)
+    )
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))
     batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _at_least(1))
     claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))
@@ -157,6 +166,9 @@ class Settings:
     lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
     beat_s: float = _setting(1.0, "how often the beat's duties run", _at_least(0.05))
     beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
+    alarm_commands: tuple[str, ...] = _setting(
+        (), "the programs that alarms may run on this machine, as their commands name them; none unless named"
+    )
     publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
     connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
     result_backend: str = _setting(
@@ -242,7 +254,9 @@ class Settings:
 
 
 # Variables of the project that are no settings of the app.
-_OTHER_VARIABLES = frozenset({"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+)
 
 
 def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ class RetryIn:
 
     delay_s: float
 
+    def __str__(self) -> str:
+        return f"again in {self.delay_s:.1f} s"
+
 
 @dataclass(frozen=True)
 class Dead:
@@ -32,13 +35,24 @@ class Dead:
 
     reason: str
 
+    def __str__(self) -> str:
+        return f"dead: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Done:
     """Count it as done although the handler raised."""
 
+    def __str__(self) -> str:
+        return "done"
 
-Decision = RetryIn | Dead | Done
+
+@dataclass(frozen=True)
+class Dropped:
+    """Go on without it: a broadcast is neither retried nor kept as a dead letter."""
+
+
+Decision = RetryIn | Dead | Done | Dropped
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import DecodeError
+from emsworker.core.errors import ConfigError, DecodeError, Problem
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 from emsworker.core.partitioner import numbered, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
+from emsworker.core.run import UNWATCHED, Run
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
@@ -24,6 +25,18 @@ RESERVED_HEADERS = ("ems-", "content-", "compression")
 def priority_header(priority: int | None) -> dict[str, str]:
     """The header that carries a priority, if there is one."""
     return {} if priority is None else {PRIORITY_HEADER: str(priority)}
+
+
+def priority_of(headers: Mapping[str, str]) -> int:
+    """The priority that a message was sent with; without one it is 0.
+
+    Raises:
+        DecodeError: the header that carries it is damaged.
+    """
+    text = headers.get(PRIORITY_HEADER, "0")
+    if text not in map(str, PRIORITIES):
+        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
+    return int(text)
 
 
 class TopicKind(StrEnum):
@@ -135,6 +148,23 @@ class Topic:
         levels = levels_of(self.priorities)
         return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
 
+    def check_kind(self, kind: TopicKind) -> Topic:
+        """Return it if it is of that kind.
+
+        Raises:
+            ConfigError: it is of the other one.
+        """
+        if self.kind is kind:
+            return self
+        mend = (
+            "is a broadcast topic, which has no groups: every worker process gets every message, with "
+            "@app.subscribe(topic, broadcast=True)"
+            if self.kind is TopicKind.BROADCAST
+            else "is a cluster topic, which groups read: @app.subscribe(topic, group); a broadcast needs a topic "
+            "made with `ems topics create NAME --kind broadcast`"
+        )
+        raise ConfigError([Problem("topic", repr(self.name), mend)])
+
 
 @dataclass(frozen=True)
 class Group:
@@ -205,6 +235,7 @@ class Message:
         attempt: 1 for its first run in this group.
         key, tag: bytes as they were sent, or ``None``.
         raw: the encoded body.
+        run: its present run: what time is left, asking for more, telling the progress.
     """
 
     __slots__ = (
@@ -217,6 +248,7 @@ class Message:
         "offset",
         "partition",
         "raw",
+        "run",
         "tag",
         "topic",
         "uid",
@@ -226,6 +258,7 @@ class Message:
         self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
         self.offset, self.uid, self.key, self.tag, self._headers, self.raw, self._born = row
         self._body = _UNREAD
+        self.run: Run = UNWATCHED
 
     @property
     def id(self) -> str:
@@ -260,10 +293,7 @@ class Message:
         Raises:
             DecodeError: the headers are damaged.
         """
-        text = self.headers.get(PRIORITY_HEADER, "0")
-        if text not in map(str, PRIORITIES):
-            raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
-        return int(text)
+        return priority_of(self.headers)
 
     @property
     def born_at(self) -> datetime:

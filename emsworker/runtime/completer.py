@@ -81,7 +81,7 @@ class Completer(Runnable):
                 log.warning("cannot write progress down: %s", error)
 
     def _look_after(self, work: Work, now: float) -> None:
-        if work.dirty and now - work.written_at >= self._settings.watermark_s:
+        if work.urgent or (work.dirty and now - work.written_at >= self._settings.watermark_s):
             work.write_down(self._session)
         if isinstance(work, LaneWork):
             self._look_after_lanes(work, now)

@@ -18,12 +18,13 @@ from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
-from emsworker.runtime.coroutines import EventLoop, guarded, run_together, within_limits
+from emsworker.runtime.coroutines import EventLoop, guarded, run_together
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lanes import Lanes
 from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
+from emsworker.runtime.runs import CoroutineRun, ThreadRun
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Work
@@ -156,6 +157,8 @@ class Executor:
         began = ticks()
         if not work.start(messages, options, began):
             return False
+        for message in messages:
+            message.run = ThreadRun(work, work, message, began)
         if work.claim.care is Care.ALONE:
             work.write_down(self._session)
         try:
@@ -252,7 +255,9 @@ class Executor:
         ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
 
         async def run(message: Message) -> None:
-            ends[message.offset] = await self._await(work.claim, message, handler, limit_s)
+            its = CoroutineRun(work, work, message, options, limit_s)
+            message.run = its
+            ends[message.offset] = await self._await(work.claim, message, handler, its)
 
         def ended(these: list[Message], following: Message | None) -> None:
             told = [ends.pop(message.offset) for message in these]
@@ -263,13 +268,13 @@ class Executor:
         return True
 
     async def _await(
-        self, claim: Claim, message: Message, handler: Handler, limit_s: float
+        self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun
     ) -> tuple[list[Failure], list[ResultRow]]:
         options, began = handler.options, ticks()
         value, error = None, None
         try:
             self._get_ready(message, claim)
-            value = await within_limits(handler.call(message), options.soft_time_limit_s, limit_s)
+            value = await its.within_limits(handler.call(message))
         except BaseException as reason:
             error = reason
         return self._outcome(message, options, value, error, ticks() - began)
@@ -297,11 +302,14 @@ class Executor:
         try:
             if isinstance(handler, BaseException):
                 raise handler
-            self._get_ready(message, work.claim)
             if handler.is_async:
-                limit_s, _ = guarded(options, work.group_timeout_s)
-                value = self._loop.run(within_limits(handler.call(message), options.soft_time_limit_s, limit_s))
+                its = CoroutineRun(work, lane, message, options, guarded(options, work.group_timeout_s)[0])
+                message.run = its
+                self._get_ready(message, work.claim)
+                value = self._loop.run(its.within_limits(handler.call(message)))
             else:
+                message.run = ThreadRun(work, lane, message, lane.running_since)
+                self._get_ready(message, work.claim)
                 value = call_interruptibly(lane, partial(handler.call, message))
         except BaseException as reason:
             error = reason

@@ -32,6 +32,8 @@ class LaneWork(Work):
     def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
         super().__init__(claim, topic_id, timeout_s, thread_id)
         self.lanes: list[Lane] = []
+        self._size = len(claim.messages)
+        self._count = 0  # of those that have ended
         self._next = 0  # which of the messages is the lowest that has not ended
         self._ahead: dict[int, Ended] = {}  # by offset: what has ended before something lower has
         self._started: dict[int, Message] = {}
@@ -71,12 +73,28 @@ class LaneWork(Work):
     def _end(self, ended: Ended) -> None:
         self._note_order([ended.message], ended.failures)
         self._started.pop(ended.message.offset, None)
+        self._count += not ended.parked
         self._ahead[ended.message.offset] = ended
         messages = self.claim.messages
         while not self.all_ended and messages[self._next].offset in self._ahead:
             self._settle(self._ahead.pop(messages[self._next].offset))
             self._next += 1
         self.running = None if self.all_ended else messages[self._next].offset
+
+    @property
+    def completed(self) -> int:
+        """See :class:`Work`; also of what was set aside."""
+        return self._count
+
+    @property
+    def started(self) -> int:
+        """See :class:`Work`; as the lanes go on for themselves, all of them."""
+        return self._size
+
+    @property
+    def _needed_s(self) -> float:
+        """See :class:`Work`; a lane that has asked for more time needs it for the claim as a whole."""
+        return self.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
 
     @property
     def all_ended(self) -> bool:

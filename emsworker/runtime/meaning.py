@@ -6,7 +6,7 @@ import traceback
 from datetime import datetime
 
 from emsworker.core.errors import DecodeError, Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
-from emsworker.core.ladder import Dead, Decision, RetryIn
+from emsworker.core.ladder import Decision, Done
 from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Outcome
 from emsworker.core.url import redact
 
@@ -44,7 +44,7 @@ def outcome_of(error: BaseException, decision: Decision) -> Outcome:
         return Outcome.REJECTED
     if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
         return Outcome.TIMEOUT
-    return Outcome.FAILED if isinstance(decision, (RetryIn, Dead)) else Outcome.IGNORED
+    return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
 
 
 def describe(error: BaseException) -> str:

@@ -7,8 +7,10 @@ look at once. It also closes holes that have grown old.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
@@ -19,6 +21,7 @@ from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
+from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class Scout(Runnable):
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
         in_order: those of them that run in order.
+        also: called at every look with the session, and whether somebody has rung: it looks for something else.
         on_death: see :class:`Runnable`.
     """
 
@@ -43,8 +47,10 @@ class Scout(Runnable):
         topic_of: Mapping[int, int],
         in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
+        also: Callable[[Session, bool], None] | None = None,
     ) -> None:
         super().__init__("ems-scout", on_death)
+        self._also = also
         self._session = database.session()
         self._settings = settings
         self._topic_of = dict(topic_of)
@@ -55,6 +61,7 @@ class Scout(Runnable):
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
+        self._held: dict[int, float] = {}  # until when a group may not start anything, for its limits
         self._chooser = Chooser()
         self._pause_s = settings.poll_min_s
         self.looked_at = ticks()
@@ -88,6 +95,13 @@ class Scout(Runnable):
             if lead not in self._leads:
                 self._leads.append(lead)
 
+    def hold(self, group_id: int, seconds: float) -> None:
+        """A group may not start anything for so long: no leads of it until then."""
+        with self._lock:
+            self._leads = [lead for lead in self._leads if lead.group_id != group_id]
+            self._held[group_id] = ticks() + seconds
+            self._wake.notify()
+
     def more(self) -> None:
         """A claim came back full: there is more, so one more idle thread may come."""
         with self._lock:
@@ -116,23 +130,30 @@ class Scout(Runnable):
 
     def step(self) -> None:
         """Wait for the next look, and look."""
-        self._wait()
+        rung = self._wait()
         if self.stopping.is_set():
             return
         try:
             self._look()
+            if self._also is not None:
+                self._also(self._session, rung)
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
             with self._lock:
                 self._leads = []  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Until the next look; whether somebody has rung."""
         with self._lock:
             began = ticks()
-            while not self._rung and not self.stopping.is_set() and ticks() < began + self._pause:
-                self._wake.wait(began + self._pause - ticks())
-            self._rung = False
+            while not self._rung and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
+                self._wake.wait(end - ticks())
+            rung, self._rung = self._rung, False
+            return rung
+
+    def _next_look(self, began: float) -> float:
+        return min(began + self._pause, *self._held.values(), math.inf)
 
     @property
     def _pause(self) -> float:
@@ -143,8 +164,9 @@ class Scout(Runnable):
         leads = [lead for group_id, work in found.items() for lead in self._leads_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
         with self._lock:
-            self.looked_at = ticks()
-            self._leads = leads
+            self.looked_at = now = ticks()
+            self._held = {group_id: until for group_id, until in self._held.items() if until > now}
+            self._leads = leads = [lead for lead in leads if lead.group_id not in self._held]
             if leads:
                 self._pause_s = self._settings.poll_min_s
                 self._found.notify(len(leads))
@@ -157,7 +179,8 @@ class Scout(Runnable):
         if work.retries:
             leads.append(Lead(group_id, "retries"))
         exclusive = group_id in self._in_order
-        return leads + [Lead(group_id, "stream", partition, exclusive) for partition in work.partitions]
+        leads += [Lead(group_id, "stream", partition, exclusive) for partition in work.partitions]
+        return [replace(lead, limited=True) for lead in leads] if work.limited else leads
 
     def _close(self, group_id: int, partition: int) -> bool:
         if skipped := jump_to_floor(self._session, self._topic_of[group_id], group_id, partition):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
+from emsworker.runtime.telling import Telling
 from emsworker.runtime.watch import Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
@@ -59,6 +60,8 @@ class Work(Watch):
         self._results: list[ResultRow] = []
         self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
+        self.telling = Telling(self.lock)
+        self._given_up = False
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s
         self.written_at = ticks()
@@ -70,6 +73,7 @@ class Work(Watch):
         with self.lock:
             if self.lost or messages[-1].offset > self.last:
                 return False
+            self._given_up = self.telling.closed = False
             self.begin(messages, options, now)
             return True
 
@@ -91,6 +95,7 @@ class Work(Watch):
         self._failures += ended.failures
         self._results += ended.results
         self._result_bytes += _bytes_of(ended.results)
+        self.telling.ended([ended.message])
         self.done_to = offset
 
     def _leave_no_gaps(self) -> None:
@@ -132,16 +137,28 @@ class Work(Watch):
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
         self.done_to = messages[-1].offset
+        self.telling.ended(messages)
 
     def rewind(self) -> None:
         """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
         with self.lock:
             self.running = None
 
+    def passed(self, finished: bool) -> int:
+        """How many offsets it has come past, those of which there was nothing to run included.
+
+        Args:
+            finished: all of it has been run.
+        """
+        if self.claim.source is ClaimSource.RETRY:
+            return sum(message.offset <= self.done_to for message in self.claim.messages)
+        return (self.last if finished else self.done_to) - self.claim.done_to
+
     @property
-    def completed(self) -> int:
-        """How many of its messages have ended, well or not."""
-        return sum(message.offset <= self.done_to for message in self.claim.messages)
+    def started(self) -> int:
+        """How many were started, as far as is known: where they run at once, all of them."""
+        top = self.running_through if self.running is not None else self.done_to
+        return sum(message.offset <= top for message in self.claim.messages)
 
     def finish(self) -> Flush | None:
         """All is done: what the next claim is to write along; ``None`` if the claim was lost."""
@@ -150,7 +167,7 @@ class Work(Watch):
                 return None
             self.running = None
             self.done_to = self.last
-            self.lost = True
+            self.lost = self.telling.closed = True
             return self._flush(finished=True)
 
     def unfinished(self) -> Flush | None:
@@ -159,7 +176,7 @@ class Work(Watch):
             if self.lost:
                 return None
             self.running = None
-            self.lost = True
+            self.lost = self.telling.closed = True
             return self._flush()
 
     # -- writing down --------------------------------------------------------------------------------------------------
@@ -169,13 +186,15 @@ class Work(Watch):
             self.claim,
             self.topic_id,
             self.done_to if done_to is None else done_to,
-            self.timeout_s,
+            self._needed_s,
             running=self.running if self.claim.care is Care.ALONE else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
             results=tuple(self._results),
             parked=tuple(self._parked),
+            reports=self.telling.fresh,
+            reports_ended=self.telling.stale,
             was=self._written_to,
         )
 
@@ -185,8 +204,23 @@ class Work(Watch):
         return not self.lost and (
             self.done_to != self._written_to
             or bool(self._failures)
-            or (self.running is not None and self.timeout_s != self._told_timeout_s)
+            or (self.running is not None and self._needed_s != self._told_timeout_s)
         )
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a handler has asked for more time, or told something: the beat must hear of it by now."""
+        asked = self.running is not None and self._needed_s > self._told_timeout_s
+        return not self.lost and (asked or self.telling.is_due)
+
+    @property
+    def _needed_s(self) -> float:
+        """For how long the beat is to leave the claim alone."""
+        return self.timeout_s
+
+    def runs(self, since: float) -> bool:
+        """See :class:`Watch`."""
+        return super().runs(since) and not self.lost and not self._given_up
 
     @property
     def heavy(self) -> bool:
@@ -211,7 +245,7 @@ class Work(Watch):
         try:
             progress.flush(session, flush)
         except FenceLost:
-            self.lost = True
+            self.lost = self.telling.closed = True
             raise
         self.written(flush)
 
@@ -223,6 +257,7 @@ class Work(Watch):
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
             del self._parked[: len(flush.parked)]
+            self.telling.written(flush.reports, flush.reports_ended)
             self._written_to = flush.done_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
@@ -317,10 +352,11 @@ class Work(Watch):
         """
         with self._flushing:
             with self.lock:
-                if self.running is None or self.running_since != since:
+                if not self.is_over(since):
                     return False
                 if self.lost:
                     return True
+                self._given_up = self.telling.closed = True
                 flush = self._flush(finished=True)
             if failure is not None:
                 flush = replace(flush, done_to=failure.offset, failures=(*flush.failures, failure))
@@ -333,11 +369,12 @@ class Work(Watch):
         try:
             progress.give_back(session, flush, last, care)
         except FenceLost:
-            self.lost = True
+            self.lost = self.telling.closed = True
             raise
         self.written(flush)
         self.claim.hi = self.last = last
         self.lost = flush.finished
+        self.telling.closed |= flush.finished
 
 
 def _bytes_of(results: Sequence[ResultRow]) -> int:

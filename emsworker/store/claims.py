@@ -69,6 +69,7 @@ class Work:
     Of a group that runs in order it is partitions only, whatever is to be taken there.
 
     Attributes:
+        limited: permits are to be asked for.
         highest_waiting: the highest partition with waiting claims.
     """
 
@@ -76,6 +77,7 @@ class Work:
     retries: bool = False
     partitions: tuple[int, ...] = ()
     holes: tuple[int, ...] = ()
+    limited: bool = False
     highest_waiting: int = 0
 
     def __bool__(self) -> bool:
@@ -85,13 +87,15 @@ class Work:
 def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
+    if not group_ids:
+        return {}
     for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
         if kind == 2:
             place = "partitions" if head == cursor else "holes"
             work[place] = (*work[place], int(partition))
-        elif kind == 1:
-            work["retries"] = True
+        elif kind in (1, 3):
+            work["retries" if kind == 1 else "limited"] = True
         else:
             work |= {"waiting": True, "highest_waiting": int(partition)}
     return {group_id: Work(**work) for group_id, work in found.items()}

@@ -99,6 +99,7 @@ SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AN
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim (the highest partition that has one), 1 a due retry, 2 messages (or a
 -- hole) at a cursor; of one that runs in order, where nobody is at work: 2 a due retry, a waiting claim or messages (or a hole).
+-- And 3: it has limits.
 -- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
 -- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
 -- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
@@ -135,3 +136,6 @@ UNION ALL
   FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
   WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
 ) w WHERE w.busy = 0 AND (w.due = 1 OR (w.due IS NULL AND (w.waiting = 1 OR (w.waiting IS NULL AND w.head >= w.next_offset)))))
+UNION ALL
+(SELECT 3, l.group_id, 0, 0, 0 FROM ems_limit l FORCE INDEX (PRIMARY)
+  WHERE l.group_id IN %(group_ids)s AND (l.per_s IS NOT NULL OR l.max_running IS NOT NULL))

@@ -84,16 +84,20 @@ def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[byt
     return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
 
 
-def relay_due(session: Session, limit: int) -> Round:
-    """Move what is due, of every topic up to ``limit`` messages; one that cannot take them is logged and left out."""
+def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
+    """Move what is due, of every topic up to ``limit`` messages; one that cannot take them is logged and left out.
+
+    Args:
+        late_s: leave what has been due for less than so many seconds to others.
+    """
     moved: dict[int, int] = {}
     next_s = math.inf
     for due in find_due(session):
-        if due.seconds > 0:
-            next_s = min(next_s, due.seconds)
+        if due.seconds + late_s > 0:
+            next_s = min(next_s, due.seconds + late_s)
             continue
         try:
-            moved[due.topic_id] = relay(session, due, limit)
+            moved[due.topic_id] = relay(session, due, limit, late_s)
         except AssertionBroken as error:
             log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
             continue
@@ -107,12 +111,12 @@ def find_due(session: Session) -> list[Due]:
     return [Due(topic_id, partitions, float(s)) for topic_id, partitions, s in session.rows(_SQL.find_due)]
 
 
-def relay(session: Session, due: Due, limit: int) -> int:
+def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
     """Move up to ``limit`` due messages of a topic into the stream, in one transaction; returns how many."""
 
     def work(session: Session) -> int:
         session.begin()
-        rows = session.rows(_SQL.lock_due, {"topic_id": due.topic_id, "limit": limit})
+        rows = session.rows(_SQL.lock_due, {"topic_id": due.topic_id, "limit": limit, "late_us": round(late_s * 1e6)})
         if not rows:
             session.rollback()
             return 0

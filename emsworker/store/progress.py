@@ -12,8 +12,10 @@ from typing import Any
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure, Order
+from emsworker.core.run import Report
 from emsworker.store import parking
 from emsworker.store.errors import AssertionBroken
+from emsworker.store.reports import add_reports
 from emsworker.store.results import ResultRow, add_results, storable
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
@@ -34,6 +36,7 @@ class Flush:
         done_offsets: of a claim of retries: those that ended well since the last flush.
         failures: what did not end well since the last flush.
         results: of those that ended since, where somebody asked for them.
+        reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
         parked: offset and key of those that were not run because an earlier one of their key is to run again.
     """
 
@@ -46,6 +49,8 @@ class Flush:
     done_offsets: Sequence[tuple[int, int]] = ()
     failures: Sequence[Failure] = ()
     results: Sequence[ResultRow] = ()
+    reports: Sequence[Report] = ()
+    reports_ended: Sequence[bytes] = ()
     parked: Sequence[tuple[int, bytes | None]] = ()
     was: int | None = None
 
@@ -117,6 +122,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
         ended = [offset for offset, _ in progress.done_offsets]
         parking.promote(packet, claim, [key for _, key in progress.parked] + _keys_of(claim, ended, progress.failures))
     add_results(packet, progress.topic_id, claim.group_id, progress.results)
+    add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
 
 def _keys_of(claim: Claim, ended: Sequence[int], failures: Sequence[Failure]) -> list[bytes | None]:

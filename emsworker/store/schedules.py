@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.core.codec import decode_headers, encode_headers
-from emsworker.core.model import PRIORITY_HEADER, SLOT_HEADER
+from emsworker.core.model import SLOT_HEADER, priority_of
 from emsworker.core.priority import level_below
 from emsworker.core.schedule import due_slots, parse_timetable
 from emsworker.store.schema import server_now
@@ -124,7 +124,7 @@ def fire(session: Session, name: str, grace_s: float) -> int:
 
 def _level(session: Session, topic_id: int, headers: bytes) -> int:
     """Of the priority in the call's headers, if its topic tells priorities apart."""
-    priority = int(decode_headers(headers).get(PRIORITY_HEADER, "0"))
+    priority = priority_of(decode_headers(headers))
     if not priority:
         return 0
     rows = session.rows(_SQL.get_priorities, {"topic_id": topic_id})

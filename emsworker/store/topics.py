@@ -8,6 +8,7 @@ from typing import Any
 from emsworker.core.errors import GroupInUse, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.store import limits
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -128,6 +129,7 @@ def delete_topic(
         session.execute(_SQL.delete_topic, {"topic_id": topic.id})
         session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
         session.execute(_SQL.delete_restored, {"topic_id": topic.id})
+        session.execute(_SQL.delete_positions, {"topic_id": topic.id})
         return groups
 
     for group in session.transaction(work):
@@ -235,6 +237,8 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
+    limits.delete(session, group.id)
+    session.execute(_SQL.delete_skip_policy, args)
 
 
 def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:

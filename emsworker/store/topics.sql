@@ -61,6 +61,9 @@ DELETE FROM ems_group WHERE id = %(group_id)s
 -- name: delete_cursors
 DELETE FROM ems_cursor WHERE group_id = %(group_id)s
 
+-- name: delete_skip_policy
+DELETE FROM ems_skip_policy WHERE group_id = %(group_id)s
+
 -- name: delete_some_claims
 DELETE FROM ems_claim WHERE group_id = %(group_id)s LIMIT 5000
 
@@ -78,6 +81,9 @@ DELETE FROM ems_skip WHERE group_id = %(group_id)s LIMIT 5000
 
 -- name: delete_restored
 DELETE FROM ems_restored WHERE topic_id = %(topic_id)s
+
+-- name: delete_positions
+DELETE FROM ems_position WHERE topic_id = %(topic_id)s
 
 -- name: delete_topic
 DELETE FROM ems_topic WHERE id = %(topic_id)s

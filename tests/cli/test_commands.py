@@ -125,6 +125,31 @@ def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
         assert refused.code == 2 and wrong[0] in refused.err
 
 
+def test_r22_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
+    ems.ok("topics", "create", "slow")
+    ems.ok("groups", "create", "slow", "g")
+    limit = ("groups", "limit", "slow", "g")
+    assert ems.ok(*limit, "--json").json == {
+        "topic": "slow",
+        "group": "g",
+        "rate": None,
+        "max_running": None,
+        "running": 0,
+    }
+    assert ems.ok(*limit, "--rate", "30/m", "--json").json["rate"] == "30/m"
+    both = ems.ok(*limit, "--max-running", "4", "--json").json
+    assert (both["rate"], both["max_running"]) == ("30/m", 4), "what is not named stays"
+    assert ems.ok(*limit, "--no-rate", "--json").json["rate"] is None
+    wrong = ems(*limit, "--rate", "30/d")
+    assert wrong.code == 2 and "'30/d' is no rate; write it like 100/s, 30/m or 5/h" in wrong.err
+    assert ems(*limit, "--max-running", "0").code == 2
+    assert ems(*limit, "--rate", "1/s", "--no-rate").code == 2
+    assert "no group 'h'" in ems("groups", "limit", "slow", "h").err
+    ems.ok("groups", "delete", "slow", "g", "--yes")
+    ems.ok("groups", "create", "slow", "g")
+    assert ems.ok(*limit, "--json").json["max_running"] is None, "deleted with its group"
+
+
 def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
     app.send_many("orders", range(10))
     made = ems.ok("groups", "create", "orders", "mail", "--ladder", "1s 2s", "--timeout", "5m", "--json").json
@@ -221,6 +246,8 @@ def test_r23_priorities(ems: Ems) -> None:
     receipt = ems.ok("send", "plain", "1", "--priority", "7", "--json").json
     assert receipt["partition"] == 7000
     assert ems.ok("trace", receipt["id"], "--json").json[0]["priority"] == 7
+    (listed,) = ems.ok("messages", "list", "plain", "--json").json["messages"]
+    assert (listed["id"], listed["partition"], listed["priority"]) == (receipt["id"], 7000, 7)
     assert ems("send", "plain", "1", "--priority", "10").code == 2
     assert "10 keeps all" in ems("topics", "change", "plain", "--priorities", "2").err
 

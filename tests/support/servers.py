@@ -84,6 +84,7 @@ class TestServers:
             server.start(_START_TIMEOUT_S)
         except (ServerMissing, ServerFailed) as error:
             self.left_out[name] = str(error)
+        if name in self.left_out:
             self._give_up(name)
 
     def _give_up(self, name: str) -> NoReturn:
