@@ -34,7 +34,7 @@ def migrate(as_json: bool) -> None:
 @click.command()
 @click.option(
     "--role",
-    type=click.Choice(["producer", "worker", "reader", "admin"]),
+    type=click.Choice(["producer", "worker", "reader", "sink", "admin"]),
     default="admin",
     show_default=True,
     help="Whose privileges the user must have; see `ems grants`.",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from emsworker.core.errors import InvalidName
 from emsworker.store.schema import table_columns
 from emsworker.store.sql import Statements
 
 _SQL = Statements("grants")
-ROLES = ("producer", "worker", "reader", "admin")
+ROLES = ("producer", "worker", "reader", "sink", "admin")
+ALLOWANCES = ("auto-create", "cancel")
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 # They are put into statements, so only what needs no thought is let in.
@@ -20,16 +21,17 @@ _GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
 _VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
 
 
-def statements(role: str, database: str, account: str) -> list[str]:
+def statements(role: str, database: str, account: str, allow: Sequence[str] = ()) -> list[str]:
     """The GRANT statements of a role, for an administrator to run.
 
     Args:
         role: one of ``ROLES``.
         database: the stream's.
         account: ``user@host``, of a user that exists.
+        allow: some of ``ALLOWANCES``: what the role may do besides.
 
     Raises:
-        InvalidName: such a name needs quoting that is better done by hand.
+        InvalidName: such a name needs quoting that is better done by hand, or the role has no such allowance.
     """
     if not _DATABASE.fullmatch(database):
         raise InvalidName(f"database {database!r}: only letters, digits, _, $ and - are put into statements")
@@ -41,7 +43,7 @@ def statements(role: str, database: str, account: str) -> list[str]:
         "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
         "user": f"'{user}'@'{host}'",
     }
-    return [line.rstrip(";").format(**names) for line in _lines(role)]
+    return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
 
 
 def needs(role: str) -> Mapping[str, Mapping[str, str | None]]:
@@ -55,6 +57,13 @@ def needs(role: str) -> Mapping[str, Mapping[str, str | None]]:
     return found
 
 
-def _lines(role: str) -> list[str]:
-    text: str = getattr(_SQL, role)
-    return text.splitlines()
+def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:
+    sections = [role, *(f"{role}_{one.replace('-', '_')}" for one in allow)]
+    for section, one in zip(sections[1:], allow, strict=True):
+        if section not in _SQL:
+            raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(_allowed(one))}")
+    return [line for section in sections for line in getattr(_SQL, section).splitlines()]
+
+
+def _allowed(allowance: str) -> list[str]:
+    return [role for role in ROLES if f"{role}_{allowance.replace('-', '_')}" in _SQL] or ["nobody"]
