@@ -41,8 +41,8 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("statements", "checked by patterns that let no quote and no space in", {"database", "user", "host"}),
         ("statements", "the same, and a backslash", {"chr(92)", "names"}),
         ("statements", "our own file", {"line.rstrip(';')"}),
-        ("_lines", "the name of a section of our own file, and for people", {"role", "one", "one.replace('-', '_')"}),
-        ("_allowed", "the same", {"role", "allowance", "allowance.replace('-', '_')"}),
+        ("_lines", "the name of a section of our own file, and for people", {"role", "one"}),
+        ("_allowed", "the same", {"role", "allowance"}),
     ],
     "messages": [
         ("add_batch", _NUMBERS, {"batch.topic_id", "batch.partition", "number", "offset", "where | {'base': base}"}),
