@@ -23,22 +23,25 @@ def users(server: Server, url: str) -> Iterator[MakeUser]:
     """
     made: list[str] = []
     database = url.rsplit("/", 1)[1]
+
+    def make(role: str, allow: Sequence[str] = (), also: Sequence[str] = ()) -> str:
+        """``also``: more privileges, as text before the TO of a GRANT."""
+        name = f"{role}_{os.urandom(4).hex()}"
+        for host in _HOSTS:
+            made.append(f"'{name}'@'{host}'")
+            more = [f"GRANT {text} TO {made[-1]}" for text in also]
+            create = f"CREATE USER {made[-1]} IDENTIFIED BY 'pw'"
+            _run(server, [create, *statements(role, database, f"{name}@{host}", allow), *more])
+        return re.sub(r"//.*@", f"//{name}:pw@", url)
+
+    try:
+        yield make
+    finally:
+        _run(server, [f"DROP USER {account}" for account in made])
+
+
+def _run(server: Server, texts: Sequence[str]) -> None:
+    """On a connection of its own: a test may have killed the server in between."""
     with connect(server.admin_url, autocommit=True) as root, root.cursor() as cursor:
-
-        def make(role: str, allow: Sequence[str] = (), also: Sequence[str] = ()) -> str:
-            """``also``: more privileges, as text before the TO of a GRANT."""
-            name = f"{role}_{os.urandom(4).hex()}"
-            for host in _HOSTS:
-                cursor.execute(f"CREATE USER '{name}'@'{host}' IDENTIFIED BY 'pw'")
-                made.append(f"'{name}'@'{host}'")
-                for statement in statements(role, database, f"{name}@{host}", allow):
-                    cursor.execute(statement)
-                for text in also:
-                    cursor.execute(f"GRANT {text} TO '{name}'@'{host}'")
-            return re.sub(r"//.*@", f"//{name}:pw@", url)
-
-        try:
-            yield make
-        finally:
-            for account in made:
-                cursor.execute(f"DROP USER {account}")
+        for text in texts:
+            cursor.execute(text)
