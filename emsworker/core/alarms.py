@@ -113,8 +113,9 @@ def _scheme(url: str) -> str:
 def _wrong_webhook(url: str) -> str | None:
     try:
         parts = urlsplit(url)
+        _ = parts.port
     except ValueError:
-        return "its host is malformed; a webhook must be an address like https://host/path"
+        return "its host or port is malformed; a webhook must be an address like https://host/path"
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return "a webhook must be an address like https://host/path"
     return f"must have at most {_MAX_CHARACTERS} characters" if len(url) > _MAX_CHARACTERS else None

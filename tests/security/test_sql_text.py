@@ -41,7 +41,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("statements", "checked by patterns that let no quote and no space in", {"database", "user", "host"}),
         ("statements", "the same, and a backslash", {"chr(92)", "names"}),
         ("statements", "our own file", {"line.rstrip(';')"}),
-        ("_lines", "the name of a section of our own file, and for people", {"role", "one"}),
+        ("_lines", "the name of a section of our own file, and for people", {"role", "one", "section"}),
         ("_allowed", "the same", {"role", "allowance"}),
     ],
     "messages": [
