@@ -73,7 +73,7 @@ RUNS: dict[str, dict[str, str]] = {
     "producer_cancel": {"cancel": "delete_pending lock_message cancel_message drop_waiting_retries"},
     "worker_cancel": {"cancel": "delete_pending lock_message cancel_message drop_waiting_retries"},
 }
-DENIED = (1044, 1142, 1143, 1227)
+DENIED = (1044, 1142, 1143, 1227, 1370)
 _NOT_RUN = (1054, 1064, 1146)  # unknown column, wrong syntax, no such table: then nothing was shown
 _TABLES = {"pending": "ems_pending", "dedup": "ems_dedup"}  # of modules that name their table at run time
 _VALUES = re.compile(r"^INSERT .*\(([^()]*)\) VALUES$", re.DOTALL)
