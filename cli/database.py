@@ -32,10 +32,17 @@ def migrate(as_json: bool) -> None:
 
 
 @click.command()
+@click.option(
+    "--role",
+    type=click.Choice(["producer", "worker", "reader", "sink", "admin"]),
+    default="admin",
+    show_default=True,
+    help="Whose privileges the user must have; see `ems grants`.",
+)
 @json_option
 @stream_options
 @click.pass_context
-def check(ctx: click.Context, as_json: bool) -> None:
+def check(ctx: click.Context, role: str, as_json: bool) -> None:
     """Check everything around EMS and report every problem at once.
 
     Looks at the settings, the connection, the server's version and durability settings, the user's privileges (each is
@@ -46,7 +53,7 @@ def check(ctx: click.Context, as_json: bool) -> None:
     from emsworker.checks import check as look
 
     url, redis_url = _addresses()
-    findings = look(url, redis_url)
+    findings = look(url, redis_url, role=role)
     rows = [{"severity": f.severity.value, "name": f.name, "value": f.value, "mend": f.mend} for f in findings]
     print_rows(rows, ["severity", "name", "value", "mend"], as_json, "nothing was checked")
     count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}

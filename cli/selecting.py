@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,6 +79,6 @@ def read_after(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if value is None:
         return None
     partition, slash, offset = value.partition("/")
-    if not (slash and partition.isdecimal() and offset.isdecimal()):
+    if not (slash and all(re.fullmatch("[0-9]{1,20}", number) for number in (partition, offset))):
         raise click.BadParameter(f"{value!r} is no place; write PARTITION/OFFSET, like 0/4711.")
     return int(partition), int(offset)

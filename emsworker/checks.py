@@ -58,19 +58,22 @@ def _warning(name: str, value: str, mend: str) -> Finding:
     return Finding(Severity.WARNING, name, redact(value), mend)
 
 
-def check(url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None) -> list[Finding]:
+def check(
+    url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None, role: str = "admin"
+) -> list[Finding]:
     """Look at everything; a fault in one thing does not hide another.
 
     Args:
         url, redis_url: of the stream, where they do not come from the environment.
         environ: the environment, by default the process's own.
+        role: whose privileges the user must have: producer, worker, reader or admin.
     """
     environ = os.environ if environ is None else environ
     findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})
     url = settings.url if settings else url or environ.get("EMS_URL")
     redis_url = settings.redis_url if settings else redis_url or environ.get("EMS_REDIS_URL")
     if url and _readable(url):
-        findings += _check_database(url, settings or Settings())
+        findings += _check_database(url, settings or Settings(), role)
     findings += _check_redis(redis_url)
     return findings
 
@@ -91,7 +94,7 @@ def _readable(url: str) -> bool:
     return True
 
 
-def _check_database(url: str, settings: Settings) -> list[Finding]:
+def _check_database(url: str, settings: Settings, role: str) -> list[Finding]:
     database = Database(url, settings.connect_timeout_s, call_timeout_s=settings.connect_timeout_s)
     try:
         facts = database.call(schema.server_facts)
@@ -102,7 +105,7 @@ def _check_database(url: str, settings: Settings) -> list[Finding]:
     findings = [_ok("connection", redact(url)), *_check_server(facts)]
     version = database.call(schema.current_version)
     findings.append(_check_schema(database, version))
-    findings += _check_privileges(database, migrated=version > 0)
+    findings += _check_privileges(database, migrated=version > 0, role=role)
     findings.append(_check_clock(database.call(probe.clock_difference_s)))
     if version > 0:
         findings += _patiently(database, lambda session: _check_limits(session, facts))
@@ -163,10 +166,10 @@ def _check_schema(database: Database, version: int) -> Finding:
     return _ok("schema version", str(version))
 
 
-def _check_privileges(database: Database, *, migrated: bool) -> list[Finding]:
-    missing = database.call(lambda session: probe.missing_privileges(session, migrated=migrated))
+def _check_privileges(database: Database, *, migrated: bool, role: str) -> list[Finding]:
+    missing = database.call(lambda session: probe.missing_privileges(session, migrated=migrated, role=role))
     if not missing:
-        return [_ok("privileges", "all that EMS needs")]
+        return [_ok("privileges", "all that EMS needs" if role == "admin" else f"all that a {role} needs")]
     findings = []
     for privilege in missing:
         if privilege in probe.MIGRATION_PRIVILEGES:

@@ -6,11 +6,15 @@ import shlex
 import subprocess
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Container
+from http.client import HTTPException
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from emsworker.core.errors import EmsError
+from emsworker.core.url import redact
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -54,15 +58,27 @@ def deliver(target: str, address: str, body: str, allowed: Container[str]) -> No
     waits(_post, address, body)
 
 
+def _request(url: str, body: str) -> urllib.request.Request:
+    """A user and a password of the address are sent as HTTP's own (basic) authorization."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    headers = {"Content-Type": "application/json"}
+    if at:
+        headers["Authorization"] = f"Basic {b64encode(unquote_to_bytes(user)).decode()}"
+    return urllib.request.Request(urlunsplit(parts._replace(netloc=host)), body.encode(), headers, method="POST")
+
+
 def _post(url: str, body: str) -> None:
-    request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"}, method="POST")
+    request = _request(url, body)
     try:
         with _open(request, timeout=_WEBHOOK_S):
             return
     except urllib.error.HTTPError as error:
         with error:
             raise DeliveryFailed(f"the webhook answered {error.code} {error.reason}") from None
-    except (OSError, ValueError) as error:
+    except (HTTPException, ValueError) as error:  # their texts may repeat the address
+        raise DeliveryFailed(f"the webhook gave no valid answer ({type(error).__name__})") from None
+    except OSError as error:
         raise DeliveryFailed(f"the webhook could not be reached: {getattr(error, 'reason', error)}") from None
 
 
@@ -87,4 +103,4 @@ def _run(command: str, body: str, allowed: Container[str]) -> None:
         raise DeliveryFailed(f"the program {words[0]!r} cannot be run: {error.strerror}") from None
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
-        raise DeliveryFailed(f"the program {words[0]!r} ended with {done.returncode}: {last[0][:200]}")
+        raise DeliveryFailed(f"the program {words[0]!r} ended with {done.returncode}: {redact(last[0])[:200]}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, Problem, SoftTimeLimitExceeded, StoreUnavailable
+from emsworker.core.errors import AccessDenied, ConfigError, Problem, SoftTimeLimitExceeded, StoreUnavailable
 from emsworker.core.ids import encode_key, parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.store import dedup, foreign, pending
@@ -170,7 +170,7 @@ class Outbox:
     def _move(self, session: Session) -> None:
         try:
             self._ring(pending.relay_due(session, _RELAY_BATCH).topic_ids)
-        except (ConnectionLost, Conflict) as error:
+        except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may have no right to
             log.info("the beat moves what was committed just now: %s", error)
 
     @contextlib.contextmanager
@@ -218,7 +218,7 @@ class _Mover:
             while self._goes_on():
                 try:
                     moved = pending.relay_due(session, _RELAY_BATCH).topic_ids
-                except (ConnectionLost, Conflict) as error:
+                except (ConnectionLost, Conflict, AccessDenied) as error:
                     log.info("the outbox missed a turn, the beat takes it: %s", error)
                 else:
                     if moved:

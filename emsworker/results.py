@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
-from emsworker.core.errors import ResultTimeout, TaskFailed
+from emsworker.core.errors import DecodeError, ResultTimeout, TaskFailed
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Receipt
 from emsworker.core.run import Progress
@@ -99,19 +99,38 @@ class RedisResults:
         self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """See :class:`Backend`."""
+        """See :class:`Backend`.
+
+        Raises:
+            DecodeError: somebody else has written there.
+        """
         found = {}
         for uid, text in zip(uids, self._redis.mget([self._key(uid) for uid in uids]) if uids else (), strict=True):
             if text is not None:
-                fields = json.loads(text)
-                body = None if fields["body"] is None else fields["body"].encode()
-                found[uid] = ResultRow(**fields | {"uid": uid, "body": body})
+                found[uid] = read_row(uid, text)
         return found
 
     def forget(self, uids: Sequence[bytes]) -> None:
         """See :class:`Backend`."""
         if uids:
             self._redis.delete(*[self._key(uid) for uid in uids])
+
+
+def read_row(uid: bytes, text: bytes | str) -> ResultRow:
+    """A result as :class:`RedisResults` has put it.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    try:
+        fields = json.loads(text)
+        said = {name: fields[name] for name in ("error_type", "error", "traceback")}
+        if not all(value is None or isinstance(value, str) for value in said.values()):
+            raise TypeError
+        body = None if fields["body"] is None else fields["body"].encode()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise DecodeError(f"the result of {uid_text(uid)} in Redis is damaged; `forget` deletes it") from None
+    return ResultRow(uid, body, **said)
 
 
 def uids_of(messages: Iterable[Receipt | str]) -> list[bytes]:

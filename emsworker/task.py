@@ -184,7 +184,9 @@ class Task(Handler):
         try:
             args, kwargs = message.body
         except (TypeError, ValueError):
-            raise DecodeError(f"the body of {message.id} is no call of a task: it must be [args, kwargs]") from None
+            args = kwargs = None
+        if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
+            raise DecodeError(f"the body of {message.id} is no call of a task: it must be [args, kwargs]")
         if transaction is not None:
             args = (transaction, *args)
         if self.bind:

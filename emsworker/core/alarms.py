@@ -71,15 +71,15 @@ class Rule:
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
         problems = [
-            Problem(name, f"{value:g}", "must lie between 0 and 100 years, in seconds")
+            Problem(name, _shown(value), "must lie between 0 and 100 years, in seconds")
             for name, value in (("for_s", self.for_s), ("within_s", self.within_s))
             if not 0 <= value <= LONGEST_S
         ]
         most = _MOST_COUNTED if self.metric.is_counted else 1e18
         if not 0 <= self.above <= most:
-            problems.append(Problem("above", f"{self.above:g}", f"must lie between 0 and {most:g}"))
+            problems.append(Problem("above", _shown(self.above), f"must lie between 0 and {most:g}"))
         if self.webhook is not None and (mend := _wrong_webhook(self.webhook)):
-            problems.append(Problem("webhook", repr(urlsplit(self.webhook).scheme), mend))
+            problems.append(Problem("webhook", repr(_scheme(self.webhook)), mend))
         if self.command is not None and (mend := _wrong_command(self.command)):
             problems.append(Problem("command", repr(self.command[:100]), mend))
         if problems:
@@ -95,8 +95,27 @@ class Rule:
         return [name for name in ("webhook", "command") if getattr(self, name) is not None]
 
 
+def _shown(number: float) -> str:
+    try:
+        return f"{number:g}"
+    except OverflowError:  # a whole number that no float can hold
+        return "a number of hundreds of digits"
+
+
+def _scheme(url: str) -> str:
+    """All of an address that may be shown."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
+
+
 def _wrong_webhook(url: str) -> str | None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "its host or port is malformed; a webhook must be an address like https://host/path"
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return "a webhook must be an address like https://host/path"
     return f"must have at most {_MAX_CHARACTERS} characters" if len(url) > _MAX_CHARACTERS else None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -144,11 +145,38 @@ class Like(Node):
         found = self.field.of(message)
         if not isinstance(found, str):
             return None
-        written = "".join(_WILD[text] if wild else re.escape(text) for wild, text in _pattern_pieces(self.pattern))
-        return re.fullmatch(written, found, re.DOTALL) is not None
+        return _is_like(found, _segments(self.pattern))
 
 
-_WILD = {"%": ".*", "_": "."}
+_WILD = frozenset("%_")
+
+
+@lru_cache(64)
+def _segments(pattern: str) -> list[tuple[re.Pattern[str], int]]:
+    """What stands between the ``%`` of a pattern, each with its length."""
+    segments: list[list[str]] = [[]]
+    for wild, text in _pattern_pieces(pattern):
+        if wild and text == "%":
+            segments.append([])
+        else:
+            segments[-1].append("." if wild else re.escape(text))
+    return [(re.compile("".join(segment), re.DOTALL), len(segment)) for segment in segments]
+
+
+def _is_like(text: str, segments: list[tuple[re.Pattern[str], int]]) -> bool:
+    """Each segment at its first place behind the one before: one pass, where one expression might go back for ever."""
+    (head, length), *others = segments
+    if not others:
+        return head.fullmatch(text) is not None
+    if not head.match(text):
+        return False
+    *middle, (tail, tail_length) = others
+    for segment, _ in middle:
+        found = segment.search(text, length)
+        if found is None:
+            return False
+        length = found.end()
+    return len(text) - tail_length >= length and tail.match(text, len(text) - tail_length) is not None
 
 
 def _pattern_pieces(pattern: str) -> Iterator[tuple[bool, str]]:

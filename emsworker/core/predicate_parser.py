@@ -14,6 +14,7 @@ from emsworker.core.predicate import All, Compare, Field, Like, Missing, Node, N
 
 _MAX_CHARACTERS = 10_000
 _MAX_DEPTH = 50
+_MAX_DIGITS = 300
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign><=|>=|<>|!=|[=<>(),.\[\]]))"
@@ -232,7 +233,7 @@ class _Parser:
             return _unquoted(token.text)
         if token.kind != "number" or not re.fullmatch(r"-?\d+", token.text):
             self._fail(token, f"an index or a name in quotes is expected, and not {token.said}")
-        return int(token.text)
+        return int(self._short(token))
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -246,12 +247,17 @@ class _Parser:
         elif token.kind == "text":
             value = _unquoted(token.text)
         elif token.kind == "number":
-            value = _number(token.text)
+            value = _number(self._short(token))
         else:
             self._fail(token, f"a value is expected ('text', 1.5, true, false), and not {token.said}")
         if ordered and isinstance(value, bool):
             self._fail(token, "true and false have no order")
         return self._fitting(field, token, value)
+
+    def _short(self, token: Token) -> str:
+        if len(token.text) > _MAX_DIGITS:
+            self._fail(token, f"a number of at most {_MAX_DIGITS} digits is expected")
+        return token.text
 
     def _fitting(self, field: Field, token: Token, value: Any) -> Any:
         """The value as the field's own values are."""

@@ -188,7 +188,7 @@ def by_partition(text: str, least: int) -> Offsets:
             str(topic): {int(partition): _whole(offset) for partition, offset in places.items()}
             for topic, places in json.loads(text).items()
         }
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise ValueError('must be JSON like {"topic": {"0": 23, "1": -2}}') from None
     if any(number < least for places in found.values() for number in places.values()):
         raise ValueError(f"no number in it may be below {least}")
@@ -226,7 +226,7 @@ def _starting_offsets(text: str) -> Any:
 def _assignment(text: str) -> Mapping[str, tuple[int, ...]]:
     try:
         return {str(topic): tuple(sorted(map(_whole, places))) for topic, places in json.loads(text).items()}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise ValueError('must be JSON like {"topic": [0, 1]}') from None
 
 

@@ -97,7 +97,8 @@ def translate(error: BaseException) -> BaseException:
 def _fault_of_surroundings(code: int, text: str) -> EmsError | None:
     if code in _DENIED:
         return AccessDenied(
-            f"MySQL refused: ({code}) {text}; check the user, password and grants of EMS_URL (`ems check` lists them)"
+            f"MySQL refused: ({code}) {text}; check the user, password and grants of EMS_URL "
+            "(`ems check` names what is missing, `ems grants` prints what a role needs)"
         )
     if code == _NO_DATABASE:
         return ConfigError([Problem("url", text, "create the database first: CREATE DATABASE <name>")])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
+from emsworker.store.grants import needs
 from emsworker.store.schema import table_columns
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -30,7 +31,7 @@ def largest_limit(session: Session) -> tuple[str, int] | None:
     return (rows[0][0], int(rows[0][1])) if rows else None
 
 
-def missing_privileges(session: Session, *, migrated: bool) -> list[str]:
+def missing_privileges(session: Session, *, migrated: bool, role: str = "admin") -> list[str]:
     """The privileges that this user lacks, such as ``DELETE on ems_dead`` or ``CREATE``.
 
     Each is really tried, with statements that touch no row, so that roles, wildcards and grants on single tables count
@@ -38,8 +39,10 @@ def missing_privileges(session: Session, *, migrated: bool) -> list[str]:
 
     Args:
         migrated: whether our tables are there, so that each can be tried.
+        role: whose privileges are asked for.
     """
-    return [*_missing_on_tables(session, migrated), *_missing_for_migration(session)]
+    missing = list(_missing_on_tables(session, migrated, needs(role)))
+    return missing if role != "admin" else [*missing, *_missing_for_migration(session)]
 
 
 def _missing_for_migration(session: Session) -> Iterator[str]:
@@ -49,21 +52,26 @@ def _missing_for_migration(session: Session) -> Iterator[str]:
             yield privilege
 
 
-def _missing_on_tables(session: Session, migrated: bool) -> Iterator[str]:
-    tables = table_columns() if migrated else {_NO_TABLE: "x"}
+def _missing_on_tables(
+    session: Session, migrated: bool, needed: Mapping[str, Mapping[str, str | None]]
+) -> Iterator[str]:
     tries = {
         "SELECT": _SQL.try_select,
         "INSERT": _SQL.try_insert,
         "UPDATE": _SQL.try_update,
         "DELETE": _SQL.try_delete,
     }
+    first = table_columns()
     for privilege, statement in tries.items():
+        tables = {table: verbs[privilege] for table, verbs in needed.items() if privilege in verbs}
+        if not migrated:
+            tables = {_NO_TABLE: "x"} if tables else {}
         denied = [
             table
             for table, column in tables.items()
-            if not _allowed(session, statement.replace("{table}", table).replace("{column}", column))
+            if not _allowed(session, statement.replace("{table}", table).replace("{column}", column or first[table]))
         ]
-        if len(denied) == len(tables):
+        if len(denied) == len(tables) > 0:
             yield privilege
         else:
             yield from (f"{privilege} on {table}" for table in denied)

@@ -17,10 +17,10 @@ ALTER TABLE ems_no_such_table ADD COLUMN x INT
 CREATE INDEX x ON ems_no_such_table (x)
 
 -- name: try_select
-SELECT 1 FROM {table} LIMIT 0
+SELECT {column} FROM {table} LIMIT 0
 
 -- name: try_insert
-INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0
+EXPLAIN INSERT IGNORE INTO {table} ({column}) VALUES (DEFAULT)
 
 -- name: try_update
 UPDATE {table} SET {column} = {column} WHERE 1 = 0

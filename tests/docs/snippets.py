@@ -115,7 +115,7 @@ class Reader:
         elif block.language == "sql":
             self._execute(block.text)
         elif block.language == "text" and block.title == "prints":
-            assert self.printed.strip() == block.text.strip()
+            assert self.printed.strip() == block.text.strip(), self.printed
         elif block.language not in _SHOWN | {"text"}:
             raise AssertionError(f"nobody runs {block.language} blocks")
 

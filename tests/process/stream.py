@@ -1,6 +1,11 @@
-"""A stream on a real server, with everything that a process test needs around it."""
+"""A stream on a real server, with everything that a process test needs around it.
+
+With EMS_TEST_ROLES=1 every program has the privileges of its role alone: workers and beats those of a worker, what sends
+those of a producer, and what changes topics and groups those of an admin.
+"""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,7 @@ from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
+from tests.support.roles import users
 from tests.support.servers import fresh_database
 from tests.support.waiting import until
 from tests.support.worker import Program
@@ -42,7 +48,16 @@ class Stream:
             migrate(session)
         for statement in _TABLES:
             self.run(statement)
-        self.app = Ems("sender", url=url)
+        self._end = contextlib.ExitStack()
+        self._worker_url, sender_url, admin_url = self._as_roles() if os.environ.get("EMS_TEST_ROLES") else [url] * 3
+        self.app = self._own_app = Ems("sender", url=admin_url)
+        self._sender = Ems("sender", url=sender_url)
+
+    def _as_roles(self) -> list[str]:
+        make = self._end.enter_context(users(self.server, self.url))
+        database = self.url.rsplit("/", 1)[1]
+        own = [f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}" for table in ("effect", "account")]
+        return [make("worker", ["auto-create"], own), make("producer", ["auto-create"]), make("admin")]
 
     def worker(self, app: str = ACTOR, settings: dict[str, Any] | None = None, **options: Any) -> Program:
         """Start a worker and wait until it is ready; ``options`` as those of the command."""
@@ -55,13 +70,14 @@ class Stream:
     def start(self, what: str, settings: dict[str, Any] | None = None, **options: Any) -> Program:
         """Start a program without waiting for it."""
         log = self._folder / f"{what}-{len(self._programs)}.log"
-        program = Program(what, self._looker, log, settings or {}, **options)
+        program = Program(what, self._looker, log, {"url": self._worker_url, **(settings or {})}, **options)
         self._programs.append(program)
         return program
 
     def send(self, topic: str, bodies: Sequence[dict[str, Any]], **options: Any) -> None:
         """Send some messages."""
-        self.app.send_many(topic, bodies, **options)
+        sender = self._sender if self.app is self._own_app else self.app  # a test may have its own
+        sender.send_many(topic, bodies, **options)
 
     def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -109,10 +125,12 @@ class Stream:
     def close(self) -> None:
         """End whatever still runs."""
         self.app.close()
+        self._sender.close()
         for program in self._programs:
             if program.process.poll() is None:
                 program.kill_all()
         self._looker.close()
+        self._end.close()
 
 
 @contextlib.contextmanager

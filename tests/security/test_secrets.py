@@ -3,19 +3,24 @@
 import os
 import re
 import signal
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from emsworker import Ems as App
+from emsworker.cli.main import ems as cli
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
+from emsworker.delivery import DeliveryFailed, deliver
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from tests.support.commands import Ems, wait_for
 from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
+from tests.support.webhooks import receiver
 from tests.support.worker import children_of
 
 MARK = "S3cr3tMark"
@@ -102,6 +107,7 @@ def test_commands_say_nothing_of_it(marked: str, tmp_path: Path) -> None:
     wrong, away = marked.replace(MARK, f"{MARK}x"), re.sub(r":\d+/", ":1/", marked)
     commands = [
         (1, ("check", "--url", marked, "--redis-url", redis, "--traceback"), {}),
+        (1, ("check", "--url", marked, "--redis-url", redis, "--json"), {}),
         (1, ("topics", "list", "--traceback"), {"url": wrong}),
         (1, ("worker", "-A", "marked", "-p", "1"), {"url": wrong, "connect_timeout_s": "1"}),
         (1, ("topics", "list", "--traceback", "--url", away), {"connect_timeout_s": "1"}),
@@ -124,10 +130,27 @@ def test_a_worker_and_its_dead_letters_say_nothing_of_it(marked: str, tmp_path: 
     """Nor their command lines, even where the address was given on one, nor what is kept of a handler's error."""
     ems = Ems({"EMS_URL": marked.replace(MARK, "unused")}, tmp_path)
     ems.write("marked.py", _APP)
-    with ems.running("worker", "-A", "marked", "-p", "1", "-t", "1", "--url", marked) as worker:
+    away = f"redis://:{MARK}@127.0.0.1:1/0"
+    command = (
+        "worker",
+        "-A",
+        "marked",
+        "-p",
+        "1",
+        "-t",
+        "1",
+        "--log-level",
+        "debug",
+        "--url",
+        marked,
+        "--redis-url",
+        away,
+    )
+    with ems.running(*command) as worker:
         worker.wait_ready()
         assert "--url" in _looks(worker.process.pid), "these are the command lines"
         assert MARK not in _looks(worker.process.pid)
+        wait_for(lambda: "redis is away" in worker.tell(), worker.tell)
         ems.ok("send", "--task", "fail", "default", "[]", "--url", marked)
         found = wait_for(lambda: ems.ok("dead", "list", "--json", "--url", marked).json, worker.tell)
         place = f"{found[0]['topic']}/{found[0]['partition']}/{found[0]['offset']}"
@@ -138,3 +161,44 @@ def test_a_worker_and_its_dead_letters_say_nothing_of_it(marked: str, tmp_path: 
     with connect(marked) as sql, sql.cursor() as cursor:
         cursor.execute("SELECT error FROM ems_dead UNION SELECT error FROM ems_attempt")
         assert MARK not in str(cursor.fetchall())
+
+
+def test_a_beat_says_nothing_of_it(marked: str, tmp_path: Path) -> None:
+    ems = Ems({}, tmp_path)
+    with ems.running("beat", "--log-level", "debug", "--url", marked) as beat:
+        wait_for(lambda: "leads" in beat.tell(), beat.tell)
+        assert "--url" in _looks(beat.process.pid) and MARK not in _looks(beat.process.pid)
+        assert beat.stop(signal.SIGTERM) == 0
+        assert MARK not in beat.tell()
+
+
+def test_alarms_say_nothing_of_where_they_go(marked: str) -> None:
+    """A webhook's address may hold a password, which its receiver gets as it should be given; nobody else sees it."""
+
+    def ems(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["alarms", *arguments], env={"EMS_URL": marked})
+
+    with receiver() as web:
+        address = web.url.replace("//", f"//u:{MARK}@").rstrip("/") + f"/hook?token={MARK}"
+        assert ems("create", "secret", "--on", "lag", "--webhook", address).exit_code == 0
+        for command in (("list",), ("list", "--json"), ("test", "secret"), ("test", "secret", "--json")):
+            done = ems(*command)
+            assert done.exit_code == 0 and MARK not in done.output, command
+        assert web.events == [("secret", "test")] * 2
+        assert web.authorizations == ["Basic " + b64encode(f"u:{MARK}".encode()).decode()] * 2
+        web.answers += [500] * 9
+        refused = ems("test", "secret")
+        assert refused.exit_code == 1 and "500" in refused.output and MARK not in refused.output
+    gone = ems("test", "secret", "--json")
+    assert gone.exit_code == 1 and "could not be reached" in gone.output and MARK not in gone.output
+    for wrong in (f"http://u:{MARK}@[h", f"http://u:{MARK}@h:port/", f"ftp://u:{MARK}@h"):
+        refused = ems("create", "wrong", "--on", "lag", "--webhook", wrong)
+        assert refused.exit_code == 2 and "webhook" in refused.output and MARK not in refused.output
+
+
+def test_what_a_program_of_an_alarm_says_is_redacted(tmp_path: Path) -> None:
+    program = tmp_path / "tell"
+    program.write_text(f"#!/bin/sh\necho cannot reach mysql://u:{MARK}@h/d >&2; exit 3\n")
+    program.chmod(0o700)
+    with pytest.raises(DeliveryFailed, match=r"ended with 3: cannot reach mysql://u:\*\*\*@h/d"):
+        deliver("command", str(program), "{}", {str(program)})

@@ -37,6 +37,13 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ),
         ("take_key", "the table's quoted name", {"{'table': table}"}),
     ],
+    "grants": [
+        ("statements", "checked by patterns that let no quote and no space in", {"database", "user", "host"}),
+        ("statements", "the same, and a backslash", {"chr(92)", "names"}),
+        ("statements", "our own file", {"line.rstrip(';')"}),
+        ("_lines", "the name of a section of our own file, and for people", {"role", "one", "section"}),
+        ("_allowed", "the same", {"role", "allowance"}),
+    ],
     "messages": [
         ("add_batch", _NUMBERS, {"batch.topic_id", "batch.partition", "number", "offset", "where | {'base': base}"}),
         ("add_batch", "made of the others, in this function", {"head", "rows"}),
@@ -67,7 +74,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("insert_text", "the table's quoted name", {"{'table': table}"}),
     ],
     "probe": [
-        ("_missing_on_tables", "names that stand in our own migrations", {"table", "column"}),
+        ("_missing_on_tables", "names that stand in our own migrations", {"table", "column or first[table]"}),
         ("_missing_on_tables", "a named statement", {"statement"}),
         ("_missing_on_tables", "for people", {"privilege"}),
     ],

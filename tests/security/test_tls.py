@@ -4,20 +4,24 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
+from emsworker import Ems as App
 from emsworker.checks import check
-from emsworker.core.errors import ConfigError, StoreUnavailable, TlsError
+from emsworker.core.errors import AccessDenied, ConfigError, StoreUnavailable, TlsError
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import Database as Server
 from emsworker.local import Redis
 from emsworker.offsets.redis import connect as connect_redis
 from emsworker.store.database import Database
+from tests.process.stream import open_stream
 from tests.security.certificates import Authority
 from tests.support.commands import Ems
 from tests.support.proxy import proxied
+from tests.support.roles import users
 from tests.support.servers import TestServers, connect
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
@@ -36,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> _Files:
 
 
 @contextmanager
-def _mysql_with(server: Server, files: _Files) -> Iterator[str]:
+def _mysql_with(server: Server, files: _Files) -> Iterator[Server]:
     """The shared server with other certificates for a while."""
     names = ("ssl_ca", "ssl_cert", "ssl_key")
     with connect(server.admin_url, autocommit=True) as root, root.cursor() as cursor:
@@ -47,23 +51,29 @@ def _mysql_with(server: Server, files: _Files) -> Iterator[str]:
                 cursor.execute(f"SET GLOBAL {name} = %s", (str(value),))
             cursor.execute("ALTER INSTANCE RELOAD TLS")
             if values is not before:
-                yield server.url
+                yield server
 
 
 @pytest.fixture(scope="session")
-def url(server: Server, servers: TestServers, files: _Files) -> Iterator[str]:
-    """The address of a server of each flavor with a certificate for 127.0.0.1."""
+def tls_server(server: Server, servers: TestServers, files: _Files) -> Iterator[Server]:
+    """A server of each flavor with a certificate for 127.0.0.1."""
     if server.flavor == "mysql":
-        with _mysql_with(server, files) as url:
-            yield url
+        with _mysql_with(server, files) as same:
+            yield same
         return
     options = {"ssl-ca": str(files.ca.certificate), "ssl-cert": str(files.cert), "ssl-key": str(files.key)}
     own = Server(servers.folder / "tls", server.flavor, options=options)
     try:
         own.start(120)
-        yield own.url
+        yield own
     finally:
         own.kill()
+
+
+@pytest.fixture
+def url(tls_server: Server) -> str:
+    """Its address."""
+    return tls_server.url
 
 
 def _cipher(url: str) -> str:
@@ -145,26 +155,68 @@ class _TlsRedis(Redis):
         return command
 
 
-def test_redis(servers: TestServers, files: _Files) -> None:
+@pytest.fixture
+def tls_redis(servers: TestServers, files: _Files) -> Iterator[str]:
+    """The address of a Redis that speaks TLS only."""
     servers.redis()  # skips where there is none
     server = _TlsRedis(servers.folder / "tls-redis", files)
     try:
         server.start(60)
-        url = server.url.replace("redis://", "rediss://")
-        with connect_redis(f"{url}?ssl_ca_certs={files.ca.certificate}") as client:
-            assert client.ping()
-        wrong = (
-            f"{url}?ssl_ca_certs={files.other.certificate}",
-            f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca_certs={files.ca.certificate}",
-            url,
-        )
-        for address in wrong:
-            with (
-                connect_redis(address) as client,
-                pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"),
-            ):
-                client.ping()
-        told = str(check(None, wrong[0], environ={}))
-        assert "CERTIFICATE_VERIFY_FAILED" in told and ":***@127.0.0.1" in told
+        yield server.url.replace("redis://", "rediss://")
     finally:
         server.kill()
+
+
+def test_redis(tls_redis: str, files: _Files) -> None:
+    with connect_redis(f"{tls_redis}?ssl_ca_certs={files.ca.certificate}") as client:
+        assert client.ping()
+    wrong = (
+        f"{tls_redis}?ssl_ca_certs={files.other.certificate}",
+        f"{tls_redis.replace('127.0.0.1', 'localhost')}?ssl_ca_certs={files.ca.certificate}",
+        tls_redis,
+    )
+    for address in wrong:
+        with connect_redis(address) as client, pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            client.ping()
+    told = str(check(None, wrong[0], environ={}))
+    assert "CERTIFICATE_VERIFY_FAILED" in told and ":***@127.0.0.1" in told
+
+
+def test_users_that_must_show_a_certificate(tls_server: Server, files: _Files) -> None:
+    ca = f"ssl_ca={files.ca.certificate}"
+    with users(tls_server, tls_server.url) as make:
+        url = make("admin")
+        _alter(tls_server, url, "REQUIRE X509")
+        with pytest.raises(AccessDenied, match="denied"):
+            _cipher(f"{url}?{ca}")
+        assert _cipher(f"{url}?{ca}&ssl_cert={files.client_cert}&ssl_key={files.client_key}")
+
+
+def _alter(server: Server, url: str, demand: str) -> None:
+    name = urlsplit(url).username
+    with connect(server.admin_url, autocommit=True) as root, root.cursor() as cursor:
+        for host in ("localhost", "127.0.0.1"):
+            cursor.execute(f"ALTER USER '{name}'@'{host}' {demand}")
+
+
+def test_a_worker_and_a_producer_live_on_tls_alone(
+    tls_server: Server, tls_redis: str, files: _Files, tmp_path: Path
+) -> None:
+    """Each connection of theirs: MySQL refuses users without TLS, and Redis has no other port."""
+    with open_stream(tls_server, tmp_path) as stream, users(tls_server, stream.url) as make:
+        urls = [make("worker", ["auto-create"]), make("producer", ["auto-create"])]
+        for url in urls:
+            _alter(tls_server, url, "REQUIRE SSL")
+            with pytest.raises(AccessDenied, match="denied"):
+                _cipher(f"{url}?ssl_mode=disabled")
+        worker_url, producer_url = (f"{url}?ssl_ca={files.ca.certificate}" for url in urls)
+        redis_url = f"{tls_redis}?ssl_ca_certs={files.ca.certificate}"
+        settings = {"url": worker_url, "redis_url": redis_url, "allocator": "redis", "result_backend": "redis"}
+        worker = stream.worker("tests.process.apps.results:app", settings)
+        app = App("sender", url=producer_url, redis_url=redis_url, allocator="redis", result_backend="redis")
+        add = app.task(name="add", result=True)(lambda a, b: a + b)
+        sent = [add.delay(n, 1) for n in range(5)]
+        assert [app.result(one).get(timeout=30) for one in sent] == [1, 2, 3, 4, 5]
+        assert worker.stop() == 0
+        assert "redis is away" not in worker.text() and "denied" not in worker.text(), worker.text()
+        app.close()

@@ -14,11 +14,13 @@ class Receiver:
     Attributes:
         got: the bodies, in order; also those that were answered with an error.
         answers: status codes, one for each request; after them 204.
+        authorizations: the headers of that name, in order.
     """
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
         self.answers: list[int] = []
+        self.authorizations: list[str | None] = []
         self.hanging = threading.Event()
         self.let_go = threading.Event()
         self.url = ""
@@ -37,6 +39,7 @@ def receiver(*, hangs: bool = False) -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            made.authorizations.append(self.headers["Authorization"])
             made.got.append(json.loads(body))
             if hangs:
                 made.hanging.set()

@@ -61,7 +61,7 @@ class Program:
         self.clients = options.get("processes", 1) * options.get("threads", 1)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         environment |= {
-            f"EMS_{key.upper()}": str(value) for key, value in {**QUICK, **settings, "url": looker.url}.items()
+            f"EMS_{key.upper()}": str(value) for key, value in {"url": looker.url, **QUICK, **settings}.items()
         }
         environment["EMS_TEST_RECORD"] = str(log.parent)
         with log.open("ab") as output:

@@ -1,0 +1,30 @@
+"""``ems grants``."""
+
+from __future__ import annotations
+
+import click
+
+from emsworker.store.grants import ALLOWANCES, ROLES
+
+from .common import open_stream, stream_options
+
+
+@click.command()
+@click.argument("role", type=click.Choice(ROLES))
+@click.option("--user", "account", required=True, metavar="USER@HOST", help="Who gets them; the user must exist.")
+@click.option("--database", metavar="NAME", help="The stream's database; that of --url or EMS_URL.")
+@click.option("--allow", multiple=True, type=click.Choice(ALLOWANCES), help="What it may do besides; repeatable.")
+@stream_options
+def grants(role: str, account: str, database: str | None, allow: tuple[str, ...]) -> None:
+    """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
+
+    A producer sends; a worker runs tasks, does the beat's duties and sends; a reader looks, and reads with Spark; a
+    sink writes with Spark; an admin does the rest. Topics and groups are created by an admin, unless a role is allowed
+    to auto-create them.
+    """
+    from emsworker.core.url import DatabaseUrl
+    from emsworker.store.grants import statements
+
+    name = database or DatabaseUrl.parse(open_stream().url).database
+    for statement in statements(role, name, account, allow):
+        click.echo(f"{statement};")

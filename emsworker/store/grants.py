@@ -1,0 +1,69 @@
+"""The privileges that each kind of user needs, and no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from emsworker.core.errors import InvalidName
+from emsworker.store.schema import table_columns
+from emsworker.store.sql import Statements
+
+_SQL = Statements("grants")
+ROLES = ("producer", "worker", "reader", "sink", "admin")
+ALLOWANCES = ("auto-create", "cancel")
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+# They are put into statements, so only what needs no thought is let in.
+_DATABASE = re.compile(r"[\w$-]{1,64}", re.ASCII)
+_ACCOUNT = re.compile(r"[\w.-]{1,80}@[\w.:%/-]{1,255}", re.ASCII)
+_GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
+_VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
+
+
+def statements(role: str, database: str, account: str, allow: Sequence[str] = ()) -> list[str]:
+    """The GRANT statements of a role, for an administrator to run.
+
+    Args:
+        role: one of ``ROLES``.
+        database: the stream's.
+        account: ``user@host``, of a user that exists.
+        allow: some of ``ALLOWANCES``: what the role may do besides.
+
+    Raises:
+        InvalidName: such a name needs quoting that is better done by hand, or the role has no such allowance.
+    """
+    if not _DATABASE.fullmatch(database):
+        raise InvalidName(f"database {database!r}: only letters, digits, _, $ and - are put into statements")
+    if not _ACCOUNT.fullmatch(account):
+        raise InvalidName(f"account {account!r}: write user@host, like shop@10.0.0.%, of letters, digits and _.-%:/")
+    user, _, host = account.partition("@")
+    names = {
+        "database": f"`{database}`",
+        "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
+        "user": f"'{user}'@'{host}'",
+    }
+    return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
+
+
+def needs(role: str) -> Mapping[str, Mapping[str, str | None]]:
+    """The tables that a role works with: table -> some of ``VERBS`` -> a column, where it may touch only some."""
+    found: dict[str, Mapping[str, str | None]] = {}
+    for line in _lines(role):
+        match = _GRANT.match(line)
+        assert match is not None, line
+        verbs = {verb: column or None for verb, column in _VERB.findall(match[1]) if verb in VERBS}
+        found |= dict.fromkeys(table_columns() if match[2] == "*" else [match[2]], verbs)
+    return found
+
+
+def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:
+    sections = [role, *(f"{role}_{one.replace('-', '_')}" for one in allow)]
+    for section, one in zip(sections[1:], allow, strict=True):
+        if section not in _SQL:
+            raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(_allowed(one))}")
+    return [line for section in sections for line in getattr(_SQL, f"{section}").splitlines()]
+
+
+def _allowed(allowance: str) -> list[str]:
+    return [role for role in ROLES if f"{role}_{allowance.replace('-', '_')}" in _SQL] or ["nobody"]

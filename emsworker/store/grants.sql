@@ -1,0 +1,111 @@
+-- name: producer
+-- Sends, also delayed, with transactions and with dedup keys, and asks for results. It reads no message's body, changes and
+-- deletes none, and creates no topics. (MariaDB asks for UPDATE of every column that an INSERT .. ON DUPLICATE KEY UPDATE names.)
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT (id, topic_id, name) ON {database}.ems_group TO {user};
+GRANT SELECT ON {database}.ems_cursor TO {user};
+GRANT SELECT (group_id, `partition`, lo, hi, done_to, state, source) ON {database}.ems_claim TO {user};
+GRANT SELECT ON {database}.ems_result TO {user};
+GRANT SELECT ON {database}.ems_progress TO {user};
+GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
+GRANT SELECT (topic_id, `partition`, `offset`, uid, kind), INSERT ON {database}.ems_message TO {user};
+GRANT SELECT (topic_id, uid), INSERT, UPDATE ON {database}.ems_pending TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_dedup TO {user};
+GRANT SELECT (group_id, `partition`, `offset`) ON {database}.ems_retry TO {user};
+GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_dead TO {user};
+
+-- name: producer_auto_create
+-- Creates the topics that it sends to; so it could also change those that there are.
+GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
+GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
+
+-- name: producer_cancel
+-- Takes back what was not run yet; so it could take back the messages of others.
+GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT DELETE ON {database}.ems_pending TO {user};
+GRANT SELECT (claim_id), DELETE ON {database}.ems_retry TO {user};
+
+-- name: worker
+-- Runs what is sent, does the beat's duties, and sends as well. It creates, changes and deletes no topics and groups, changes
+-- no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL asks for it where a row is locked.)
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_group TO {user};
+GRANT SELECT, UPDATE ON {database}.ems_partition TO {user};
+GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_message TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_pending TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_attempt TO {user};
+GRANT SELECT, INSERT ON {database}.ems_dead TO {user};
+GRANT INSERT ON {database}.ems_skip TO {user};
+GRANT SELECT ON {database}.ems_skip_policy TO {user};
+GRANT SELECT, DELETE ON {database}.ems_restored TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_result TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_progress TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_schedule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_leader TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
+
+-- name: worker_auto_create
+-- Creates the topics and groups that its app names; so it could also change those that there are.
+GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
+GRANT INSERT, UPDATE ON {database}.ems_group TO {user};
+GRANT INSERT ON {database}.ems_partition TO {user};
+GRANT INSERT ON {database}.ems_cursor TO {user};
+
+-- name: worker_cancel
+-- For tasks that take back what was not run yet.
+GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+
+-- name: sink
+-- Writes from Spark: stages rows, and moves what is committed into the stream. It reads no message's body.
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
+GRANT SELECT (topic_id, `partition`, `offset`), INSERT ON {database}.ems_message TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_stage TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_stage_task TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_ledger TO {user};
+
+-- name: sink_auto_create
+GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
+GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
+
+-- name: reader
+-- Looks: lists, lag, traces, messages and dead letters with their bodies, and reads with Spark. It changes nothing. Where
+-- alarms are sent is not its business: those addresses can hold secrets.
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_partition TO {user};
+GRANT SELECT ON {database}.ems_message TO {user};
+GRANT SELECT (topic_id, uid) ON {database}.ems_pending TO {user};
+GRANT SELECT ON {database}.ems_group TO {user};
+GRANT SELECT ON {database}.ems_cursor TO {user};
+GRANT SELECT ON {database}.ems_claim TO {user};
+GRANT SELECT ON {database}.ems_retry TO {user};
+GRANT SELECT ON {database}.ems_attempt TO {user};
+GRANT SELECT ON {database}.ems_dead TO {user};
+GRANT SELECT ON {database}.ems_skip_policy TO {user};
+GRANT SELECT ON {database}.ems_schedule TO {user};
+GRANT SELECT ON {database}.ems_client TO {user};
+GRANT SELECT ON {database}.ems_leader TO {user};
+GRANT SELECT ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_progress TO {user};
+GRANT SELECT ON {database}.ems_limit TO {user};
+GRANT SELECT ON {database}.ems_slot TO {user};
+GRANT SELECT ON {database}.ems_alarm TO {user};
+
+-- name: admin
+-- Creates the tables, and changes whatever is in them.
+GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON {pattern}.* TO {user};

@@ -1,0 +1,310 @@
+"""Least privilege: each role does its work, as a user with the grants that ``ems grants`` prints, and no other's."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from emsworker import Ems as App
+from emsworker.admin import Admin
+from emsworker.checks import Severity, check
+from emsworker.cli.main import ems as cli
+from emsworker.core.errors import AccessDenied, InvalidName
+from emsworker.core.ids import new_uid
+from emsworker.core.model import NewMessage
+from emsworker.local import Database as Server
+from emsworker.store import scan, staging
+from emsworker.store.database import Database
+from emsworker.store.grants import ROLES, statements
+from emsworker.store.topics import get_topic
+from tests.process.stream import Stream, open_stream
+from tests.security.role_statements import refused
+from tests.support.roles import MakeUser, users
+from tests.support.servers import connect, fresh_database
+from tests.support.waiting import until
+from tests.support.worker import kill
+
+ROLES_APP = "tests.process.apps.roles:app"
+
+
+@pytest.fixture
+def stream(server: Server, tmp_path: Path) -> Iterator[Stream]:
+    with open_stream(server, tmp_path) as stream:
+        yield stream
+
+
+@pytest.fixture
+def as_role(stream: Stream) -> Iterator[MakeUser]:
+    """Makes a user with the grants of a role; gives the address."""
+    with users(stream.server, stream.url) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stream, MakeUser]]:
+    """A stream for the tests that each have a topic of their own, and what makes its users."""
+    with (
+        open_stream(server, tmp_path_factory.mktemp("shared")) as stream,
+        users(stream.server, stream.url) as make,
+    ):
+        yield stream, make
+
+
+@dataclass(frozen=True)
+class Place:
+    """A topic with a group ``a`` on the shared stream."""
+
+    topic: str
+    stream: Stream
+    as_role: MakeUser
+
+    def send(self, count: int) -> None:
+        self.stream.app.send_many(self.topic, range(count), partition=0)
+
+
+@pytest.fixture
+def place(shared: tuple[Stream, MakeUser]) -> Place:
+    stream, make = shared
+    name = f"t-{os.urandom(4).hex()}"
+    Admin(stream.app).create_topic(name, partitions=2)
+    Admin(stream.app).create_group(name, "a")
+    return Place(name, stream, make)
+
+
+def test_check_finds_all_that_a_role_needs_and_names_what_is_missing(place: Place) -> None:
+    as_role = place.as_role
+    for role in ROLES:
+        found = check(as_role(role), None, environ={}, role=role)
+        rights = [one for one in found if one.name.startswith("privilege")]
+        assert rights and all(one.severity is Severity.OK for one in rights), role
+    for role, have, missing in (
+        ("producer", "reader", "INSERT on ems_message is missing"),
+        ("worker", "producer", "DELETE on ems_claim is missing"),
+        ("sink", "producer", "INSERT on ems_stage is missing"),
+        ("admin", "reader", "INSERT is missing"),
+    ):
+        values = {one.value for one in check(as_role(have), None, environ={}, role=role)}
+        assert missing in values or missing.split(" on ")[0] + " is missing" in values, (role, values)
+
+
+def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
+    app, topic = App("p", url=place.as_role("producer")), place.topic
+    sent = [app.send(topic, {"n": 1}, key="k"), *app.send_many(topic, [{"n": n} for n in range(2, 50)])]
+    app.send(topic, {"n": 50}, dedup_key="once")
+    app.send(topic, {"n": 50}, dedup_key="once")
+    app.send(topic, {"n": 51}, countdown=0.1)
+    uid = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"
+    assert app.send(topic, {"n": 52}, uid=uid).created and not app.send(topic, {"n": 52}, uid=uid).created
+    with app.transaction() as tx:
+        app.send(topic, {"n": 53}, transaction=tx)
+    assert app.result(sent[0], group="a").status
+    with pytest.raises(AccessDenied, match="ems grants"):
+        app.send("new-topic", {})
+    stored = get_topic(app.database.thread_session(), topic)
+    assert stored is not None
+    found = place.stream.rows(
+        "SELECT COUNT(*) FROM ems_message WHERE topic_id = %s UNION ALL SELECT COUNT(*) FROM ems_pending WHERE topic_id = %s",
+        stored.id, stored.id,
+    )  # fmt: skip
+    assert sum(count for (count,) in found) == 53
+    app.close()
+
+
+_CANNOT = {
+    "producer": (
+        "SELECT body FROM ems_message", "SELECT headers FROM ems_message", "SELECT * FROM ems_dead", "SELECT body FROM ems_pending",
+        "DELETE FROM ems_message", "UPDATE ems_message SET body = ''", "UPDATE ems_topic SET rule = 'none'",
+        "DELETE FROM ems_pending", "UPDATE ems_cursor SET next_offset = 1", "UPDATE ems_claim SET state = 'done'",
+        "INSERT INTO ems_claim (group_id) VALUES (1)", "SELECT * FROM ems_schedule", "UPDATE ems_partition SET floor = 9",
+    ),
+    "worker": (
+        "UPDATE ems_message SET body = ''", "UPDATE ems_dead SET body = ''", "DELETE FROM ems_dead", "DELETE FROM ems_cursor",
+        "INSERT INTO ems_topic (name) VALUES ('x')", "UPDATE ems_topic SET rule = 'none'", "DELETE FROM ems_group",
+        "UPDATE ems_alarm_rule SET command = 'x'", "DELETE FROM ems_skip", "DELETE FROM ems_schedule",
+    ),
+    "reader": (
+        "INSERT INTO ems_claim (group_id) VALUES (1)", "UPDATE ems_message SET tag = ''", "DELETE FROM ems_dead",
+        "SELECT webhook FROM ems_alarm_rule", "SELECT * FROM ems_message FOR UPDATE", "SELECT body FROM ems_stage",
+    ),
+    "sink": ("SELECT body FROM ems_message", "DELETE FROM ems_message", "SELECT 1 FROM ems_group", "UPDATE ems_message SET tag = ''"),
+    "admin": (),
+}  # fmt: skip
+_NOBODY = ("DROP TABLE ems_once", "TRUNCATE TABLE ems_once", "CREATE USER x", "SELECT * FROM mysql.user", "SHUTDOWN")
+_NOT_AS_ADMIN = ("CREATE TABLE other (x INT)", "ALTER TABLE ems_once COMMENT 'x'", "CREATE INDEX x ON ems_once (token)")
+
+
+def test_what_each_role_cannot_do(place: Place) -> None:
+    for role in ROLES:
+        with connect(place.as_role(role)) as user:
+            for text in (*_CANNOT[role], *_NOBODY, *(() if role == "admin" else _NOT_AS_ADMIN)):
+                if "FOR UPDATE" in text and place.stream.server.flavor == "mariadb":
+                    continue  # which lets everybody lock what he reads
+                assert refused(user, role, text), (role, text)
+
+
+_GROUPS = {
+    "plain": {"plain": {"ladder": "100ms", "max_attempts": 2}},
+    "ordered": {"keyed": {"order": "key"}, "serial": {"order": "partition"}},
+    "limited": {"limited": {}},
+    "bought": {"bought": {}},
+    "ticks": {"ticks": {}},
+}
+
+
+def _declare(admin: Admin) -> None:
+    """What an administrator creates before the least privileged may start."""
+    for topic, groups in _GROUPS.items():
+        admin.create_topic(topic, partitions=2)
+        for group, settings in groups.items():
+            admin.create_group(topic, group, **settings)
+    admin.create_topic("news", kind="broadcast")
+    admin.alarms.create("dead", on="dead", within_s=60, command="/bin/true")
+
+
+def test_a_worker_and_a_beat_do_all_of_their_work(stream: Stream, as_role: MakeUser) -> None:
+    """Retries, dead letters, order, limits, broadcasts, results, schedules, transactions, alarms, retention, recovery."""
+    _declare(Admin(stream.app))
+    database = stream.url.rsplit("/", 1)[1]
+    settings = {"url": as_role("worker", [], [f"INSERT ON `{database}`.effect"]), "auto_create": "off"}
+    worker = stream.worker(ROLES_APP, settings, threads=3, processes=2, beat=False)
+    beat = stream.beat(settings)
+    stream.send("plain", [{"n": n} for n in range(20)] + [{"n": 20, "fail": 1}, {"n": 21, "fail": 9}])
+    stream.app.send("plain", {"n": 22}, countdown=0.5)
+    for n in range(10):
+        stream.app.send("ordered", {"n": n, "fail": n % 2}, key=f"k{n % 3}")
+    stream.send("news", [{"n": 1}])
+    stream.send("bought", [{"n": 100}])
+    asks = App("asks", url=as_role("producer"))
+    call = asks.task(name="limited", topic="limited", result=True)(print)
+    assert [asks.result(sent).get(timeout=30) for sent in [call.delay(n) for n in range(3)]] == [1, 2, 3]
+    asks.close()
+    stream.wait_ended([*range(21), 22, 100], group="plain")
+    for group in ("keyed", "serial"):
+        stream.wait_ended(range(10), group=group)
+    for event in ("heard", "tick"):
+        until(lambda event=event: stream.record.events(event), 20, event)
+    until(lambda: stream.rows("SELECT 1 FROM ems_dead") and "alarm" in beat.text(), 20, "the dead letter and its alarm")
+    assert stream.rows("SELECT n FROM effect") == [(100,)]
+    for child in worker.children():
+        kill(child, signal.SIGKILL)  # claims are recovered, their places are taken over
+    stream.send("plain", [{"n": 30}])
+    stream.wait_ended([30], group="plain")
+    Admin(stream.app).change_topic("plain", trim_done=True)
+    until(lambda: stream.one("SELECT MAX(floor) FROM ems_partition") > 5, 20, "retention")
+    assert worker.stop() == beat.stop() == 0
+    for program in (worker, beat):
+        assert "denied" not in program.text().lower(), program.text()
+    assert stream.rows("SELECT * FROM ems_client") == []
+
+
+def test_a_worker_without_a_right_says_which_one(stream: Stream, as_role: MakeUser) -> None:
+    """It creates nothing, and ends in one line instead of trying for ever; allowed to, it creates what it needs."""
+    program = stream.start("worker", {"url": as_role("worker")}, app=ROLES_APP)
+    assert program.wait() == 2, program.text()
+    told = [line for line in program.text().splitlines() if "Error: " in line]
+    assert len(told) == 1 and "command denied" in told[0] and "ems grants" in told[0]
+    worker = stream.worker(ROLES_APP, {"url": as_role("worker", ["auto-create"])}, topics=["plain", "ordered", "news"])
+    assert worker.stop() == 0
+
+
+def test_those_who_are_allowed_to_cancel_do(place: Place) -> None:
+    topic = place.topic
+    for role in ("producer", "worker"):
+        app, plain = App(role, url=place.as_role(role, ["cancel"])), App(role, url=place.as_role(role))
+        for sent in (app.send(topic, {"n": 1}), app.send(topic, {"n": 2}, countdown=60)):
+            assert app.cancel(sent, topic)
+        with pytest.raises(AccessDenied):
+            plain.cancel(plain.send(topic, {"n": 3}), topic)
+        app.close()
+        plain.close()
+
+
+def test_a_sink_writes_from_spark(place: Place) -> None:
+    session = Database(place.as_role("sink")).thread_session()
+    topic = get_topic(session, place.topic)
+    assert topic is not None
+    token, batch = os.urandom(16), staging.Batch("job", 1)
+    rows = [staging.StagedRow(topic.id, 0, NewMessage(new_uid(), None, None, b"{}", b"1")) for _ in range(3)]
+    staging.begin_task(session, token)
+    staging.stage(session, token, 0, rows)
+    assert staging.commit(session, batch, [staging.Staged(token, 1)])
+    staging.move(session, batch, "sink")
+    staging.tidy(session, "sink", abandoned_s=0, stuck_s=0)
+    assert place.stream.one("SELECT COUNT(*) FROM ems_message WHERE topic_id = %s", topic.id) == 3
+    session.close()
+
+
+_LOOKS = (
+    "topics list", "groups list", "clients", "messages list TOPIC", "messages peek TOPIC a", "dead list", "schedules list",
+    "readers list", "check --role reader",
+)  # fmt: skip
+_CHANGES = (
+    "topics create more", "topics change more --rule r", "groups create more g", "groups change more g --pause",
+    "groups limit more g --rate 5/s", "groups reset TOPIC a --to latest --yes", "groups replay TOPIC a --all --yes",
+    "topics purge TOPIC --yes", "alarms create lag --on lag", "alarms delete lag --yes",
+    "topics delete more --yes --force", "send TOPIC {}",
+)  # fmt: skip
+
+
+def _ems(url: str, command: str) -> Result:
+    return CliRunner().invoke(cli, command.split(), env={"EMS_URL": url})
+
+
+def test_a_reader_looks_and_an_admin_changes(place: Place) -> None:
+    reader, admin = place.as_role("reader"), place.as_role("admin")
+    place.send(1)
+    looks, changes = ([command.replace("TOPIC", place.topic) for command in all_] for all_ in (_LOOKS, _CHANGES))
+    for command in looks:
+        done = _ems(reader, command)
+        assert done.exit_code == 0, (command, done.output)
+    for command in changes:
+        refused = _ems(reader, command)
+        assert refused.exit_code == 1 and "command denied" in refused.output, (command, refused.output)
+        done = _ems(admin, command)
+        assert done.exit_code == 0, (command, done.output)
+
+
+def test_an_admin_creates_the_tables(server: Server) -> None:
+    with fresh_database(server) as url, users(server, url) as make:
+        done = _ems(make("admin"), "migrate")
+        assert done.exit_code == 0 and "version" in done.output, done.output
+        assert _ems(make("worker"), "topics list").exit_code == 0
+
+
+def test_a_reader_reads_as_spark_does(place: Place) -> None:
+    place.send(5)
+    database = Database(place.as_role("reader"))
+    session = database.thread_session()
+    topic = get_topic(session, place.topic)
+    assert topic is not None
+    bounds = scan.list_bounds(session, topic.id)[0]
+    piece = scan.Piece(topic.id, topic.id, bounds.partition, bounds.floor, bounds.end)
+    parts = [*scan.read(database, scan.Query("messages", ("offset", "value")), piece)]
+    assert [row for part in parts for row in part.rows] == [(n + 1, str(n).encode()) for n in range(5)]
+    session.close()
+
+
+def test_the_command_prints_them() -> None:
+    def grants(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["grants", *arguments, "--database", "my_shop"], env={"EMS_URL": None})
+
+    printed = grants("producer", "--user", "shop@10.0.%").output
+    assert "INSERT ON `my_shop`.ems_message TO 'shop'@'10.0.%';" in printed
+    assert "UPDATE ON `my_shop`.ems_topic" not in printed
+    more = grants("producer", "--user", "s@h", "--allow", "auto-create").output
+    assert "INSERT, UPDATE ON `my_shop`.ems_topic TO 's'@'h';" in more
+    assert grants("admin", "--user", "s@h").output.endswith("ON `my\\_shop`.* TO 's'@'h';\n")
+    wrong = grants("reader", "--user", "s@h", "--allow", "cancel")
+    assert wrong.exit_code == 2 and "that is for producer, worker" in wrong.output
+
+
+@pytest.mark.parametrize("account", ["shop", "a'@h", "a@h'; DROP USER x", "a@`h`", "a b@h", "a@h\\", "@h", "a@", "é@h"])
+def test_names_that_need_quoting_are_refused(account: str) -> None:
+    with pytest.raises(InvalidName, match="user@host"):
+        statements("worker", "db", account)
+    with pytest.raises(InvalidName, match="database"):
+        statements("worker", account + "`", "u@h")
