@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from emsworker.core.model import Topic
+from emsworker.store import parking
 from emsworker.store.dead import utc
 from emsworker.store.dedup import is_unfinished
 from emsworker.store.session import Session
@@ -51,17 +52,30 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
         rows = session.rows(_SQL.lock_message, args)
         if not rows:
             return None
-        partition, offset, kind = rows[0]
+        partition, offset, kind, key = rows[0]
         if kind == "cancelled":
             return Cancelled.BEFORE
         if not is_unfinished(session, topic_id, uid):
             return Cancelled.FINISHED
         place = {"topic_id": topic_id, "partition": partition, "offset": offset}
         session.execute(_SQL.cancel_message, place)
-        session.execute(_SQL.drop_waiting_retries, place)
+        _drop_retries(session, place, key)
         return Cancelled.WAITING
 
     return session.transaction(work)
+
+
+def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) -> None:
+    """In no group does it run again; where keys run in order, what waits behind it has its turn."""
+    keyed = session.rows(_SQL.list_keyed_groups, place) if key is not None else ()
+    packet = session.packet()
+    for (group_id,) in keyed:
+        parking.lock_turn_of(packet, group_id, place["partition"])
+    packet.add(_SQL.drop_waiting_retries, place)
+    for (group_id,) in keyed:
+        assert key is not None
+        parking.promote_of(packet, group_id, place["partition"], key)
+    packet.send()
 
 
 def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Progress, *, dry_run: bool) -> Purged:

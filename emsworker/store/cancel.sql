@@ -3,7 +3,7 @@
 DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid = %(uid)s
 
 -- name: lock_message
-SELECT `partition`, `offset`, kind FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
+SELECT `partition`, `offset`, kind, `key` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
 
 -- name: cancel_message
 -- The row stays, as a tombstone does, so that no hole arises and the id cannot be sent anew; its body goes.
@@ -13,6 +13,10 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(o
 -- name: drop_waiting_retries
 DELETE r FROM ems_retry r JOIN ems_group g ON g.id = r.group_id
 WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NULL
+
+-- name: list_keyed_groups
+-- Groups that run keys in order: where a message is not run any more, the next one of its key has its turn.
+SELECT id FROM ems_group WHERE topic_id = %(topic_id)s AND ordering = 'key' ORDER BY id
 
 -- name: find_unfinished_from
 -- Where the unfinished part of a partition begins and ends: at the hindmost cursor or live claim of any group, or at the
