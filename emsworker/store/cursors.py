@@ -106,7 +106,7 @@ def _take_back(session: Session, where: dict[str, Any], offset: int) -> None:
             if first <= last:
                 part = {"lo": first, "hi": last, "done_to": upto, "state": state, "care": care}
                 session.execute(_SQL.add_claim, where | part | {"claim_id": new_claim_id()})
-    claimed = [row[0] for row in session.rows(_SQL.list_retry_claims_behind, behind)]
+    claimed = sorted({row[0] for row in session.rows(_SQL.list_retry_claims_behind, behind)} - {None})
     if claimed:
         session.execute(_SQL.delete_retry_claims, where | {"claim_ids": claimed})
         session.execute(_SQL.release_retries, where | {"claim_ids": claimed})

@@ -1,5 +1,6 @@
 """Resetting a group's cursor (A2): only that group, and nothing in two places."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,9 @@ from emsworker.core.errors import ConfigError, FenceLost
 from emsworker.core.model import Group, Topic
 from emsworker.store import claims, cursors, progress
 from emsworker.store.schema import server_now
-from tests.support.streams import Stream, failed, flush_of, offsets
+from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
+
+_WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%ems_retry%' AND id <> CONNECTION_ID()"
 
 
 @pytest.fixture
@@ -93,3 +96,23 @@ def test_a2_never_below_the_floor(stream: Stream, group: Group) -> None:
     stream.rows("UPDATE ems_partition SET floor = 5")
     assert cursors.reset(stream.session, group, 0, 1, "test") == 4
     assert stream.cursor(group) == 5
+
+
+def test_a_reset_waits_for_a_claim_of_retries_that_is_being_made(stream: Stream, topic: Topic, group: Group) -> None:
+    """Or its owner would end, and put back, what is behind the new cursor."""
+    me, claim_id = stream.client(), 4711
+    claim = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(claim, topic, 20, failures=[failed(12)]))
+    with stream.other() as other, other.cursor() as cursor, ThreadPoolExecutor(1) as pool:
+        cursor.execute("UPDATE ems_retry SET claim_id = %s", (claim_id,))
+        cursor.execute(
+            "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
+            "VALUES (%s, 0, 12, %s, 12, 11, 'start', 'retry', %s, NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)",
+            (group.id, claim_id, me),
+        )
+        with stream.new_session() as session:
+            moved = pool.submit(cursors.reset, session, group, 0, 10, "reset")
+            wait_until(lambda: stream.value(_WAITING), what="the reset waits")
+            other.commit()
+            assert moved.result(30) == -11
+    assert stream.retries(group) == [] and stream.claims(group)[1:] == []
