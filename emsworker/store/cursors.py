@@ -73,7 +73,8 @@ def reset(session: Session, group: Group, partition: int, to: int, reason: str) 
 
     Forward: what is passed over is skipped and written down; what is claimed or waits for a retry already is still run.
     Back: everything from there on is delivered again. Claims and retries behind it are taken away from their owners,
-    who can finish nothing of them any more, so that no message is in two places.
+    who can finish nothing of them any more, and dead letters behind it are dead no more, so that no message is in two
+    places.
 
     Args:
         to: the new cursor; never below the floor.
@@ -110,4 +111,5 @@ def _take_back(session: Session, where: dict[str, Any], offset: int) -> None:
     if claimed:
         session.execute(_SQL.delete_retry_claims, where | {"claim_ids": claimed})
         session.execute(_SQL.release_retries, where | {"claim_ids": claimed})
+    session.execute(_SQL.delete_dead_behind, behind)  # before the retries: a requeue in between moves one to there
     session.execute(_SQL.delete_retries_behind, behind)

@@ -48,3 +48,8 @@ UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND `partitio
 
 -- name: delete_retries_behind
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s
+
+-- name: delete_dead_behind
+-- What is delivered again is not dead any more. One whose message was cancelled since is not delivered, and stays.
+DELETE d FROM ems_dead d JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = d.`partition` AND m.`offset` = d.`offset`
+AND m.kind = 'message' WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` >= %(offset)s

@@ -8,7 +8,7 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError, FenceLost
 from emsworker.core.model import Group, Topic
-from emsworker.store import claims, cursors, progress
+from emsworker.store import claims, cursors, dead, progress
 from emsworker.store.schema import server_now
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
@@ -96,6 +96,20 @@ def test_a2_never_below_the_floor(stream: Stream, group: Group) -> None:
     stream.rows("UPDATE ems_partition SET floor = 5")
     assert cursors.reset(stream.session, group, 0, 1, "test") == 4
     assert stream.cursor(group) == 5
+
+
+def test_a_dead_letter_that_is_delivered_again_is_dead_no_more(stream: Stream, topic: Topic, group: Group) -> None:
+    me = stream.client()
+    claim = stream.take(topic, group, me)
+    died = [failed(n, dead="no") for n in (3, 12, 14)]
+    progress.flush(stream.session, flush_of(claim, topic, 20, failures=died))
+    stream.rows("UPDATE ems_message SET kind = 'cancelled' WHERE `offset` = 14")
+    assert cursors.reset(stream.session, group, 0, 10, "reset") == -11
+    assert stream.rows("SELECT `offset` FROM ems_dead ORDER BY `offset`") == [(3,), (14,)], "14 is not delivered again"
+    again = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(again, topic, 20, failures=[failed(12)]))
+    assert dead.requeue(stream.session, group, [(0, 3), (0, 12), (0, 14)], lambda _: None) == 1
+    assert [row[0] for row in stream.retries(group)] == [3, 12]
 
 
 def test_a_reset_waits_for_a_claim_of_retries_that_is_being_made(stream: Stream, topic: Topic, group: Group) -> None:
