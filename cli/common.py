@@ -39,8 +39,8 @@ def stream_options(command: F) -> F:
             metavar="URL",
             expose_value=False,
             callback=_remember(URL),
-            help="The stream: mysql://user:password@host:3306/database. EMS_URL does the same, and is not seen by "
-            "other users of the machine.",
+            help="The stream: mysql://user:password@host:3306/database. EMS_URL does the same, and is never "
+            "seen by other users of the machine.",
         ),
         click.option(
             "--redis-url",
@@ -85,7 +85,7 @@ class Stream:
             StoreUnavailable, AccessDenied, ServerTooOld, SchemaMissing: it cannot be used.
         """
         from emsworker.core.errors import StoreUnavailable
-        from emsworker.core.url import redact
+        from emsworker.core.url import redact_url
         from emsworker.store.database import Database
         from emsworker.store.schema import check_server, check_version
 
@@ -93,7 +93,7 @@ class Stream:
         try:
             database.call(check_server)
         except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error}; the address is {redact(self.url)} (--url or EMS_URL)") from error
+            raise StoreUnavailable(f"{error}; the address is {redact_url(self.url)} (--url or EMS_URL)") from error
         if check_schema:
             database.call(check_version)
         return database

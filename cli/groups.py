@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
+from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
+from .limits import limit
 from .output import print_json, print_record, print_rows
+from .selecting import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
 
 if TYPE_CHECKING:
+    from emsworker.admin import Replay, SkipPolicy
     from emsworker.core.filters import Filter
     from emsworker.core.model import Group
     from emsworker.monitoring import GroupLag
+    from emsworker.store.replay import Replayed
 
 
 @click.group()
 @stream_options
 def groups() -> None:
-    """List groups with their lag; create, change, pause, reset and delete them."""
+    """List groups with their lag; create, change, pause, limit, reset and delete them."""
+
+
+groups.add_command(limit)
 
 
 def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:
@@ -33,7 +40,7 @@ def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:
     return Filter(tags, {name: value for name, _, value in pairs})
 
 
-def _about(topic: str, group: Group) -> dict[str, Any]:
+def _about(topic: str, group: Group, policy: SkipPolicy | None = None) -> dict[str, Any]:
     return {
         "topic": topic,
         "group": group.name,
@@ -43,20 +50,22 @@ def _about(topic: str, group: Group) -> dict[str, Any]:
         "paused": group.paused,
         "filter": str(group.filter),
         "order": str(group.order),
+        "skips": str(policy or "nothing"),
     }
 
 
-def _lag_row(lag: GroupLag) -> dict[str, Any]:
+def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
     partitions = [
         {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
         for one in lag.partitions
     ]
-    return _about(lag.topic.name, lag.group) | {
+    return _about(lag.topic.name, lag.group, policy) | {
         "lag": lag.lag,
         "unclaimed": lag.unclaimed,
         "claimed": lag.claimed,
         "retries": lag.retries,
         "dead": lag.dead,
+        "skipped": lag.skipped,
         "oldest_s": lag.oldest_age_s,
         "partitions": partitions,
     }
@@ -71,19 +80,45 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     """List the groups of TOPIC, or all, with their lag.
 
     LAG is what is not finished: UNCLAIMED messages, those in live CLAIMED ranges, and RETRIES. DEAD letters do not
-    count. OLDEST is the age of the oldest unfinished message by the server's clock.
+    count, nor what was SKIPPED: passed over by a policy, by hand or by retention. OLDEST is the age of the oldest
+    unfinished message by the server's clock.
     """
     stream = open_stream()
+    admin = stream.admin()
     if topic is not None:
-        stream.admin().topic(topic)
+        admin.topic(topic)
+    policies = admin.backlogs.policies()
     lags = [lag for lag in stream.monitoring().lag() if topic is None or lag.topic.name == topic]
-    rows = [_lag_row(lag) for lag in lags]
+    rows = [_lag_row(lag, policies.get(lag.group.id)) for lag in lags]
     if partitions:
         spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
-        columns = ["topic", "group", "partition", "frontier", "cursor", "unclaimed", "claimed", "retries", "dead"]
+        columns = [
+            "topic",
+            "group",
+            "partition",
+            "frontier",
+            "cursor",
+            "unclaimed",
+            "claimed",
+            "retries",
+            "dead",
+            "skipped",
+        ]
         print_rows(spread, columns, as_json, "There is no group yet.")
         return
-    columns = ["topic", "group", "lag", "unclaimed", "claimed", "retries", "dead", "oldest_s", "paused", "timeout_s"]
+    columns = [
+        "topic",
+        "group",
+        "lag",
+        "unclaimed",
+        "claimed",
+        "retries",
+        "dead",
+        "skipped",
+        "oldest_s",
+        "paused",
+        "timeout_s",
+    ]
     print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
 
 
@@ -168,24 +203,40 @@ def create(
 @click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with this header; several: all.")
 @click.option("--no-filter", is_flag=True, help="All messages again.")
+@skip_options
+@click.option("--no-skip", is_flag=True, help="Skip nothing any more.")
 @json_option
 @stream_options
 def change(
-    topic: str, name: str, tags: Sequence[str], headers: Sequence[str], no_filter: bool, as_json: bool, **given: Any
+    topic: str,
+    name: str,
+    tags: Sequence[str],
+    headers: Sequence[str],
+    no_filter: bool,
+    no_skip: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Change settings of the group NAME on TOPIC; what is not named stays as it is.
 
     A pause acts at once; running workers take a new timeout, ladder, number of attempts or filter at their next
     start.
     """
+    wanted = skip_policy_of(given)
+    if no_skip and wanted:
+        raise click.UsageError("Give either --no-skip, or --skip-lag and --skip-older-than.")
     changes = {key: value for key, value in given.items() if value is not None}
     if no_filter and (tags or headers):
         raise click.UsageError("Give either --no-filter, or --tag and --header.")
     if no_filter or tags or headers:
         changes["filter"] = _filter(tags, headers)
-    if not changes:
+    if not (changes or wanted or no_skip):
         raise click.UsageError("Nothing to change; name at least one setting.")
-    print_record(_about(topic, open_stream().admin().change_group(topic, name, **changes)), as_json)
+    admin = open_stream().admin()
+    group = admin.change_group(topic, name, **changes) if changes else admin.group(topic, name)
+    if wanted or no_skip:
+        admin.backlogs.set_policy(topic, name, wanted)
+    print_record(_about(topic, group, admin.backlogs.policies().get(group.id)), as_json)
 
 
 @groups.command()
@@ -215,6 +266,102 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
         moves = admin.reset_group(topic, name, to, partition=partition)
     rows = [asdict(move) | {"skipped": move.skipped, "again": move.again} for move in moves]
     print_rows(rows, ["partition", "cursor", "to", "skipped", "again"], as_json, "The topic has no partition.")
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--keep", "skip_lag", type=click.IntRange(min=0), help="All but the newest so many of each partition.")
+@click.option("--older-than", "skip_older_s", metavar="DURATION", callback=read_duration, help=f"Age: {DURATION}.")
+@below_option
+@click.option("--partition", type=int, help="Only this partition.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@yes_option
+@json_option
+@stream_options
+def skip(topic: str, name: str, partition: int | None, dry_run: bool, yes: bool, as_json: bool, **given: Any) -> None:
+    """Pass over unclaimed messages that the group NAME of TOPIC would come to too late.
+
+    With several of --keep, --older-than and --below-priority, only what all of them say. What is claimed or waits for
+    a retry is still run. What is skipped is counted, and written down in ems_skip. `ems groups change --skip-lag` has
+    the beat do it all the time.
+    """
+    policy = skip_policy_of(given)
+    if not policy:
+        raise click.UsageError("Say what to skip: --keep, --older-than, or both; --keep 0 skips everything.")
+    backlogs = open_stream().admin().backlogs
+    skips = backlogs.skip(topic, name, policy, partition=partition, dry_run=True)
+    if not dry_run:
+        count = sum(skip.count for skip in skips)
+        confirm(f"Skip {count} messages of topic {topic!r} in group {name!r}?", yes)
+        skips = backlogs.skip(topic, name, policy, partition=partition)
+    rows = [asdict(skip) | {"skipped": skip.count} for skip in skips]
+    print_rows(rows, ["partition", "cursor", "to", "skipped"], as_json, "There is nothing to skip.")
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("name")
+@selection_options
+@click.option("--all", "everything", is_flag=True, help="All that is kept.")
+@click.option("--after", metavar="P/O", callback=read_after, help="Go on behind this place.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@yes_option
+@json_option
+@stream_options
+def replay(
+    topic: str,
+    name: str,
+    everything: bool,
+    after: tuple[int, int] | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Run messages of TOPIC again in the group NAME, without publishing them again.
+
+    No other group is affected, and workers may go on meanwhile. What is LIVE (running, or waiting to be run) or
+    UNCLAIMED is run anyway, and not doubled. The rest is run AGAIN in the order of offsets, with a fresh ladder; dead
+    letters among it are taken away. When it is interrupted, --after goes on where it stopped.
+    """
+    from emsworker.admin import Selection
+
+    selection = selection_of(given)
+    if everything == (selection != Selection()):
+        raise click.UsageError("Say which messages (--from, --to, --key, --tag, --where), or give --all.")
+    found = open_stream().admin().replay(topic, name, selection, after=after)
+    if dry_run or not yes:
+        with progress("Looking", found.length) as bar:
+            planned = found.plan(lambda piece: bar.update(piece.hi - piece.lo + 1))
+        if dry_run:
+            _print_replay(planned, as_json)
+            return
+        confirm(f"Run {sum(one.again for one in planned)} messages again in group {name!r} of topic {topic!r}?", yes)
+    _print_replay(_run_replay(found), as_json)
+
+
+def _run_replay(found: Replay) -> list[Replayed]:
+    done = ""
+    try:
+        with progress("Replaying", found.length) as bar:
+
+            def note(piece: Replayed) -> None:
+                nonlocal done
+                done = f"{piece.partition}/{piece.hi}"
+                bar.update(piece.hi - piece.lo + 1)
+
+            return found.run(note)
+    except BaseException:
+        if done:
+            click.echo(f"Stopped; everything up to {done} is replayed, --after {done} goes on from there.", err=True)
+        raise
+
+
+def _print_replay(found: list[Replayed], as_json: bool) -> None:
+    rows = [asdict(one) for one in found]
+    columns = ["partition", "lo", "hi", "chosen", "again", "live", "unclaimed", "unreadable"]
+    print_rows(rows, columns, as_json, "There is no such message.")
 
 
 @groups.command()

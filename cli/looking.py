@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import json_option, open_stream, stream_options
-from .output import print_json, print_record, print_rows, text_of
+from .output import print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
+    from emsworker.core.run import Progress
     from emsworker.monitoring import GroupTrace, Trace
 
 
 def _utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _last(told: Sequence[Progress]) -> str:
+    others = f" (and {len(told) - 1} others)" if len(told) > 1 else ""
+    return f"{told[-1]}{others}" if told else ""
 
 
 @click.command()
@@ -25,8 +32,8 @@ def _utc(text: str) -> datetime:
 def clients(as_json: bool) -> None:
     """List the clients with their leases, and who leads the beat.
 
-    A client is one thread of a worker process: ip-pid-uuid-tid. One whose lease has EXPIRED runs nothing any more; the
-    beat gives its work to others and sweeps it away.
+    A client is one thread of a worker process: ip-pid-uuid-tid. PROGRESS is what the handler that it runs told last.
+    One whose lease has EXPIRED runs nothing any more; the beat gives its work to others and sweeps it away.
     """
     monitoring = open_stream().monitoring()
     rows = [
@@ -36,6 +43,7 @@ def clients(as_json: bool) -> None:
             "process": view.row.process_id,
             "lease": "live" if view.row.alive else "expired",
             "claims": view.claims,
+            "progress": [asdict(one) for one in view.progress] if as_json else _last(view.progress),
             "started_at": _utc(view.row.started_at),
             "renewed_at": _utc(view.row.renewed_at),
             "expires_at": _utc(view.row.expires_at),
@@ -54,7 +62,8 @@ def clients(as_json: bool) -> None:
     if as_json:
         print_json({"clients": rows, "leaders": leaders})
         return
-    print_rows(rows, ["client", "name", "lease", "claims", "started_at", "renewed_at"], False, "No worker is running.")
+    columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
+    print_rows(rows, columns, False, "No worker is running.")
     click.echo()
     print_rows(leaders, ["duty", "leader", "lease", "expires_at"], False, "Nobody leads the beat.")
 
@@ -104,6 +113,7 @@ def _record(found: Trace) -> dict[str, Any]:
         "kind": message.kind,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
+        "priority": shown_priority(found.headers),
         "headers": dict(found.headers),
         "size": message.size_bytes,
         "born_at": message.born_at,
@@ -117,6 +127,7 @@ def _group(found: GroupTrace) -> dict[str, Any]:
         "group": found.group.name,
         "state": found.state.value,
         "client": found.client_id,
+        "progress": asdict(found.progress) if found.progress else None,
         "cursor": history.cursor,
         "claim": asdict(history.claim) if history.claim else None,
         "retry": asdict(history.retry) if history.retry else None,
@@ -133,6 +144,7 @@ def _print(found: Trace) -> None:
             "group": one.group.name,
             "state": one.state.value,
             "client": one.client_id,
+            "progress": str(one.progress) if one.progress else None,
             "claimed_at": one.history.claim.claimed_at if one.history.claim else None,
             "progress_at": one.history.claim.progress_at if one.history.claim else None,
             "due_at": one.history.retry.due_at if one.history.retry else None,
@@ -140,7 +152,7 @@ def _print(found: Trace) -> None:
         }
         for one in found.groups
     ]
-    columns = ["group", "state", "client", "claimed_at", "progress_at", "due_at", "reason"]
+    columns = ["group", "state", "client", "progress", "claimed_at", "progress_at", "due_at", "reason"]
     print_rows(rows, columns, False, "The topic has no group.")
     attempts = [
         {

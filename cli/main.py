@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
@@ -21,12 +22,15 @@ _COMMANDS = {
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "topics": ("topics", "List, create, change, purge and delete topics."),
-    "groups": ("groups", "List groups with their lag; create, change, pause, reset and delete them."),
+    "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
     "clients": ("looking", "List the clients with their leases, and who leads the beat."),
+    "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
     "trace": ("looking", "Show who sent one message and what became of it in each group."),
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that nobody declares any more."),
+    "readers": ("readers", "List where the named readers of broadcast topics are; forget those that are gone."),
+    "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),
@@ -90,7 +94,9 @@ class LazyGroup(click.Group):
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # `ems ... | head` is no failure; click ends quietly
             if ctx.meta.get(TRACEBACK):
-                traceback.print_exc()
+                from emsworker.core.url import redact
+
+                click.echo(redact(traceback.format_exc()), err=True, nl=False)
             raise _failure(error) from None
 
 
@@ -125,4 +131,8 @@ def ems() -> None:
 
 def main() -> None:
     """The console script."""
+    if any("://" in argument for argument in sys.argv):
+        from .hiding import hide_passwords
+
+        hide_passwords()
     ems(prog_name="ems")

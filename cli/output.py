@@ -14,6 +14,14 @@ from emsworker.core.durations import format_duration
 Row = Mapping[str, Any]
 
 
+def shown_priority(headers: Mapping[str, str]) -> int | str:
+    """The priority of a message with these headers; the header's text if it is none."""
+    from emsworker.core.model import PRIORITY_HEADER
+
+    text = headers.get(PRIORITY_HEADER, "0")
+    return int(text) if text.isdecimal() else text
+
+
 def text_of(raw: bytes | None) -> str | None:
     """A key or tag as text; bytes that are no text are written as escapes."""
     return None if raw is None else raw.decode(errors="backslashreplace")

@@ -26,6 +26,7 @@ _CHUNK = 500
 @click.argument("body")
 @click.option("--key", help="Messages with the same key share a partition, and keep their order.")
 @click.option("--tag", help="One short word that groups can filter by.")
+@click.option("--priority", type=click.IntRange(0, 9), help="Higher ones run first, if the topic has priorities.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--task", metavar="NAME", help='Call this task: BODY is its arguments, [1, 2] or {"name": 1}.')
 @click.option("--text", is_flag=True, help="BODY is text, not JSON.")
@@ -37,6 +38,7 @@ def send(
     body: str,
     key: str | None,
     tag: str | None,
+    priority: int | None,
     headers: tuple[str, ...],
     task: str | None,
     text: bool,
@@ -60,7 +62,7 @@ def send(
         raise click.UsageError("--task needs its arguments as JSON, not --text.")
     if lines and body != "-" and not body.startswith("@"):
         raise click.UsageError("--lines needs @FILE or - (standard input) as BODY.")
-    options: dict[str, Any] = {"key": key, "tag": tag, "headers": _headers(headers)}
+    options: dict[str, Any] = {"key": key, "tag": tag, "priority": priority, "headers": _headers(headers)}
     if task:
         options["headers"][TASK_HEADER] = task
     reader = _Reader(task is not None, text)

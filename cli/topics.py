@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from emsworker.core.model import Topic
 
 _RULES = click.Choice(["rw", "r", "w", "none"])
+_KINDS = click.Choice(["cluster", "broadcast"])
 
 
 @click.group()
@@ -31,6 +32,7 @@ def _about(topic: Topic) -> dict[str, Any]:
         "retention_s": topic.retention_s,
         "trim_done": topic.trim_done,
         "age_wins": topic.age_wins,
+        "priorities": topic.priorities,
     }
 
 
@@ -45,13 +47,21 @@ def list_(as_json: bool) -> None:
     """
     ranking = open_stream().monitoring().ranking()
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
-    columns = ["topic", "kind", "partitions", "rule", "messages", "bytes", "max_message_bytes", "retention_s"]
+    columns = ["topic", "kind", "partitions", "priorities", "rule", "messages", "bytes", "max_message_bytes"]
+    columns.append("retention_s")
     print_rows(rows, columns, as_json, "There is no topic yet; `ems topics create NAME` makes one.")
 
 
 @topics.command()
 @click.argument("name")
 @click.option("--partitions", type=int, default=1, show_default=True, help="Messages with one key share a partition.")
+@click.option(
+    "--kind",
+    type=_KINDS,
+    default="cluster",
+    show_default=True,
+    help="Each group gets every message once; or a broadcast: every worker process does.",
+)
 @click.option("--rule", type=_RULES, default="rw", show_default=True, help="Whether it may be read and written.")
 @click.option("--max-message-bytes", type=int, default=4 << 20, show_default=True, help="Larger bodies are refused.")
 @click.option(
@@ -64,6 +74,9 @@ def list_(as_json: bool) -> None:
 @click.option("--trim-done", is_flag=True, help="Delete messages as soon as every group has run them.")
 @click.option(
     "--age-wins", is_flag=True, help="Delete what is older than --retention even if a group never claimed it."
+)
+@click.option(
+    "--priorities", type=int, default=1, show_default=True, help="How many levels of priority it tells apart, up to 10."
 )
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
 @json_option
@@ -96,6 +109,7 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 )
 @click.option("--trim-done/--no-trim-done", default=None, help="Delete messages as soon as every group has run them.")
 @click.option("--age-wins/--no-age-wins", default=None, help="Delete what is too old even if a group never claimed it.")
+@click.option("--priorities", type=int, help="Levels of priority that it tells apart; only more, 10 always fits.")
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
 @json_option
 @stream_options

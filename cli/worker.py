@@ -43,9 +43,27 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option(
     "-Q", "--topics", multiple=True, callback=_names, metavar="A,B", help="Only these topics; all that the app handles."
 )
-@click.option("--groups", multiple=True, callback=_names, metavar="A,B", help="Only these groups; all of the app.")
+@click.option(
+    "--groups",
+    multiple=True,
+    callback=_names,
+    metavar="A,B",
+    help="Only these groups; broadcasts are heard all the same.",
+)
 @click.option("-p", "--processes", type=click.IntRange(1), help="Child processes; one for each processor.")
 @click.option("-t", "--threads", type=click.IntRange(1), help="Consumer threads in each process; 4.")
+@click.option(
+    "--max-tasks-per-child",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Replace a child process when it has run so many messages; 0 for never, the default.",
+)
+@click.option(
+    "--max-memory-per-child",
+    type=click.IntRange(0),
+    metavar="MIB",
+    help="Replace a child process when its resident memory exceeds this, in MiB; 0 for never, the default.",
+)
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's duties to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
@@ -59,6 +77,8 @@ def worker(
     groups: tuple[str, ...],
     processes: int | None,
     threads: int | None,
+    max_tasks_per_child: int | None,
+    max_memory_per_child: int | None,
     name: str | None,
     no_beat: bool,
     reload: bool,
@@ -92,6 +112,8 @@ def worker(
         parent=-1,
         url=stream.url,
         redis_url=stream.settings.redis_url,
+        max_tasks=max_tasks_per_child,
+        max_memory_mib=max_memory_per_child,
     )
     count = processes or stream.settings.processes or _processors()
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
@@ -115,9 +137,12 @@ def _supervise(stream: Stream, spec: Any, count: int, facts: AppFacts, *, no_bea
 
     def tell_ready(pids: list[int]) -> None:
         routes = ", ".join(f"{topic}/{group}" for topic, group in facts.routes if _wanted(spec, topic, group))
+        heard = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
+        does = [f"consumes {routes}"] if routes else []
+        does += [f"hears {heard}"] if heard else []
         click.echo(
             f"Ready: {facts.name} with {len(pids)} x {threads} threads (processes {', '.join(map(str, pids))}) "
-            f"consumes {routes}."
+            f"{' and '.join(does)}."
         )
         sys.stdout.flush()
 

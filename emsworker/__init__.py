@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Reject as Reject
     from emsworker.core.errors import ResultTimeout as ResultTimeout
     from emsworker.core.errors import Retry as Retry
+    from emsworker.core.errors import RunEnded as RunEnded
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
     from emsworker.core.errors import TaskFailed as TaskFailed
     from emsworker.core.filters import Filter as Filter
@@ -36,6 +37,7 @@ _HOME = {
     "Reject": "emsworker.core.errors",
     "ResultTimeout": "emsworker.core.errors",
     "Retry": "emsworker.core.errors",
+    "RunEnded": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
     "TaskFailed": "emsworker.core.errors",
     "Filter": "emsworker.core.filters",

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
+from emsworker.broadcast import Broadcasts, listen
 from emsworker.cancelling import cancel_sent
 from emsworker.core.codec import encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
-from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
+from emsworker.core.priority import level_for
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
@@ -49,6 +51,7 @@ class Ems(Features, Opening):
         self.middleware = tuple(middleware)
         self.routes: dict[tuple[str, str], Route] = {}
         self.schedules = {}
+        self.broadcasts = Broadcasts()
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
 
@@ -113,7 +116,15 @@ class Ems(Features, Opening):
         return declare if function is None else declare(function)
 
     def subscribe(
-        self, topic: str, group: str, *, filter: Filter = EVERYTHING, order: str | None = None, **options: Any
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        filter: Filter = EVERYTHING,
+        order: str | None = None,
+        broadcast: bool = False,
+        name: str | None = None,
+        **options: Any,
     ) -> Callable[[Function], Subscription]:
         """Declare a handler for every message of a topic: ``function(message)``.
 
@@ -124,20 +135,28 @@ class Ems(Features, Opening):
             filter: which messages the group wants; the others are done without a run.
             order: ``"key"``: messages of a partition with the same key run one after another, retries included;
                 ``"partition"``: all messages of a partition do. Without it only the taking follows the stream.
-            options: see :class:`HandlerOptions`.
+            broadcast: instead of a group: every worker process gets every message, from the end of the topic on.
+            name: of a broadcast: stable, so that a process goes on where the last one in its place had come to.
+            options: see :class:`HandlerOptions`; a broadcast takes ``concurrency`` and the time limits only.
 
         Raises:
             ConfigError: an option is unknown or wrong, or the group has a handler already.
         """
+        if broadcast:
+            return listen(self, topic, group, name, filter, options if order is None else options | {"order": order})
+        if group is None or name is not None:
+            mend = "name a group, or say broadcast=True (only that has a name=)"
+            raise ConfigError([Problem("subscribe", repr(topic), mend)])
+        group_name = group
 
         def declare(function: Function) -> Subscription:
-            route = self._route(topic=topic, group=group)
+            route = self._route(topic=topic, group=group_name)
             if route.subscription is not None or route.tasks:
                 raise ConfigError(
                     [
                         Problem(
                             "subscribe",
-                            f"{topic}/{group}",
+                            f"{topic}/{group_name}",
                             "the group has a handler already; give this one another group",
                         )
                     ]
@@ -153,6 +172,7 @@ class Ems(Features, Opening):
 
     def _route(self, topic: str, group: str) -> Route:
         key = (check_name("topic", topic), check_name("group", group))
+        self.broadcasts.refuse_group(topic, group)
         return self.routes.setdefault(key, Route(*key))
 
     def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
@@ -173,10 +193,12 @@ class Ems(Features, Opening):
                 ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
                 text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
                 :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
-                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts).
+                message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts), ``priority`` (0 to 9; higher
+                ones are run first, if the topic tells priorities apart).
 
         Raises:
-            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName: nothing was written.
+            UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName, InvalidPriority: nothing was
+                written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
         refuse_reserved(options.get("headers"))
@@ -245,6 +267,11 @@ class Ems(Features, Opening):
                 f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
                 "(`ems topics change` sets the rule)"
             )
+        if topic.kind is TopicKind.BROADCAST and TASK_HEADER in outgoing.headers:
+            raise TopicRuleError(
+                f"topic {topic.name!r} is a broadcast topic, and tasks are run by groups; nothing was sent "
+                "(send it a plain message, or the task to another topic)"
+            )
         if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
             raise InvalidName(
                 f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
@@ -260,11 +287,11 @@ class Ems(Features, Opening):
                 f"a body of {len(body)} bytes is over the limit of topic {topic.name!r}, "
                 f"{topic.max_message_bytes} bytes; nothing was sent"
             )
-        headers = encode_headers({**codec_headers, **outgoing.headers} if codec_headers else outgoing.headers)
+        level = level_for(topic.name, topic.priorities, outgoing.priority)
+        headers = encode_headers({**codec_headers, **outgoing.headers, **priority_header(outgoing.priority)})
         uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
-        return NewMessage(
-            uid, encode_key("key", outgoing.key), encode_key("tag", outgoing.tag), headers, body, outgoing.partition
-        )
+        key, tag = encode_key("key", outgoing.key), encode_key("tag", outgoing.tag)
+        return NewMessage(uid, key, tag, headers, body, outgoing.partition, level)
 
     def server_time(self, when: float | datetime) -> datetime:
         """A time, or a number of seconds from the server's now, as a time in UTC."""

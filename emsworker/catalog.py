@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from emsworker.core.clock import ticks
@@ -11,19 +12,27 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
-from emsworker.core.model import Group, Order, Topic
+from emsworker.core.model import Group, Order, Topic, TopicKind
 from emsworker.store import topics as store
 from emsworker.store.database import Database
 
 _FRESH_S = 1.0
+KindOf = Callable[[str], TopicKind]
 
 
 class Catalog:
-    """Thread-safe; a change made elsewhere is seen within a second."""
+    """Thread-safe; a change made elsewhere is seen within a second.
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    Args:
+        kind_of: as which kind a topic is created.
+    """
+
+    def __init__(
+        self, database: Database, settings: Settings, kind_of: KindOf = lambda name: TopicKind.CLUSTER
+    ) -> None:
         self._database = database
         self._settings = settings
+        self._kind_of = kind_of
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[Topic, float]] = {}
 
@@ -51,7 +60,11 @@ class Catalog:
             raise UnknownTopic(
                 f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`"
             )
-        return store.create_topic(session, name, max_message_bytes=self._settings.max_message_bytes)
+        s, kind = self._settings, self._kind_of(name)
+        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is heard in its order
+        return store.create_topic(
+            session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
+        )
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""
@@ -65,11 +78,12 @@ class Catalog:
             order: likewise; a handler that asks for none takes the group's.
 
         Raises:
-            ConfigError: the group has another filter or order.
+            ConfigError: the group has another filter or order, or the topic is for broadcasts.
             UnknownGroup: there is none, and auto-create is off.
             InvalidName: no group can have that name.
         """
         check_name("group", name)
+        topic.check_kind(TopicKind.CLUSTER)
         group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared, order))
         if declared is not None and declared != group.filter:
             raise _other_filter(topic, group, declared)

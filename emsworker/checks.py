@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError
-from emsworker.core.url import DatabaseUrl, redact
+from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store import probe, schema
 from emsworker.store.database import Database
 from emsworker.store.schema import ServerFacts
@@ -218,7 +218,7 @@ def _check_redis(url: str | None) -> list[Finding]:
             return [_ok("redis", redact(url)), *_check_persistence(client)]
     except (redis.RedisError, ValueError) as error:
         mend = f"it cannot be reached ({redact(str(error))}); EMS works on without it, with slower wake-ups"
-        return [_error("redis", url, mend)]
+        return [_error("redis", redact_url(url), mend)]
 
 
 def _check_persistence(client: Any) -> list[Finding]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from emsworker.broadcast import Broadcasts
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Receipt
 from emsworker.guard import Once, RedisKeys, guard
@@ -23,6 +24,7 @@ class Features:
     """A part of :class:`Ems`, in a file of its own."""
 
     schedules: dict[str, Periodic]
+    broadcasts: Broadcasts
     stand_in: StandIn | None = None  # instead of a stream, in tests
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicKind, TopicRule
+from emsworker.core.priority import PRIORITIES
 from emsworker.outbox import OutboxTransaction, dedup_key_of
 from emsworker.store.dedup import DedupKey
 from emsworker.store.once import Begun
@@ -22,16 +23,22 @@ from emsworker.transaction import Transaction
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
+    from emsworker.catalog import KindOf
     from emsworker.task import Outgoing
 
 Now = Callable[[], datetime]
 
 
 class MemoryCatalog:
-    """Every topic is there."""
+    """Every topic is there, and tells priorities apart.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        kind_of: as which kind.
+    """
+
+    def __init__(self, settings: Settings, kind_of: KindOf) -> None:
         self._settings = settings
+        self._kind_of = kind_of
         self._topics: dict[str, Topic] = {}
 
     def topic(self, name: str) -> Topic:
@@ -40,7 +47,10 @@ class MemoryCatalog:
             size = self._settings.max_message_bytes
             number = len(self._topics) + 1
             check_name("topic", name)
-            self._topics[name] = Topic(number, name, TopicKind.CLUSTER, 1, TopicRule.READ_WRITE, size, None)
+            kind = self._kind_of(name)
+            topic = Topic(number, name, kind, 1, TopicRule.READ_WRITE, size, None)
+            levels = len(PRIORITIES) if kind is TopicKind.CLUSTER else 1
+            self._topics[name] = replace(topic, priorities=levels)
         return self._topics[name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -12,9 +12,11 @@ from emsworker.core.codec import decode_headers
 from emsworker.core.errors import EmsError, UnknownMessage, UnknownTopic
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import ClaimState, Group, Outcome, Topic
+from emsworker.core.run import Progress
 from emsworker.store import clients as client_store
 from emsworker.store import dead as dead_store
 from emsworker.store import monitoring as store
+from emsworker.store import reports
 from emsworker.store import topics as topic_store
 from emsworker.store import trace as trace_store
 from emsworker.store.clients import ClientRow, LeaderRow
@@ -29,6 +31,7 @@ class GroupLag:
 
     Attributes:
         oldest_age_s: how many seconds ago its oldest unfinished message was born, by the server's clock.
+        skipped: offsets that it passed over and never runs; ``ems_skip`` tells which and why.
         partitions: the same for each partition.
     """
 
@@ -39,6 +42,7 @@ class GroupLag:
     retries: int
     dead: int
     oldest_age_s: float | None
+    skipped: int
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -58,10 +62,15 @@ class TopicSize:
 
 @dataclass(frozen=True)
 class ClientView:
-    """A client with its lease and the number of claims that it holds."""
+    """A client with its lease and the number of claims that it holds.
+
+    Attributes:
+        progress: what handlers of its running messages have told, the latest last.
+    """
 
     row: ClientRow
     claims: int
+    progress: tuple[Progress, ...] = ()
 
 
 class TraceState(StrEnum):
@@ -90,12 +99,14 @@ class GroupTrace:
             ``dropped``: given up, and its dead letter deleted;
             ``skipped``: the group began after it.
         client_id: who has it, or had it last.
+        progress: what its handler told last, if it runs and tells something.
     """
 
     group: Group
     state: TraceState
     client_id: str | None
     history: History
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +173,11 @@ class Monitoring:
 
         def work(session: Any) -> list[ClientView]:
             claims = store.claims_by_client(session)
-            return [ClientView(row, claims.get(row.client_id, 0)) for row in client_store.list_clients(session)]
+            told = reports.list_by_client(session)
+            return [
+                ClientView(row, claims.get(row.client_id, 0), tuple(told.get(row.client_id, ())))
+                for row in client_store.list_clients(session)
+            ]
 
         return self._database.call(work)
 
@@ -230,6 +245,10 @@ class Monitoring:
             message = trace_store.get_message(session, topic.id, place)
             groups = [group for group in topic_store.list_groups(session) if group.topic_id == topic.id]
             traces = [_judge(group, place[1], trace_store.get_history(session, group.id, place)) for group in groups]
+            if message is not None and message.uid is not None:
+                uid = message.uid
+                told = [reports.find(session, [topic.id], [uid], group.name).get(uid) for group in groups]
+                traces = [replace(one, progress=progress) for one, progress in zip(traces, told, strict=True)]
             return Trace(topic, *place, message, _headers(message), tuple(traces))
 
         return self._database.call(work)
@@ -253,6 +272,7 @@ def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tupl
         sum(lag.retries for lag in own),
         sum(lag.dead for lag in own),
         max(ages, default=None),
+        sum(lag.skipped for lag in own),
         own,
     )
 

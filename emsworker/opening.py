@@ -16,6 +16,7 @@ from emsworker.store.schema import check_version, server_facts, stream_id
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
+    from emsworker.broadcast import Broadcasts
     from emsworker.catalog import Catalog
     from emsworker.offsets import Allocator
     from emsworker.outbox import Outbox
@@ -32,6 +33,7 @@ class Opening:
     """A part of :class:`Ems`, in a file of its own."""
 
     settings: Settings
+    broadcasts: Broadcasts
     on_publish: Callable[[], None]
 
     def __init__(self) -> None:
@@ -90,12 +92,12 @@ class Opening:
         """Topics and groups by name."""
         from emsworker.catalog import Catalog
 
-        return Catalog(self.database, self.settings)
+        return Catalog(self.database, self.settings, self.broadcasts.kind_of)
 
     @cached_property
     def decoder(self) -> Decoder:
         """Reads the bodies that the accept list allows."""
-        return Decoder(self.settings.accept)
+        return Decoder(self.settings.accept, self.settings.max_decoded_bytes)
 
     @property
     def producer(self) -> Producer:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from emsworker.core.codec import encode_body, encode_headers
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, encode_key
-from emsworker.core.model import TASK_HEADER
+from emsworker.core.model import TASK_HEADER, priority_header
+from emsworker.core.priority import level_for
 from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
 from emsworker.store import schedules
 from emsworker.store.schedules import Declared
@@ -40,14 +41,20 @@ class Periodic:
     key: str | bytes | None = None
 
     def declared(self, app: Ems) -> Declared:
-        """As it is stored."""
+        """As it is stored.
+
+        Raises:
+            InvalidPriority: the task has a priority, and its topic does not tell priorities apart.
+        """
         body, codec_headers = encode_body(
             [list(self.args), dict(self.kwargs)], app.settings.serializer, app.settings.compression
         )
-        headers = encode_headers({**codec_headers, TASK_HEADER: self.task.name})
-        topic_id = app.catalog.topic(self.task.topic).id
+        priority = self.task.options.priority
+        topic = app.catalog.topic(self.task.topic)
+        level_for(topic.name, topic.priorities, priority)
+        headers = encode_headers({**codec_headers, TASK_HEADER: self.task.name, **priority_header(priority)})
         key = encode_key("key", self.key)
-        return Declared(self.name, self.spec, self.timezone, self.catch_up, topic_id, key, headers, body)
+        return Declared(self.name, self.spec, self.timezone, self.catch_up, topic.id, key, headers, body)
 
 
 def make_periodic(

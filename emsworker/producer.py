@@ -21,7 +21,6 @@ from emsworker.core.clock import ticks
 from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, StoreUnavailable, UnknownTopic
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
-from emsworker.core.partitioner import partition_of
 from emsworker.offsets import Allocator
 from emsworker.store.database import until_connected
 from emsworker.store.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
@@ -259,7 +258,7 @@ class Producer:
         turn = next(self._spread)  # keyless messages of a flush stay together; the next flush takes the next partition
         groups: dict[tuple[int, int], list[_Entry]] = {}
         for entry in entries:
-            groups.setdefault((entry.topic.id, _partition(entry, turn)), []).append(entry)
+            groups.setdefault((entry.topic.id, entry.message.place(entry.topic.partitions, turn)), []).append(entry)
         batches = []
         for (topic_id, partition), members in sorted(groups.items(), key=lambda item: item[0]):
             placement = self._patiently(
@@ -304,15 +303,6 @@ class Producer:
     def close(self) -> None:
         """Close the session."""
         self._session.close()
-
-
-def _partition(entry: _Entry, turn: int) -> int:
-    message, topic = entry.message, entry.topic
-    if message.partition is not None:
-        return message.partition
-    if message.key is not None:
-        return partition_of(message.key, topic.partitions)
-    return turn % topic.partitions
 
 
 def _without_repeats(entries: list[_Entry]) -> Iterable[list[_Entry]]:

@@ -13,6 +13,8 @@ from emsworker.core.codec import Decoder
 from emsworker.core.errors import ResultTimeout, TaskFailed
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Receipt
+from emsworker.core.run import Progress
+from emsworker.store import reports
 from emsworker.store import results as store
 from emsworker.store.results import ResultRow
 
@@ -25,6 +27,7 @@ _JSON = Decoder(("json",))
 
 
 Finder = Callable[[Sequence[bytes]], dict[bytes, ResultRow]]
+ProgressFinder = Callable[[Sequence[bytes]], dict[bytes, Progress]]
 
 
 class Backend(Protocol):
@@ -57,6 +60,11 @@ class MysqlResults:
         """Dead letters among them: whatever killed their processes left no time for a result."""
         topic_ids = self._topic_ids()
         return self._app.database.call(lambda session: store.find_buried(session, topic_ids, uids, self._group))
+
+    def find_progress(self, uids: Sequence[bytes]) -> dict[bytes, Progress]:
+        """How far those that run have come."""
+        topic_ids = self._topic_ids()
+        return self._app.database.call(lambda session: reports.find(session, topic_ids, uids, self._group))
 
     def forget(self, uids: Sequence[bytes]) -> None:
         """See :class:`Backend`."""
@@ -119,15 +127,22 @@ class ResultSet(Sequence["AsyncResult"]):
         backend: where results are kept.
         find_buried: finds those that ended as dead letters.
         patience_s: how long to wait at most, whatever a caller says; ``None`` for no limit.
+        find_progress: finds how far those that run have come.
     """
 
     def __init__(
-        self, uids: Sequence[bytes], backend: Backend, find_buried: Finder, patience_s: float | None = None
+        self,
+        uids: Sequence[bytes],
+        backend: Backend,
+        find_buried: Finder,
+        patience_s: float | None = None,
+        find_progress: ProgressFinder = lambda uids: {},
     ) -> None:
         self.uids = list(uids)
         self._backend = backend
         self._find_buried = find_buried
         self._patience_s = patience_s
+        self._find_progress = find_progress
         self._known: dict[bytes, ResultRow] = {}
 
     @classmethod
@@ -145,7 +160,7 @@ class ResultSet(Sequence["AsyncResult"]):
         if app.settings.result_backend == "redis":
             assert app.settings.redis_url is not None, "checked by Settings"
             backend = RedisResults(app.settings.redis_url, app.stream_id)
-        return cls(uids_of(messages), backend, mysql.find_buried)
+        return cls(uids_of(messages), backend, mysql.find_buried, find_progress=mysql.find_progress)
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -163,7 +178,7 @@ class ResultSet(Sequence["AsyncResult"]):
         return AsyncResult(self._part([self.uids[number]]))
 
     def _part(self, uids: Sequence[bytes]) -> ResultSet:
-        part = ResultSet(uids, self._backend, self._find_buried, self._patience_s)
+        part = ResultSet(uids, self._backend, self._find_buried, self._patience_s, self._find_progress)
         part._known = self._known  # what one of them has learnt, all know
         return part
 
@@ -229,6 +244,12 @@ class ResultSet(Sequence["AsyncResult"]):
             raise failed
         return values
 
+    @property
+    def progress(self) -> list[Progress | None]:
+        """How far each has come, by one query; ``None`` for those that do not run, or tell nothing."""
+        found = self._find_progress(self.uids)
+        return [found.get(uid) for uid in self.uids]
+
     def forget(self) -> None:
         """Delete them before their time."""
         self._backend.forget(self.uids)
@@ -262,6 +283,11 @@ class AsyncResult:
         if row is None:
             return PENDING
         return DONE if row.error_type is None else FAILED
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it has come, if it runs and tells; also of a task that keeps no result."""
+        return self._alone.progress[0]
 
     @property
     def failed(self) -> bool:

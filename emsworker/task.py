@@ -9,10 +9,13 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, Ignore, Problem, Reject, Retry, UnknownTask
+from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Ignore, Problem, Reject, Retry, UnknownTask
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
+from emsworker.core.limits import Limit
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.priority import PRIORITIES
+from emsworker.core.run import UNWATCHED, Run
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -42,6 +45,9 @@ class HandlerOptions:
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
+        rate_limit: of the whole group, on all machines: how many messages may be started, ``100/s``, ``30/m``, ``5/h``.
+        max_running: of the whole group, on all machines: how many messages may run at once.
+        priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
     transactional: bool = False
@@ -55,6 +61,9 @@ class HandlerOptions:
     hard_time_limit_s: float | None = None
     result: bool = False
     result_ttl_s: float | None = None
+    rate_limit: str | None = None
+    max_running: int | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         problems = [*self._wrong_numbers()]
@@ -67,12 +76,18 @@ class HandlerOptions:
                 Ladder.parse(self.ladder)
         except ValueError as error:
             problems.append(Problem("ladder", repr(self.ladder), str(error)))
+        try:
+            Limit(self.rate_limit, self.max_running)
+        except ValueError as error:
+            problems.append(Problem("rate_limit, max_running", f"{self.rate_limit}, {self.max_running}", str(error)))
         if problems:
             raise ConfigError(problems)
 
     def _wrong_numbers(self) -> Iterator[Problem]:
         if not _is_count(self.batch, 0):
             yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
+        if self.priority is not None and (not _is_count(self.priority, 0) or self.priority not in PRIORITIES):
+            yield Problem("priority", repr(self.priority), "must be a number from 0 to 9, the highest")
         for name in ("concurrency", "max_attempts"):
             value = getattr(self, name)
             if value is not None and not _is_count(value, 1):
@@ -95,6 +110,11 @@ class HandlerOptions:
             mend = f"there is no such option; known are {', '.join(known)}"
             raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
         return cls(**options)
+
+    @property
+    def limit(self) -> Limit:
+        """What its group is held to."""
+        return Limit(self.rate_limit, self.max_running)
 
     @property
     def keeps_result(self) -> bool:
@@ -131,6 +151,7 @@ class Outgoing:
         dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
             in every group, or its window lasts.
         dedup_window: that window, as seconds or text (``"5m"``).
+        priority: 0 to 9; higher ones are run first, if the topic tells priorities apart.
     """
 
     topic: str
@@ -144,8 +165,11 @@ class Outgoing:
     compression: str | None = None
     dedup_key: str | bytes | None = None
     dedup_window: str | float = "5m"
+    priority: int | None = None
 
     def __post_init__(self) -> None:
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
 
 
@@ -179,6 +203,12 @@ class Handler:
 class Subscription(Handler):
     """A handler for every message of a topic, in a group of its own: ``function(message)``."""
 
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        super().__init__(function, name, options)
+        if options.priority is not None:
+            mend = "a subscription sends nothing; give the priority when you send"
+            raise ConfigError([Problem("priority", str(options.priority), mend)])
+
     def call(self, message: Message, transaction: Any = None) -> Any:
         """See :class:`Handler`."""
         if transaction is None:
@@ -193,6 +223,7 @@ class Request:
     Args:
         attempt: 1 for the first run.
         offset, partition, topic: the message's place.
+        run: its present run; what it offers is here too.
     """
 
     id: str
@@ -204,6 +235,20 @@ class Request:
     group: str
     key: bytes | None
     headers: Mapping[str, str]
+    run: Run = UNWATCHED
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the first of its limits; see :attr:`Run.time_left`."""
+        return self.run.time_left
+
+    def extend(self, seconds: float) -> None:
+        """Ask for at least so many seconds from now; see :meth:`Run.extend`."""
+        self.run.extend(seconds)
+
+    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Tell how far it has come; see :meth:`Run.report_progress`."""
+        self.run.report_progress(fraction, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +321,7 @@ class Task(Handler):
             self.group,
             message.key,
             message.headers,
+            message.run,
         )
 
     def delay(self, *args: Any, **kwargs: Any) -> Receipt:
@@ -302,7 +348,8 @@ class Task(Handler):
             expires: seconds from now, or a time, after which it is not run any more.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
             options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
-                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window`` as in :meth:`Ems.send`.
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
+                :meth:`Ems.send`.
 
         Raises:
             EncodeError: an argument cannot be serialized; nothing was sent.
@@ -310,6 +357,7 @@ class Task(Handler):
         headers = {**options.pop("headers", {}), TASK_HEADER: self.name}
         if expires is not None:
             headers[EXPIRES_HEADER] = self.app.server_time(expires).isoformat()
+        options.setdefault("priority", self.options.priority)
         topic = options.pop("topic", None) or self.topic
         body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
@@ -371,6 +419,11 @@ class Route:
     def concurrency(self) -> int:
         """The most messages that an async handler of it may have running at once; 0 if there is none."""
         return max((handler.together for handler in self.handlers if handler.is_async), default=0)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a thread may run several of its messages at once."""
+        return any(handler.together for handler in self.handlers)
 
     def resolve(self, message: Message) -> Handler:
         """The handler of a message.

@@ -12,6 +12,8 @@ from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.model import RESERVED_HEADERS
 from emsworker.store.pending import When
 
+_YEARS = range(1970, 9000)  # those after are for rows that wait for something else than a time
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -24,7 +26,7 @@ class Terms:
         transaction: what :func:`emsworker.store.foreign.run` takes.
 
     Raises:
-        ConfigError: more than one time was given, or the delay is no duration.
+        ConfigError: more than one time was given, or it is no time at which a message can be read.
     """
 
     countdown: float | None = None
@@ -36,6 +38,8 @@ class Terms:
         given = [name for name in ("countdown", "eta", "delay") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError([Problem(given[1], str(getattr(self, given[1])), f"give either {' or '.join(given)}")])
+        if self.eta is not None and not isinstance(self.eta, datetime):
+            raise ConfigError([Problem("eta", repr(self.eta), "must be a datetime; `countdown` takes seconds")])
 
     @property
     def direct(self) -> bool:
@@ -44,14 +48,21 @@ class Terms:
 
     def when(self, server_time: Callable[[datetime], datetime]) -> When:
         """The time as the store takes it."""
-        if self.eta is not None:
-            return When(due_at=server_time(self.eta))
-        if self.countdown is not None:
-            return When(delay_s=self.countdown)
+        name = "delay" if self.countdown is None else "countdown"
+        value: Any = self.delay if self.countdown is None else self.countdown
         try:
-            return When(delay_s=parse_duration(self.delay or 0.0))
-        except ValueError as error:
-            raise ConfigError([Problem("delay", repr(self.delay), str(error))]) from None
+            if self.eta is not None:
+                name, value = "eta", self.eta
+                return When(due_at=_checked(server_time(self.eta)))
+            return When(delay_s=parse_duration(0.0 if value is None else value))
+        except (ValueError, OverflowError) as error:
+            raise ConfigError([Problem(name, repr(value), str(error))]) from None
+
+
+def _checked(eta: datetime) -> datetime:
+    if eta.year not in _YEARS:
+        raise ValueError(f"it lies outside of the years {_YEARS[0]} to {_YEARS[-1]}")
+    return eta
 
 
 def split_terms(options: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
@@ -67,6 +78,6 @@ def refuse_reserved(headers: Mapping[str, str] | None) -> None:
     Raises:
         InvalidName: one of them has such a name.
     """
-    for name in headers or ():
+    for name in headers if isinstance(headers, Mapping) else ():
         if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
             raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")

@@ -26,6 +26,7 @@ from emsworker.core.model import (
     Failure,
     Message,
     NewMessage,
+    Order,
     Receipt,
     Topic,
 )
@@ -78,7 +79,7 @@ class _Kept:
 
 @dataclass(order=True)
 class _Waiting:
-    """A message that one group is to run."""
+    """A message that one group is to run, in the order in which they come due."""
 
     due_at: datetime
     number: int
@@ -118,6 +119,7 @@ class TestApp:
         self._offset_s = timedelta()
         self._numbers = itertools.count(1)
         self._waiting: list[_Waiting] = []
+        self._due: list[tuple[int, _Waiting]] = []  # of these the highest priority comes first
         self._running = False
         self._kept: dict[tuple[str, bytes], _Kept] = {}
         self._results = MemoryResults(lambda: self.now)
@@ -135,7 +137,7 @@ class TestApp:
         """
         if self.app.stand_in is not None:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
-        catalog = MemoryCatalog(self.app.settings)
+        catalog = MemoryCatalog(self.app.settings, self.app.broadcasts.kind_of)
         parts = {"catalog": catalog, "_producer": self, "outbox": self._outbox, "database": NoDatabase()}
         for name, value in parts.items():
             self._taken[name] = self.app.__dict__.pop(name, None)
@@ -204,7 +206,9 @@ class TestApp:
             del self._kept[kept.topic, uid]  # its row is deleted, so its uid can be sent again
         kept.cancelled = True
         self._waiting = [one for one in self._waiting if one.kept is not kept]
+        self._due = [(level, one) for level, one in self._due if one.kept is not kept]
         heapq.heapify(self._waiting)
+        heapq.heapify(self._due)
         return True
 
     def results(self, messages: Sequence[Receipt | str]) -> ResultSet:
@@ -212,7 +216,8 @@ class TestApp:
         return ResultSet(uids_of(messages), self._results, lambda uids: {}, patience_s=0.0)
 
     def _routes_of(self, topic: str) -> list[Route]:
-        return [route for route in self.app.routes.values() if route.topic == topic]
+        routes = [*self.app.routes.values(), *self.app.broadcasts.values()]
+        return [route for route in routes if route.topic == topic]
 
     def _message(self, kept: _Kept, attempt: int) -> Message:
         new, born_at = kept.new, kept.due_at.replace(tzinfo=None).isoformat()
@@ -263,14 +268,26 @@ class TestApp:
         return runs
 
     def _next_claim(self) -> list[_Waiting]:
-        """What one client would take at once: due messages of one group, first runs or retries."""
+        """What one client would take at once: due messages of one group and priority, first runs or retries."""
+        while self._waiting and self._waiting[0].due_at <= self.now:
+            due = heapq.heappop(self._waiting)
+            heapq.heappush(self._due, (-due.kept.new.level, due))
         batch: list[_Waiting] = []
-        while self._waiting and self._waiting[0].due_at <= self.now and len(batch) < _CLAIM:
-            first = self._waiting[0]
-            if batch and (first.route is not batch[0].route or (first.attempt == 1) != (batch[0].attempt == 1)):
-                break
-            batch.append(heapq.heappop(self._waiting))
+        while self._due and len(batch) < _CLAIM and (not batch or _fits(self._due[0][1], batch[0])):
+            due = heapq.heappop(self._due)[1]
+            if (held_until := self._held_until(due)) is None:
+                batch.append(due)
+            else:
+                due.due_at = held_until
+                heapq.heappush(self._waiting, due)
         return sorted(batch, key=lambda waiting: waiting.offset)
+
+    def _held_until(self, due: _Waiting) -> datetime | None:
+        """In a group that runs in order: when an earlier message that is to run again before this one does so."""
+        if due.route.order is Order.NONE:
+            return None
+        times = [one.due_at for one in self._waiting if one.attempt > 1 and _comes_before(one, due)]
+        return max(times, default=None)
 
     def _run(self, batch: list[_Waiting]) -> None:
         settings, route = self.app.settings, batch[0].route
@@ -298,6 +315,22 @@ class TestApp:
             heapq.heappush(self._waiting, waiting)
         elif failure.dead is not None:
             self.dead.append(DeadLetter(message, waiting.route.group, failure.attempt, failure.dead, failure.error))
+
+
+def _comes_before(one: _Waiting, other: _Waiting) -> bool:
+    """Whether two of a group that runs in order are in one line, and which is first."""
+    if one.route is not other.route or one.offset >= other.offset:
+        return False
+    keys = (one.kept.new.key, other.kept.new.key)
+    return one.route.order is Order.PARTITION or (keys[0] is not None and keys[0] == keys[1])
+
+
+def _fits(one: _Waiting, first: _Waiting) -> bool:
+    """Whether two may be in one claim; where things run in order each has one of its own."""
+    if first.route.order is not Order.NONE:
+        return False
+    both_first = (one.attempt == 1) == (first.attempt == 1)
+    return both_first and one.route is first.route and one.kept.new.level == first.kept.new.level
 
 
 class _Executor(Executor):

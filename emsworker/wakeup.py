@@ -77,9 +77,11 @@ class Listener(threading.Thread):
         """Listen until stopped."""
         import redis
 
+        from emsworker.offsets.redis import client_of
+
         while not self._stopping.is_set():
             try:
-                self._listen(redis.Redis.from_url(self._redis_url, socket_connect_timeout=1.0, health_check_interval=5))
+                self._listen(client_of(self._redis_url, socket_connect_timeout=1.0, health_check_interval=5))
             except redis.RedisError as error:
                 log.debug("redis is away (%s); polling meanwhile", error)
                 self._stopping.wait(_AWAY_S)

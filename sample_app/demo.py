@@ -20,14 +20,15 @@ from emsworker import Ems, EmsError
 from emsworker.local import Database, Redis, ServerFailed, ServerMissing
 from emsworker.store.database import Database as StoreDatabase
 from emsworker.store.schema import migrate
-from sample_app import night, report, tables
+from sample_app import config, night, report, tables
+from sample_app.config import ConfigFailed
 from sample_app.data import DataMissing
 from sample_app.drain import Drain, DrainFailed
 from sample_app.expected import Expected, expect
 from sample_app.night import NightFailed
 from sample_app.publish import prepare, publish
-from sample_app.settings import DEFAULT_SEED, NOTICE_DELAY_S, SEED_VARIABLE
-from sample_app.verify import Outcome, verify, verify_summary
+from sample_app.settings import DEFAULT_SEED, NEW_TITLE, NOTICE_DELAY_S, SEED_VARIABLE
+from sample_app.verify import Outcome, verify, verify_summary, verify_title
 
 # In the demo only: nobody wants to wait ten seconds for a second attempt.
 _LADDER, _MAX_ATTEMPTS = "200ms 500ms 1s", 4
@@ -67,7 +68,7 @@ def main(**options: object) -> None:
         del os.environ[name]  # the demo has a stream of its own, and settings of its own
     try:
         sys.exit(_run(Options(**options)))  # type: ignore[arg-type]
-    except (EmsError, ServerMissing, ServerFailed, DataMissing, DrainFailed, NightFailed) as error:
+    except (EmsError, ServerMissing, ServerFailed, DataMissing, DrainFailed, NightFailed, ConfigFailed) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 
@@ -146,14 +147,16 @@ def _demonstrate(
     drain = Drain(connection, environment, folder, report.say, options.processes, options.threads)
     try:
         read = len(expected.flights) + len(expected.malformed)
-        deliveries = 3 * read + len(expected.events) + len(expected.notifications)
-        with report.progress("drained", deliveries) as progress:
-            drain.run(deliveries, progress)
+        sent_on, followed = len(expected.events) + len(expected.notifications), expected.rotating_flights
+        passed, deliveries = 4 * read + sent_on, 3 * read + sent_on + followed
+        with report.progress("drained", passed) as progress:
+            drain.run(passed, progress)
         click.echo(
-            f"drained {deliveries:,} deliveries to 5 groups in {drain.seconds:.1f} s, the kill included: "
+            f"drained {deliveries:,} deliveries to 6 groups in {drain.seconds:.1f} s, the kill included: "
             f"{deliveries / drain.seconds:,.0f} deliveries/s, {len(expected.flights) / drain.seconds:,.0f} flights/s"
         )
-        summary = _see_the_night(app, connection, expected)
+        _change_title(app, connection, options)
+        summary = _see_the_night(app, connection, expected, 2 * options.processes)
         wrong += drain.stop()
     finally:
         drain.close()
@@ -161,11 +164,18 @@ def _demonstrate(
     return wrong + _compare(connection, expected, summary)
 
 
-def _see_the_night(app: Ems, connection: tables.Connection, expected: Expected) -> Outcome:
+def _change_title(app: Ems, connection: tables.Connection, options: Options) -> None:
+    clients, processes = options.processes * options.threads, 2 * options.processes
+    workers = {name: clients for name in ("worker-2", "worker-3")}
+    seconds = config.announce(app, connection, NEW_TITLE, workers, processes)
+    click.echo(f"changed the title of the summary in all {processes} worker processes within {seconds * 1000:.0f} ms")
+
+
+def _see_the_night(app: Ems, connection: tables.Connection, expected: Expected, processes: int) -> Outcome:
     slot = night.bring_forward(app)
     night.wait_for_summary(connection, slot)
-    click.echo(f"brought the nightly summary forward to {slot:%H:%M:%S} UTC: it came, in a transaction of its own")
-    return verify_summary(connection, expected, slot)
+    click.echo(f"brought the nightly summary forward to {slot:%H:%M:%S} UTC: it came, under the new title")
+    return verify_summary(connection, expected, slot) + verify_title(connection, slot, NEW_TITLE, processes)
 
 
 def _publish(app: Ems, limit: int | None, expected: Expected) -> list[str]:

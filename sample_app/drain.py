@@ -48,12 +48,12 @@ class Drain:
         self._processes: list[Process] = []
         self.seconds = 0.0
 
-    def run(self, deliveries: int, progress: Callable[[int], None]) -> None:
+    def run(self, passed: int, progress: Callable[[int], None]) -> None:
         """Start, kill one half way, start another, and return when the lag of every group is 0.
 
         Args:
-            deliveries: how many there will be in all, to know where the middle is.
-            progress: called with the number of new deliveries.
+            passed: how many messages the cursors of all groups will have passed, to know where the middle is.
+            progress: called with the number of new ones.
 
         Raises:
             DrainFailed: a process ended by itself, or nothing went on for too long.
@@ -69,8 +69,8 @@ class Drain:
             if now != before:
                 progress(now - before)
                 before, moved = now, time.monotonic()
-            if not killed and now >= deliveries // 2:
-                self._kill(victim, now / deliveries)
+            if not killed and now >= passed // 2:
+                self._kill(victim, now / passed)
                 killed = True
             if killed and stream.finished(groups):
                 break

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from sample_app.data import derived_id, flight_id, read_rows
 from sample_app.gateway import fails
 from sample_app.malformed import reasons
-from sample_app.settings import FLIGHTS, GROUPS, LATE_MIN
+from sample_app.settings import LATE_MIN, READERS, ROTATING
 
 Table = dict[tuple[str, ...], dict[str, int]]
 
@@ -19,7 +20,9 @@ class Expected:
 
     Args:
         carriers, routes, aircraft: sums by key and by column.
+        rotations: each aircraft's flights for the airlines that follow them, with a checksum of their order.
         notices: flights whose notice gets through, with their delay.
+        rotating_flights: how many flights those airlines have.
         flights, events, notifications: the ids of the messages of the three topics.
         malformed: the ids of the malformed rows among the flights.
         dead: the dead letters: group, id and reason.
@@ -28,12 +31,15 @@ class Expected:
     carriers: Table = field(default_factory=dict)
     routes: Table = field(default_factory=dict)
     aircraft: Table = field(default_factory=dict)
+    rotations: Table = field(default_factory=dict)
     notices: Table = field(default_factory=dict)
     flights: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     notifications: list[str] = field(default_factory=list)
     malformed: list[str] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
+
+    rotating_flights: int = 0
 
     @property
     def total(self) -> dict[str, int]:
@@ -59,14 +65,17 @@ def expect(limit: int | None, seed: int, max_attempts: int) -> Expected:
         tally = dict(_tally(row, flight))
         _add(expected.carriers, (row["carrier"],), tally)
         _add(expected.routes, (row["origin"], row["dest"]), tally)
+        expected.rotating_flights += row["carrier"] in ROTATING
         if row["tailnum"] != "NA":
             expected.events.append(derived_id("event", flight))
-            _fly(expected.aircraft, row)
+            leg = _fly(expected.aircraft, row)
+            if row["carrier"] in ROTATING:
+                _follow(expected.rotations, row["tailnum"], leg)
         if row["dep_delay"] != "NA" and int(row["dep_delay"]) > LATE_MIN:
             _notice(expected, flight, int(row["dep_delay"]), seed, max_attempts)
     for uid, reason in reasons(expected.flights).items():
         expected.malformed.append(uid)
-        expected.dead += [f"{group} {uid}: {reason}" for topic, group in GROUPS if topic == FLIGHTS]
+        expected.dead += [f"{group} {uid}: {reason}" for group in READERS]
     return expected
 
 
@@ -80,7 +89,7 @@ def _tally(row: dict[str, str], flight: str) -> Iterator[tuple[str, int]]:
     yield "fingerprint", int(flight[:8], 16)
 
 
-def _fly(aircraft: Table, row: dict[str, str]) -> None:
+def _fly(aircraft: Table, row: dict[str, str]) -> int:
     departed, arrived = row["dep_time"] != "NA", row["air_time"] != "NA"
     log = aircraft.setdefault(
         (row["tailnum"],),
@@ -92,6 +101,14 @@ def _fly(aircraft: Table, row: dict[str, str]) -> None:
     if arrived:
         log["distance_mi"] += int(row["distance"])
         log["air_min"] += int(row["air_time"])
+    return log["last_leg"]
+
+
+def _follow(rotations: Table, tailnum: str, leg: int) -> None:
+    rotation = rotations.setdefault((tailnum,), dict.fromkeys(("legs", "last_leg", "chain"), 0))
+    rotation["legs"] += 1
+    rotation["last_leg"] = leg
+    rotation["chain"] = crc32(f"{rotation['chain']} {leg}".encode())
 
 
 def _notice(expected: Expected, flight: str, delay_min: int, seed: int, max_attempts: int) -> None:

@@ -6,6 +6,7 @@ from zlib import crc32
 
 _NEVER_WORKS = 0.03
 _FAILS_ONCE = 0.3
+_HICCUPS = 0.02
 
 
 class GatewayDown(Exception):
@@ -30,6 +31,16 @@ def notify(seed: int, flight: str, attempt: int) -> None:
 def fails(seed: int, flight: str, attempt: int) -> bool:
     """Whether this very attempt fails; for a few flights each one does."""
     return _draw(seed, flight, 0) < _NEVER_WORKS or _draw(seed, flight, attempt) < _FAILS_ONCE
+
+
+def hiccup(seed: int, flight: str, attempt: int) -> None:
+    """A disturbance that is over at the next attempt.
+
+    Raises:
+        GatewayDown: at the first attempt, for one flight in fifty.
+    """
+    if attempt == 1 and _draw(seed, flight, -1) < _HICCUPS:
+        raise GatewayDown(f"disturbed at flight {flight}")
 
 
 def _draw(seed: int, flight: str, number: int) -> float:

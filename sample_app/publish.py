@@ -7,11 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 from emsworker import Ems, Receipt
+from emsworker.core.model import TopicKind
 from emsworker.store.topics import create_topic
 from emsworker.task import Outgoing
+from sample_app.app import app as sample
 from sample_app.data import read_flights
 from sample_app.malformed import malformed_after
-from sample_app.settings import FLIGHTS, GROUPS, PARTITIONS
+from sample_app.settings import CONFIG, FLIGHTS, PARTITIONS
 
 _CHUNK = 4000
 
@@ -20,12 +22,13 @@ def prepare(app: Ems) -> None:
     """Create the topics with their partitions, and their groups, so that the groups begin with the first message."""
     for name, partitions in PARTITIONS.items():
         app.database.call(lambda session, n=name, p=partitions: create_topic(session, n, partitions=p))  # type: ignore[misc]
-    for topic, group in GROUPS:
-        app.catalog.group(app.catalog.topic(topic), group)
+    app.database.call(lambda session: create_topic(session, CONFIG, kind=TopicKind.BROADCAST))
+    for route in sample.routes.values():
+        app.catalog.group(app.catalog.topic(route.topic), route.group, route.filter, route.order)
 
 
 def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:
-    """Send every flight, keyed by its tail number, and the malformed rows among them.
+    """Send every flight, its tail number as key and its airline as tag, and the malformed rows among them.
 
     Yields after each chunk how many messages were sent and how many were new.
 
@@ -46,7 +49,7 @@ def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:
 
 def _read_messages(limit: int | None) -> Iterator[Outgoing]:
     for number, (uid, flight) in enumerate(read_flights(limit), 1):
-        yield Outgoing(FLIGHTS, flight, key=flight["tailnum"], uid=uid)
+        yield Outgoing(FLIGHTS, flight, key=flight["tailnum"], tag=flight["carrier"], uid=uid)
         malformed = malformed_after(number, uid, flight)
         if malformed is not None:
             yield Outgoing(FLIGHTS, malformed.body, uid=malformed.uid)

@@ -10,6 +10,7 @@ import click
 
 from sample_app import tables
 from sample_app.expected import Expected
+from sample_app.settings import ROTATING
 from sample_app.tables import Connection
 
 _HEAD = ("flights", "departures", "cancelled", "departure delay, min", "arrival delay, min")
@@ -73,6 +74,8 @@ def print_what_is_right(expected: Expected, notice_delay_s: int, max_attempts: i
     click.echo()
     for line in (
         f"every one of {len(expected.flights):,} flights counted once, by carrier, by route and by aircraft",
+        f"every one of {expected.rotating_flights:,} flights of {' and '.join(ROTATING)} noted in the order of its "
+        f"aircraft, though one in fifty failed at first",
         f"every one of {notices:,} notices sent {notice_delay_s} s later, none of them early: {told:,} got through, "
         f"{notices - told:,} are dead letters after {max_attempts} attempts",
         f"every one of {len(expected.malformed)} malformed rows a dead letter with its reason, in each of {groups} "

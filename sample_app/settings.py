@@ -8,21 +8,19 @@ FLIGHTS = "flights"
 AIRCRAFT_EVENTS = "aircraft-events"
 NOTIFICATIONS = "notifications"
 REPORTS = "reports"
+CONFIG = "config"  # a broadcast: every worker process hears it
 # Keys spread over these, so that several workers find work at the same time.
 PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2, REPORTS: 1}
-GROUPS = (
-    (FLIGHTS, "stats"),
-    (FLIGHTS, "aircraft"),
-    (FLIGHTS, "delays"),
-    (AIRCRAFT_EVENTS, "logbook"),
-    (NOTIFICATIONS, "notifier"),
-    (REPORTS, "night-shift"),
-)
+# These groups read every flight.
+READERS = ("stats", "aircraft", "delays")
+# These airlines want to know the way of each of their aircraft, flight by flight in the order of the file.
+ROTATING = ("FL", "VX")
 
 BATCH = 500
 LATE_MIN = 180  # departures more than three hours late are worth a notice
 NOTICE_DELAY_S = 3  # so long the airline has to correct itself before anybody is told
 NIGHTLY, NIGHTLY_NAME = "0 0 * * *", "nightly-summary"
+TITLE, NEW_TITLE = "Flights from New York", "Departures of EWR, JFK and LGA"
 DEFAULT_SEED = 2013
 SEED_VARIABLE = "SAMPLE_SEED"
 

@@ -14,6 +14,7 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 Sums = dict[tuple[str, ...], list[int]]
 
 TALLY = ("flights", "departures", "cancellations", "dep_delay_min", "arr_delay_min", "fingerprint")
+ROTATION = ("legs", "last_leg", "chain")
 LOGBOOK = ("flown", "cancelled", "diverted", "distance_mi", "air_min", "leg_sum", "last_leg")
 
 _CREATE = (
@@ -40,11 +41,24 @@ _CREATE = (
   delay_min BIGINT NOT NULL, attempt BIGINT NOT NULL, due_at DATETIME(6) NOT NULL, told_at DATETIME(6) NOT NULL,
   PRIMARY KEY (flight)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_rotation (
+  tailnum VARCHAR(16) NOT NULL,
+  legs BIGINT NOT NULL, last_leg BIGINT NOT NULL, chain BIGINT NOT NULL,
+  PRIMARY KEY (tailnum)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
     """CREATE TABLE IF NOT EXISTS sample_summary (
   slot DATETIME NOT NULL,
   flights BIGINT NOT NULL, departures BIGINT NOT NULL, cancellations BIGINT NOT NULL,
   dep_delay_min BIGINT NOT NULL, arr_delay_min BIGINT NOT NULL, fingerprint BIGINT NOT NULL,
   PRIMARY KEY (slot)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_title (
+  slot DATETIME NOT NULL, title VARCHAR(100) NOT NULL,
+  PRIMARY KEY (slot)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_process (
+  pid INT NOT NULL, title VARCHAR(100) NOT NULL,
+  PRIMARY KEY (pid, title)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
 )
 
@@ -68,6 +82,9 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE
   leg_sum = leg_sum + VALUES(leg_sum), last_leg = GREATEST(last_leg, VALUES(last_leg))"""
 _ADD_NOTICE = """INSERT IGNORE INTO sample_notice (flight, delay_min, attempt, due_at, told_at)
 VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(6))"""
+_ADD_LEG = """INSERT INTO sample_rotation (tailnum, legs, last_leg, chain)
+VALUES (%(tailnum)s, 1, %(leg)s, CRC32(CONCAT('0 ', %(leg)s))) ON DUPLICATE KEY UPDATE
+  legs = legs + 1, last_leg = VALUES(last_leg), chain = CRC32(CONCAT(chain, ' ', VALUES(last_leg)))"""
 _SUM_UP = """INSERT IGNORE INTO sample_summary
   (slot, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint)
 SELECT %s, SUM(flights), SUM(departures), SUM(cancellations), SUM(dep_delay_min), SUM(arr_delay_min), SUM(fingerprint)
@@ -79,6 +96,7 @@ _READ_ROUTES = """SELECT origin, dest, flights, departures, cancellations, dep_d
 FROM sample_route"""
 _READ_AIRCRAFT = """SELECT tailnum, flown, cancelled, diverted, distance_mi, air_min, leg_sum, last_leg
 FROM sample_aircraft"""
+_READ_ROTATIONS = """SELECT tailnum, legs, last_leg, chain FROM sample_rotation"""
 _READ_NOTICES = """SELECT flight, delay_min FROM sample_notice"""
 _COUNT_EARLY = """SELECT COUNT(*) FROM sample_notice WHERE told_at < due_at"""
 _READ_SUMMARY = """SELECT flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
@@ -148,9 +166,24 @@ def _sorted_rows(sums: Sums) -> list[tuple[Any, ...]]:
     return [(*key, *values) for key, values in sorted(sums.items())]
 
 
+def add_leg(to: Any, tailnum: str, leg: int) -> None:
+    """Append a flight to an aircraft's; ``chain`` is a checksum of all of them in the order in which they came."""
+    to.execute(_ADD_LEG, {"tailnum": tailnum, "leg": leg})
+
+
 def sum_up(to: Any, slot: datetime) -> None:
     """Write the sums over all carriers down, under a time in UTC; a second time changes nothing."""
     to.execute(_SUM_UP, (slot.replace(tzinfo=None),))
+
+
+def add_title(to: Any, slot: datetime, title: str) -> None:
+    """Write the title of a summary down."""
+    to.execute("INSERT IGNORE INTO sample_title (slot, title) VALUES (%s, %s)", (slot.replace(tzinfo=None), title))
+
+
+def add_process(connection: Connection, pid: int, title: str) -> None:
+    """Note by which title a process goes."""
+    query(connection, "INSERT INTO sample_process (pid, title) VALUES (%s, %s)", (pid, title))
 
 
 def add_notice(connection: Connection, flight: str, delay_min: int, attempt: int, due_at: str) -> None:
@@ -176,6 +209,11 @@ def read_aircraft(connection: Connection) -> Mapping[tuple[str, ...], list[int]]
     return _sums(connection, _READ_AIRCRAFT, 1)
 
 
+def read_rotations(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+    """What :func:`add_leg` has noted."""
+    return _sums(connection, _READ_ROTATIONS, 1)
+
+
 def read_notices(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
     """Which flights' notices got through: ``(flight,)`` -> ``[delay_min]``."""
     return _sums(connection, _READ_NOTICES, 1)
@@ -189,6 +227,17 @@ def count_early_notices(connection: Connection) -> int:
 def read_summary(connection: Connection, slot: datetime) -> list[int]:
     """What :func:`sum_up` has written for a slot, in the order of ``TALLY``; nothing if it has not."""
     return [int(number) for row in query(connection, _READ_SUMMARY, (slot.replace(tzinfo=None),)) for number in row]
+
+
+def read_titles(connection: Connection, slot: datetime) -> list[str]:
+    """The title of the summary of a slot."""
+    rows = query(connection, "SELECT title FROM sample_title WHERE slot = %s", (slot.replace(tzinfo=None),))
+    return [str(title) for (title,) in rows]
+
+
+def count_titles(connection: Connection, title: str) -> int:
+    """How many processes have come to go by a title."""
+    return int(query(connection, "SELECT COUNT(*) FROM sample_process WHERE title = %s", (title,))[0][0])
 
 
 def _sums(connection: Connection, statement: str, keys: int) -> Sums:

@@ -1,19 +1,21 @@
-"""What happens to a flight: three groups read its topic, each at its own pace, and two more live on what they send."""
+"""What happens to a flight: four groups read its topic, each at its own pace, and two more live on what they send."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from emsworker import BatchFailed, Message, Reject
+from emsworker import BatchFailed, Filter, Message, Reject
 from emsworker.task import BoundTask, Outgoing
-from sample_app import gateway, tables
+from sample_app import config, gateway, tables
 from sample_app.app import app
 from sample_app.data import derived_id
 from sample_app.settings import (
     AIRCRAFT_EVENTS,
     BATCH,
+    CONFIG,
     FLIGHTS,
     LATE_MIN,
     NIGHTLY,
@@ -21,6 +23,7 @@ from sample_app.settings import (
     NOTICE_DELAY_S,
     NOTIFICATIONS,
     REPORTS,
+    ROTATING,
     seed,
 )
 
@@ -102,6 +105,14 @@ def _aircraft_event(message: Message) -> Outgoing:
     return Outgoing(AIRCRAFT_EVENTS, event, key=message.key, uid=derived_id("event", message.id))
 
 
+@app.subscribe(FLIGHTS, "rotation", filter=Filter(tags=ROTATING), order="key", transactional=True)
+def follow_aircraft(transaction: Any, message: Message) -> None:
+    """Note each aircraft's flights one after another; one that fails is waited for by those of its aircraft only."""
+    gateway.hiccup(_SEED, message.id, message.attempt)
+    if message.key is not None:
+        tables.add_leg(transaction, message.key.decode(), message.body["leg"])
+
+
 @app.subscribe(AIRCRAFT_EVENTS, "logbook", transactional=True, batch=BATCH)
 def keep_logbook(transaction: Any, messages: Sequence[Message]) -> None:
     """Add a batch of events to the aircraft's logbooks."""
@@ -161,4 +172,13 @@ def notify_delay(self: BoundTask, flight: str, delay_min: int, due_at: str) -> N
 @app.task(name="summarize", topic=REPORTS, group="night-shift", bind=True, transactional=True)
 def summarize(self: BoundTask, transaction: Any) -> None:
     """Every midnight, sum up all carriers."""
-    tables.sum_up(transaction, datetime.fromisoformat(self.request.headers["ems-slot"]))
+    slot = datetime.fromisoformat(self.request.headers["ems-slot"])
+    tables.sum_up(transaction, slot)
+    tables.add_title(transaction, slot, config.current["title"])
+
+
+@app.subscribe(CONFIG, broadcast=True)
+def reconfigure(message: Message) -> None:
+    """Go by changed settings from now on, in this process; and note that it does."""
+    config.take_over(message.body)
+    tables.add_process(tables.thread_connection(app.url), os.getpid(), config.current["title"])

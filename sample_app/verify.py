@@ -10,7 +10,7 @@ from datetime import datetime
 from sample_app import stream, tables
 from sample_app.expected import Expected, Table
 from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS
-from sample_app.tables import LOGBOOK, TALLY, Connection
+from sample_app.tables import LOGBOOK, ROTATION, TALLY, Connection
 
 
 @dataclass
@@ -24,6 +24,9 @@ class Outcome:
 
     compared: int = 0
     differences: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(self.compared + other.compared, self.differences + other.differences)
 
     def table(
         self, what: str, found: Mapping[tuple[str, ...], Sequence[int]], columns: Sequence[str], want: Table
@@ -64,6 +67,7 @@ def verify(connection: Connection, expected: Expected) -> Outcome:
     outcome.table("carrier", tables.read_carriers(connection), TALLY, expected.carriers)
     outcome.table("route", tables.read_routes(connection), TALLY, expected.routes)
     outcome.table("aircraft", tables.read_aircraft(connection), LOGBOOK, expected.aircraft)
+    outcome.table("rotation of", tables.read_rotations(connection), ROTATION, expected.rotations)
     outcome.table("notice", tables.read_notices(connection), ("delay_min",), expected.notices)
     for topic, uids in (
         (FLIGHTS, [*expected.flights, *expected.malformed]),
@@ -87,4 +91,12 @@ def verify_summary(connection: Connection, expected: Expected, slot: datetime) -
     outcome, name = Outcome(), f"{slot:%H:%M:%S}"
     found = {(name,): tables.read_summary(connection, slot)}
     outcome.table("summary of", {key: row for key, row in found.items() if row}, TALLY, {(name,): expected.total})
+    return outcome
+
+
+def verify_title(connection: Connection, slot: datetime, title: str, processes: int) -> Outcome:
+    """Compare the title of the summary of a slot, and how many processes went by it."""
+    outcome = Outcome()
+    outcome.ids("title of the summary", tables.read_titles(connection, slot), [title])
+    outcome.number("processes that go by the title", tables.count_titles(connection, title), processes)
     return outcome

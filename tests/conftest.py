@@ -2,23 +2,27 @@
 
 The environment variable EMS_TEST_SERVERS names the servers to test on ("mariadb,mysql,redis", which is also the
 default). A server that cannot be started fails the run when it was named, or when CI is set; otherwise its tests
-are skipped, and the summary says so.
+are skipped, and the summary says so. With several test processes (pytest -n) each has private servers of its own.
 """
 
 import signal
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
+import hypothesis
 import pytest
 
 from emsworker.local import Database, Redis
-from tests.support.servers import TestServers, chosen_flavors, fresh_database
+from tests.support.servers import IS_WORKER, TestServers, chosen_flavors, fresh_database
 
 _SERVERS = pytest.StashKey[TestServers]()
+_LEFT_OUT = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     chosen_flavors()
+    hypothesis.settings.register_profile("beside_others", deadline=None)
+    hypothesis.settings.load_profile("beside_others")
     # By default SIGTERM ends Python at once, with the servers left behind.
     signal.signal(signal.SIGTERM, _interrupt)
 
@@ -32,9 +36,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         servers.close()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (servers := session.config.stash.get(_SERVERS, None)) and IS_WORKER:
+        cast(Any, session.config).workeroutput["left_out"] = servers.left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A test process has ended: what it left out goes into the summary of the whole run."""
+    node.config.stash.setdefault(_LEFT_OUT, {}).update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     servers = config.stash.get(_SERVERS, None)
-    for name, reason in servers.left_out.items() if servers else ():
+    left_out = servers.left_out if servers else config.stash.get(_LEFT_OUT, {})
+    for name, reason in left_out.items():
         terminalreporter.write_line(f"WARNING: the {name} leg did not run: {reason}", yellow=True)
 
 

@@ -1,6 +1,27 @@
 """Administration: topics, groups and dead letters. What ``ems topics``, ``ems groups`` and ``ems dead`` do."""
 
+from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place
-from emsworker.admin.stream import MAX_PARTITIONS, Admin
+from emsworker.admin.messages import Messages, Page, StoredMessage
+from emsworker.admin.replay import Replay
+from emsworker.admin.selecting import Selection
+from emsworker.admin.stream import Admin
+from emsworker.core.partitioner import MAX_PARTITIONS
+from emsworker.store.skipping import Skip, SkipPolicy
 
-__all__ = ["MAX_PARTITIONS", "Admin", "DeadLetter", "DeadLetters", "DeadRef", "parse_place"]
+__all__ = [
+    "MAX_PARTITIONS",
+    "Admin",
+    "Backlogs",
+    "DeadLetter",
+    "DeadLetters",
+    "DeadRef",
+    "Messages",
+    "Page",
+    "Replay",
+    "Selection",
+    "Skip",
+    "SkipPolicy",
+    "StoredMessage",
+    "parse_place",
+]

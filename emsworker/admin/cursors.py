@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
+from emsworker.core.predicate_parser import parse_time
 from emsworker.store import cursors as store
 from emsworker.store.cursors import Position
 from emsworker.store.database import Database
@@ -70,20 +71,27 @@ def _target(session: Session, group: Group, position: Position, to: str) -> int:
         return position.floor
     if to == "latest":
         return position.end
-    if re.fullmatch(r"-\d+", to):
+    if re.fullmatch(r"-\d{1,20}", to):
         return max(position.end + int(to), position.floor)
-    if re.fullmatch(r"\d+", to):
+    if re.fullmatch(r"\d{1,20}", to):
         if not position.floor <= int(to) <= position.end:
             kept = f"partition {position.partition} has {position.floor} to {position.end}"
             raise ConfigError([Problem("to", to, f"no such offset is kept: {kept}")])
         return int(to)
-    return store.find_offset_at(session, group.topic_id, position, _time(to))
+    return store.find_offset_at(session, group.topic_id, position, read_time(to))
 
 
-def _time(text: str) -> datetime:
+def read_time(text: str, name: str = "to") -> datetime:
+    """A time in ISO 8601, where other places might stand.
+
+    Args:
+        name: of the setting, for the error's text.
+
+    Raises:
+        ConfigError: it is none.
+    """
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
+        return parse_time(text)
+    except (ValueError, OverflowError):
         mend = "must be earliest, latest, an offset, -n for the last n, or a time like 2026-01-31T12:00"
-        raise ConfigError([Problem("to", text, mend)]) from None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+        raise ConfigError([Problem(name, text, mend)]) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -195,14 +196,14 @@ class DeadLetters:
 
 
 def parse_place(text: str) -> tuple[str, int, int]:
-    """Read ``topic/partition/offset``.
+    """Read ``topic/partition/offset``, or ``topic/partition@offset`` as log lines have it.
 
     Raises:
         InvalidName: it is something else.
     """
     topic, _, rest = text.partition("/")
-    partition, _, offset = rest.partition("/")
-    if not (partition.isdecimal() and offset.isdecimal()):
+    partition, _, offset = rest.replace("@", "/", 1).partition("/")
+    if not (re.fullmatch(r"\d{1,5}", partition) and re.fullmatch(r"\d{1,20}", offset)):
         raise InvalidName(f"{text!r} is no place of a message; write topic/partition/offset, like orders/0/4711")
     return check_name("topic", topic), int(partition), int(offset)
 

@@ -7,9 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from emsworker.admin import cursors
+from emsworker.admin.alarms import Alarms
+from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
+from emsworker.admin.limits import Limits
+from emsworker.admin.messages import Messages
+from emsworker.admin.readers import Readers, check_broadcast
+from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
+from emsworker.admin.selecting import Selection
 from emsworker.app import Ems
 from emsworker.cancelling import cancel_message
 from emsworker.core.errors import (
@@ -22,7 +29,9 @@ from emsworker.core.errors import (
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.model import Group, Order, Topic, TopicRule
+from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.core.partitioner import MAX_PARTITIONS
+from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
@@ -30,7 +39,6 @@ from emsworker.store.database import Database
 
 Progress = Callable[[int], None]
 
-MAX_PARTITIONS = 1024
 _MAX_MESSAGE_BYTES = 1 << 30  # the largest max_allowed_packet
 _MAX_ATTEMPTS = 65535
 _MAX_LADDER_CHARACTERS = 1000
@@ -45,12 +53,22 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        limits: of groups: rates, and how many messages run at once.
+        messages: looking at messages.
+        backlogs: leaving out what a group would come to too late.
+        alarms: the rules of alarms.
+        readers: where named readers of broadcast topics are.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
+        self.limits = Limits(self._database, self.group)
+        self.backlogs = Backlogs(self._database, self.group)
+        self.messages = Messages(self._database, self.topics, self.topic, self.group)
+        self.alarms = Alarms(self._database)
+        self.readers = Readers(self._database, self.topic)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -73,19 +91,24 @@ class Admin:
         self,
         name: str,
         *,
+        kind: str = TopicKind.CLUSTER,
         partitions: int = 1,
         rule: str = TopicRule.READ_WRITE,
         max_message_bytes: int = 4 << 20,
         retention_s: float | None = None,
         trim_done: bool = False,
         age_wins: bool = False,
+        priorities: int = 1,
     ) -> Topic:
         """Create a topic.
 
         Args:
+            kind: ``cluster``: each group gets every message once; ``broadcast``: every worker process gets all.
+            partitions: of each level of priority.
             retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
             trim_done: delete messages as soon as every group has run them.
             age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
+            priorities: how many levels of priority it tells apart, up to 10; 1 for none.
 
         Raises:
             AlreadyExists: it is there already; nothing was changed.
@@ -93,19 +116,23 @@ class Admin:
         """
         check_name("topic", name)
         _check_topic(partitions, max_message_bytes, retention_s)
+        _check_priorities(priorities)
         _check_retention(retention_s, age_wins)
+        check_broadcast(TopicKind(kind), trim_done, age_wins, priorities)
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(
             lambda session: store.create_topic(
                 session,
                 name,
+                kind=TopicKind(kind),
                 partitions=partitions,
                 rule=TopicRule(rule),
                 max_message_bytes=max_message_bytes,
                 retention_s=retention_s,
                 trim_done=trim_done,
                 age_wins=age_wins,
+                priorities=priorities,
             )
         )
 
@@ -114,7 +141,8 @@ class Admin:
 
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``.
+                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``priorities`` (must
+                keep the levels there are; 10 always does).
 
         Raises:
             UnknownTopic: there is none of that name.
@@ -126,6 +154,8 @@ class Admin:
         changed = replace(topic, **changes)
         _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
         _check_retention(changed.retention_s, changed.age_wins)
+        check_broadcast(changed.kind, changed.trim_done, changed.age_wins, changed.priorities)
+        _check_priorities(changed.priorities, topic.priorities)
         self._database.call(lambda session: store.change_topic(session, changed))
         return self.topic(name)
 
@@ -147,7 +177,7 @@ class Admin:
         """How many messages a topic keeps, tombstones included: from its floors and ends, not by counting."""
 
         def work(session: Any) -> int:
-            bounds = [trace_store.get_bounds(session, topic.id, number) for number in range(topic.partitions)]
+            bounds = [trace_store.get_bounds(session, topic.id, number) for number in topic.partition_numbers()]
             return sum(end - floor for floor, end in filter(None, bounds))
 
         return self._database.call(work)
@@ -201,8 +231,9 @@ class Admin:
 
         Raises:
             UnknownTopic, UnknownGroup: there is none.
+            ConfigError: the topic is for broadcasts, and has no groups.
         """
-        place = self.topic(topic)
+        place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         group = self._database.call(lambda session: store.get_group(session, place, name))
         if group is None:
             raise UnknownGroup(f"topic {topic!r} has no group {name!r}; `ems groups list` shows those that exist")
@@ -234,7 +265,7 @@ class Admin:
             AlreadyExists: it is there already; nothing was changed.
             ConfigError: naming every setting that is wrong.
         """
-        place = self.topic(topic)
+        place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         check_name("group", name)
         _check_group(timeout_s, ladder, max_attempts)
         if self._database.call(lambda session: store.get_group(session, place, name)) is not None:
@@ -290,6 +321,19 @@ class Admin:
         moves = cursors.plan(self._database, group, to, partition)
         return moves if dry_run else cursors.reset(self._database, group, moves)
 
+    def replay(self, topic: str, name: str, selection: Selection, *, after: tuple[int, int] | None = None) -> Replay:
+        """Some messages, to be run again in one group: ``.plan()`` tells what would be done, ``.run()`` does it.
+
+        Args:
+            selection: which messages; of these, those that the group wants.
+            after: begin behind this place (partition, offset).
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            PredicateError, ConfigError, InvalidName: the selection is wrong.
+        """
+        return Replay(self._database, self.topic(topic), self.group(topic, name), selection, after)
+
     def delete_group(
         self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None
     ) -> None:
@@ -323,6 +367,16 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
 def _check_retention(retention_s: float | None, age_wins: bool) -> None:
     if age_wins and retention_s is None:
         raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
+
+
+def _check_priorities(priorities: int, before: int = 1) -> None:
+    if not 1 <= priorities <= len(PRIORITIES):
+        mend = f"must lie between 1 and {len(PRIORITIES)}"
+        raise ConfigError([Problem("priorities", str(priorities), mend)])
+    levels = levels_of(before)
+    if not set(levels) <= set(levels_of(priorities)):
+        mend = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
+        raise ConfigError([Problem("priorities", str(priorities), mend)])
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

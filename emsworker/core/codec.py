@@ -19,6 +19,7 @@ from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
 
 JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
+MAX_HEADERS_BYTES = 1 << 20  # they are read with every batch, and filters look into them
 RAW_TYPES = frozenset({"application/data", "text/plain"})
 SERIALIZERS = ("json", "msgpack", "yaml", "pickle")
 COMPRESSIONS = ("zlib", "bzip2", "lzma", "zstd")
@@ -67,12 +68,12 @@ def encode_body(body: Any, serializer: str = "json", compression: str | None = N
     import kombu.compression
 
     try:
-        raw, headers[COMPRESSION] = kombu.compression.compress(raw, compression)
-    except KeyError:
-        raise EncodeError(
-            f"compression {compression!r} is not installed; known here: {', '.join(COMPRESSIONS)}"
-        ) from None
-    return raw, headers
+        raw, content_type = kombu.compression.compress(raw, compression)
+    except (KeyError, TypeError):
+        content_type = None
+    if content_type not in _DECOMPRESSORS:  # kombu may know more than our readers, which bound what they unpack
+        raise EncodeError(f"compression {compression!r} is not installed; known here: {', '.join(COMPRESSIONS)}")
+    return raw, {**headers, COMPRESSION: content_type}
 
 
 def _serialize(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
@@ -114,15 +115,20 @@ def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, st
     return payload, {CONTENT_TYPE: content_type, CONTENT_ENCODING: encoding}
 
 
-@lru_cache(maxsize=1024)
 def decode_headers(raw: bytes) -> Mapping[str, str]:
     """Read a stored header block; equal blocks, as a task's messages have them, are parsed once.
 
     Raises:
-        DecodeError: it is not a JSON object of strings.
+        DecodeError: it is not a JSON object of strings, or longer than any that is sent.
     """
     if not raw:
-        return MappingProxyType({})
+        return _NO_HEADERS
+    if len(raw) > MAX_HEADERS_BYTES:
+        raise DecodeError(f"the headers take {len(raw)} bytes, at most {MAX_HEADERS_BYTES} are read")
+    return _read_headers_once(raw) if len(raw) <= _REMEMBERED_BYTES else _read_headers(raw)
+
+
+def _read_headers(raw: bytes) -> Mapping[str, str]:
     try:
         headers = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -132,18 +138,28 @@ def decode_headers(raw: bytes) -> Mapping[str, str]:
     return MappingProxyType(headers)
 
 
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_REMEMBERED_BYTES = 1024  # a thousand blocks of that size are remembered, and no more than that
+_read_headers_once = lru_cache(maxsize=1024)(_read_headers)
+
+
 def encode_headers(headers: Mapping[str, str]) -> bytes:
     """The stored form of headers; an empty block for none.
 
     Raises:
-        EncodeError: a name or value is no text.
+        EncodeError: a name or value is no text, or they are too long.
     """
     if not headers:
         return b""
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise EncodeError(f"header {name!r} = {value!r}: names and values must be str")
-    return json.dumps(dict(headers), separators=(",", ":")).encode()
+    block = json.dumps(dict(headers), separators=(",", ":")).encode()
+    if block.count(b"{") > 1 or b"[" in block:  # written so that whoever counts brackets sees how deep the block is
+        block = b"{" + block[1:].replace(b"{", rb"\u007b").replace(b"[", rb"\u005b")
+    if len(block) > MAX_HEADERS_BYTES:
+        raise EncodeError(f"the headers take {len(block)} bytes, at most {MAX_HEADERS_BYTES}; put it into the body")
+    return block
 
 
 class Decoder:
@@ -202,12 +218,34 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise DecodeError(f"the body is no valid text: {error}") from error
+    if encoding.lower() not in _ENCODINGS:  # to Python's codecs some names mean "unpack this"
+        raise ContentRefused(f"content encoding {encoding!r} is not known here")
     import kombu.serialization
 
     try:
-        return kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
+        body = kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
     except Exception as error:  # each serializer raises errors of its own
         raise DecodeError(f"the body is no valid {content_type}: {error}") from error
+    if content_type == "application/x-yaml":
+        _refuse_repetition(body, len(raw))
+    return body
+
+
+def _refuse_repetition(body: Any, size: int) -> None:
+    """Aliases of YAML make a few lines stand for gigabytes, or for a circle, to whoever walks through them.
+
+    What is written out has no more parts and no more text than it has bytes.
+    """
+    budget, todo = 2 * size + 8, [body]
+    while todo:
+        one = todo.pop()
+        budget -= 1 + len(one) if isinstance(one, str | bytes) else 1
+        if isinstance(one, dict):
+            todo += [*one, *one.values()]
+        elif isinstance(one, list | tuple | set):
+            todo += one
+        if budget < len(todo):
+            raise DecodeError("the body is no valid application/x-yaml: its aliases repeat too much")
 
 
 def _zstd_decompressor() -> Any:
@@ -215,6 +253,8 @@ def _zstd_decompressor() -> Any:
 
     return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - it is there only if it is installed
 
+
+_ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "ascii-8bit", "latin-1", "iso-8859-1", "binary", ""})
 
 # A body of some bytes may ask for a dictionary of gigabytes; the highest preset needs 65 MiB.
 _LZMA_MEMORY_BYTES = 128 << 20

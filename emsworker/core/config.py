@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from emsworker.core.codec import COMPRESSIONS
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.url import DatabaseUrl, redact
+from emsworker.core.url import DatabaseUrl, redact, redact_url
 
 Check = Callable[[Any], None]
 
@@ -32,7 +33,9 @@ def _setting(default: Any, meaning: str, check: Check | None = None, *, secret: 
 
 def _shown(name: str, value: Any) -> str:
     """A value as an error may show it."""
-    return "***" if _SECRET_NAME.search(name) else redact(repr(value))
+    if _SECRET_NAME.search(name):
+        return "***"
+    return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 
 def _at_least(least: float) -> Check:
@@ -69,6 +72,11 @@ def _check_url(value: str | None) -> None:
 def _check_redis_url(value: str | None) -> None:
     if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
+    try:
+        if value is not None:
+            _ = urlsplit(value).port
+    except ValueError:  # its own text may repeat the password
+        raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
 
 
 def _check_name(value: str) -> None:
@@ -117,8 +125,23 @@ class Settings:
     max_message_bytes: int = _setting(
         4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
     )
+    priorities: int = _setting(
+        1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
+    )
+    max_decoded_bytes: int = _setting(
+        64 << 20, "the most bytes that a compressed body may unpack to; what is more is a dead letter", _at_least(1)
+    )
     processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
     threads: int = _setting(4, "consumer threads in each process", _at_least(1))
+    max_tasks_per_child: int = _setting(
+        0, "after how many messages a child process is replaced by a fresh one; 0 means never", _at_least(0)
+    )
+    max_memory_per_child: int = _setting(
+        0, "above how many MiB of resident memory a child process is replaced; 0 means never", _at_least(0)
+    )
+    start_timeout_s: float = _setting(
+        120.0, "how long a child process may take to load the app and connect; then it is killed", _at_least(1)
+    )
     batch: int = _setting(500, "the most messages in one claim", _at_least(1))
     batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _at_least(1))
     claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))
@@ -143,6 +166,9 @@ class Settings:
     lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
     beat_s: float = _setting(1.0, "how often the beat's duties run", _at_least(0.05))
     beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
+    alarm_commands: tuple[str, ...] = _setting(
+        (), "the programs that alarms may run on this machine, as their commands name them; none unless named"
+    )
     publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
     connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
     result_backend: str = _setting(
@@ -166,7 +192,7 @@ class Settings:
                 if item.metadata["check"] is not None and value is not None:
                     item.metadata["check"](value)
             except (ValueError, TypeError) as error:
-                problems.append(Problem(item.name, redact(repr(value)), str(error)))
+                problems.append(Problem(item.name, _shown(item.name, value), str(error)))
         return problems
 
     def _problems_together(self) -> list[Problem]:
@@ -228,7 +254,9 @@ class Settings:
 
 
 # Variables of the project that are no settings of the app.
-_OTHER_VARIABLES = frozenset({"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+)
 
 
 def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:
@@ -255,7 +283,7 @@ def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: l
         try:
             values[name] = _read(text, hints[name])
         except ValueError as error:
-            problems.append(Problem(variable, redact(repr(text)), str(error)))
+            problems.append(Problem(variable, _shown(variable, text), str(error)))
     return values
 
 

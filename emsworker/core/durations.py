@@ -21,8 +21,8 @@ def parse_duration(text: str | float) -> float:
         ValueError: it is neither, negative, or longer than 100 years.
     """
     if isinstance(text, int | float):
-        return _checked(float(text), text)
-    match = _PATTERN.fullmatch(text.strip())
+        return _checked(text, text)
+    match = _PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write it like 500ms, 10s, 5m, 2h or 7d")
     return _checked(float(match[1]) * _UNITS[match[2] or "s"], text)
@@ -31,7 +31,7 @@ def parse_duration(text: str | float) -> float:
 def _checked(seconds: float, text: str | float) -> float:
     if not 0 <= seconds <= LONGEST_S:
         raise ValueError(f"{text!r} is out of range; a duration lies between 0 and 100 years")
-    return seconds
+    return float(seconds)
 
 
 def format_duration(seconds: float) -> str:

@@ -38,8 +38,27 @@ class ConfigError(EmsError):
         super().__init__("; ".join(str(problem) for problem in problems))
 
 
+class PredicateError(ConfigError):
+    """A predicate cannot be read.
+
+    Args:
+        text: the predicate.
+        position: of the fault, from 1.
+        why: what is wrong there.
+    """
+
+    def __init__(self, text: str, position: int, why: str) -> None:
+        self.position = position
+        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        super().__init__([Problem("predicate", repr(shown), f"at position {position}: {why}")])
+
+
 class InvalidName(EmsError):
     """A topic, group, tag or key breaks the rules for names."""
+
+
+class InvalidPriority(EmsError):
+    """A priority is not from 0 to 9, or the topic does not tell priorities apart."""
 
 
 class UnknownTopic(EmsError):
@@ -54,6 +73,10 @@ class GroupInUse(EmsError):
     """The group or topic has live clients or unfinished work, so it is not deleted without force."""
 
 
+class RunEnded(EmsError):
+    """The time of this run is over, or it has ended: the handler may stop, the message is run elsewhere."""
+
+
 class AlreadyExists(EmsError):
     """A topic or group of that name is there already."""
 
@@ -64,6 +87,14 @@ class UnknownMessage(EmsError):
 
 class UnknownSchedule(EmsError):
     """There is no schedule of that name."""
+
+
+class UnknownReader(EmsError):
+    """No position of a reader of that name is kept."""
+
+
+class UnknownAlarm(EmsError):
+    """There is no alarm of that name."""
 
 
 class TopicRuleError(EmsError):
@@ -96,6 +127,10 @@ class PublishTimeout(StoreUnavailable):
 
 class AccessDenied(EmsError):
     """MySQL refused the user, the password or a privilege."""
+
+
+class TlsError(EmsError):
+    """The server's certificate is not trusted, or it offers no TLS although the address asks for it."""
 
 
 class ServerTooOld(EmsError):

@@ -32,7 +32,11 @@ class Filter:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.tags, str) or not all(isinstance(tag, str) and tag for tag in self.tags):
+        if (
+            isinstance(self.tags, str)
+            or not isinstance(self.tags, Iterable)
+            or not all(isinstance(tag, str) and tag for tag in self.tags)
+        ):
             raise ConfigError([Problem("filter tags", repr(self.tags), "must be a list of tags that are not empty")])
         object.__setattr__(self, "tags", tuple(sorted(set(self.tags))))
         try:
@@ -61,8 +65,17 @@ class Filter:
 
     @classmethod
     def from_text(cls, text: str) -> Filter:
-        """From a group's row."""
-        return cls(**json.loads(text)) if text else cls()
+        """From a group's row.
+
+        Raises:
+            ConfigError: somebody else has written it.
+        """
+        try:
+            return cls(**json.loads(text)) if text else cls()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(
+                [Problem("filter", repr(text[:100]), f"is none that was stored by EMS: {error}")]
+            ) from None
 
     def matches(self, tag: bytes | None, headers: Mapping[str, str]) -> bool:
         """Whether a group with this filter wants such a message; the store asks the same in SQL."""

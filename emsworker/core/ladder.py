@@ -25,6 +25,9 @@ class RetryIn:
 
     delay_s: float
 
+    def __str__(self) -> str:
+        return f"again in {self.delay_s:.1f} s"
+
 
 @dataclass(frozen=True)
 class Dead:
@@ -32,13 +35,24 @@ class Dead:
 
     reason: str
 
+    def __str__(self) -> str:
+        return f"dead: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Done:
     """Count it as done although the handler raised."""
 
+    def __str__(self) -> str:
+        return "done"
 
-Decision = RetryIn | Dead | Done
+
+@dataclass(frozen=True)
+class Dropped:
+    """Go on without it: a broadcast is neither retried nor kept as a dead letter."""
+
+
+Decision = RetryIn | Dead | Done | Dropped
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,8 @@ class Ladder:
             ValueError: a rung is no duration, there is none, or a number is out of range.
         """
         rungs = text.replace(",", " ").split() if isinstance(text, str) else text
+        if not isinstance(rungs, Sequence):
+            raise ValueError(f"{text!r} is no ladder; write it like '10s 30s 1m'")
         delays = tuple(parse_duration(rung) for rung in rungs)
         if not delays:
             raise ValueError("a ladder needs at least one rung, like '10s 30s 1m'")

@@ -10,12 +10,33 @@ from typing import Any
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.errors import ConfigError, DecodeError, Problem
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
+from emsworker.core.partitioner import numbered, partition_of
+from emsworker.core.priority import PRIORITIES, levels_of
+from emsworker.core.run import UNWATCHED, Run
 
-TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER = "ems-task", "ems-expires", "ems-slot"
+TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
 RESERVED_HEADERS = ("ems-", "content-", "compression")
+
+
+def priority_header(priority: int | None) -> dict[str, str]:
+    """The header that carries a priority, if there is one."""
+    return {} if priority is None else {PRIORITY_HEADER: str(priority)}
+
+
+def priority_of(headers: Mapping[str, str]) -> int:
+    """The priority that a message was sent with; without one it is 0.
+
+    Raises:
+        DecodeError: the header that carries it is damaged.
+    """
+    text = headers.get(PRIORITY_HEADER, "0")
+    if text not in map(str, PRIORITIES):
+        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
+    return int(text)
 
 
 class TopicKind(StrEnum):
@@ -108,6 +129,7 @@ class Topic:
         retention_s: seconds for which messages are kept, or ``None`` for ever.
         trim_done: messages are deleted as soon as every group is done with them.
         age_wins: what is older than ``retention_s`` is deleted even if a group has not claimed it yet.
+        priorities: how many levels of priority it tells apart, 1 for none; each has partitions of its own.
     """
 
     id: int
@@ -119,6 +141,29 @@ class Topic:
     retention_s: float | None
     trim_done: bool = False
     age_wins: bool = False
+    priorities: int = 1
+
+    def partition_numbers(self) -> list[int]:
+        """The numbers of all its partitions, those of higher priority included."""
+        levels = levels_of(self.priorities)
+        return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
+
+    def check_kind(self, kind: TopicKind) -> Topic:
+        """Return it if it is of that kind.
+
+        Raises:
+            ConfigError: it is of the other one.
+        """
+        if self.kind is kind:
+            return self
+        mend = (
+            "is a broadcast topic, which has no groups: every worker process gets every message, with "
+            "@app.subscribe(topic, broadcast=True)"
+            if self.kind is TopicKind.BROADCAST
+            else "is a cluster topic, which groups read: @app.subscribe(topic, group); a broadcast needs a topic "
+            "made with `ems topics create NAME --kind broadcast`"
+        )
+        raise ConfigError([Problem("topic", repr(self.name), mend)])
 
 
 @dataclass(frozen=True)
@@ -138,7 +183,12 @@ class Group:
 
 @dataclass(slots=True)
 class NewMessage:
-    """A message on its way into the stream."""
+    """A message on its way into the stream.
+
+    Attributes:
+        partition: of its level, chosen by the sender; by default its key decides.
+        level: of priority, one of :func:`levels_of` the topic's.
+    """
 
     uid: bytes
     key: bytes | None
@@ -146,6 +196,18 @@ class NewMessage:
     headers: bytes
     body: bytes
     partition: int | None = None
+    level: int = 0
+
+    def place(self, partitions: int, otherwise: int) -> int:
+        """The number of the partition that it goes to.
+
+        Args:
+            partitions: how many the topic has for each level of priority.
+            otherwise: decides for a message that has neither a partition nor a key.
+        """
+        if self.partition is not None:
+            return numbered(self.level, self.partition)
+        return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +235,7 @@ class Message:
         attempt: 1 for its first run in this group.
         key, tag: bytes as they were sent, or ``None``.
         raw: the encoded body.
+        run: its present run: what time is left, asking for more, telling the progress.
     """
 
     __slots__ = (
@@ -185,6 +248,7 @@ class Message:
         "offset",
         "partition",
         "raw",
+        "run",
         "tag",
         "topic",
         "uid",
@@ -194,6 +258,7 @@ class Message:
         self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
         self.offset, self.uid, self.key, self.tag, self._headers, self.raw, self._born = row
         self._body = _UNREAD
+        self.run: Run = UNWATCHED
 
     @property
     def id(self) -> str:
@@ -220,6 +285,15 @@ class Message:
         if self._body is _UNREAD:
             self._body = self._decoder.decode(self.raw, self.headers)
         return self._body
+
+    @property
+    def priority(self) -> int:
+        """As it was sent, from 0, which is also that of a message without one, to 9.
+
+        Raises:
+            DecodeError: the headers are damaged.
+        """
+        return priority_of(self.headers)
 
     @property
     def born_at(self) -> datetime:

@@ -10,11 +10,24 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 # Up to the last @ of the line, because a password may contain one itself: hiding too much is no harm.
 _SECRET = re.compile(r"(://[^:/@\s]*:).*@")
 _SECRET_OPTION = re.compile(r"([?&](?:password|passwd|pwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
+# What stands where a port does and is none: a password whose @host was forgotten.
+_ONLY_USER = re.compile(r"[\w+]+://[^:@/\s]*@[^@]*$")
+_NO_PORT = re.compile(r"(://[^:/\s]*:)(?!\d+(?:[/?,]|$))[^/?\s]*")
 
 
 def redact(text: str) -> str:
     """Hide the password in every URL of a text."""
     return _SECRET_OPTION.sub(r"\1***", _SECRET.sub(r"\1***@", text))
+
+
+def redact_url(text: str) -> str:
+    """Hide the password in what somebody meant to be a URL, also where it is malformed."""
+    hidden = redact(text)
+    if hidden != text:
+        return hidden
+    if "@" in text and not _ONLY_USER.match(text):
+        return f"***{text[text.rindex('@') :]}"
+    return _NO_PORT.sub(r"\1***", text)
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,12 @@ class DatabaseUrl:
 
     Of several servers, ``host1:3306,host2:3306``, the one that can be written to is used.
 
-    Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``connect_timeout_s``, ``read_timeout_s``.
+    Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``ssl_mode``, ``connect_timeout_s``,
+    ``read_timeout_s``.
+
+    ``ssl_mode`` is one of those of MySQL's own client: ``disabled``; ``preferred``, the default, takes TLS where it is
+    offered; ``required`` refuses to go without; ``verify_ca`` asks for a certificate of ``ssl_ca`` (or of a CA that
+    the system trusts); ``verify_identity``, the default with ``ssl_ca``, also for one of this very host.
     """
 
     host: str
@@ -34,7 +52,8 @@ class DatabaseUrl:
     options: Mapping[str, str]
     others: tuple[tuple[str, int], ...] = ()
 
-    OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "connect_timeout_s", "read_timeout_s")
+    OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "connect_timeout_s", "read_timeout_s")
+    SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 
     @classmethod
     def parse(cls, text: str) -> DatabaseUrl:
@@ -48,6 +67,8 @@ class DatabaseUrl:
             parts = urlsplit(text)
         except ValueError:  # its own text may repeat the password
             raise ValueError("its host is malformed; write mysql://user:password@host:3306/database") from None
+        if "://" not in text:
+            raise ValueError("it has no ://; write mysql://user:password@host:3306/database")
         if parts.scheme not in ("mysql", "mariadb", "mysql+pymysql"):
             raise ValueError(f"its scheme is {parts.scheme!r}; write mysql://user:password@host:3306/database")
         port = _port(parts)
@@ -62,6 +83,7 @@ class DatabaseUrl:
         for name in ("connect_timeout_s", "read_timeout_s"):
             if name in options:
                 _positive(name, options[name])
+        _check_tls(options)
         user, password = unquote(parts.username or "root"), unquote(parts.password or "")
         if others and "unix_socket" in options:
             raise ValueError("it names several servers and a unix_socket; a socket leads to one server only")
@@ -97,6 +119,17 @@ def _port(parts: SplitResult) -> int:
         return parts.port or 3306
     except ValueError:
         raise ValueError("its port is no number from 0 to 65535") from None
+
+
+def _check_tls(options: Mapping[str, str]) -> None:
+    mode = options.get("ssl_mode")
+    if mode is not None and mode not in DatabaseUrl.SSL_MODES:
+        raise ValueError(f"its option ssl_mode={mode!r} is not known; known are {', '.join(DatabaseUrl.SSL_MODES)}")
+    files = [name for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in options]
+    if files and mode in ("disabled", "preferred"):
+        raise ValueError(f"its option {files[0]} needs ssl_mode=required or more, not {mode}")
+    if "ssl_key" in options and "ssl_cert" not in options:
+        raise ValueError("its option ssl_key needs ssl_cert")
 
 
 def _positive(name: str, value: str) -> None:

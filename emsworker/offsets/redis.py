@@ -37,7 +37,15 @@ return 1
 
 def connect(url: str) -> redis.Redis:
     """A client that gives up within half a second, so that a Redis that hangs is as good as one that is away."""
-    return redis.Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+    return client_of(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+
+
+def client_of(url: str, **options: Any) -> redis.Redis:
+    """A client; with ``rediss://`` it checks the server's certificate and name, whatever the driver's default."""
+    if url.startswith("rediss://") and "ssl_cert_reqs=none" not in url:
+        options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **options}
+    client: redis.Redis = redis.Redis.from_url(url, **options)
+    return client
 
 
 class RedisAllocator:

@@ -2,7 +2,8 @@
 
 Every ``ems worker`` has one (unless ``--no-beat``), in its supervisor, so that workers watch each other and nobody must
 watch the watcher; ``ems beat`` runs one alone. The leader holds a short lease; when it dies, the next one leads within
-``beat_lease_s``. A leader that was paused does no harm: every duty is a transaction that locks what it changes.
+``beat_lease_s``. A leader that was paused does no harm: every duty is a transaction that locks what it changes. So the
+one duty that cannot wait for the next leader, to move messages that are due, is done by the others when it is late.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
-from emsworker.runtime.duties import DUTIES
+from emsworker.runtime.duties import DUTIES, STANDBY
 from emsworker.runtime.runnable import Runnable
 from emsworker.store import clients
 from emsworker.store.database import Database
@@ -46,20 +47,19 @@ class Beat(Runnable):
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
         self._next_lead = 0.0
-        self._next = dict.fromkeys(DUTIES, 0.0)
+        self._next = {leading: dict.fromkeys(DUTIES if leading else STANDBY, 0.0) for leading in (True, False)}
 
     def step(self) -> None:
         """Lead if possible, do the duties whose time has come, and sleep until the next."""
         try:
             if ticks() >= self._next_lead:
                 self._lead()
-            if self.leading:
-                self._do_duties()
+            self._do_duties()
         except (ConnectionLost, Conflict, EmsError) as error:
             self._miss_turn("the beat missed a turn: %s", error)
         except Exception:  # a row that it cannot bear must not take the worker down, and every other worker after it
             self._miss_turn("the beat missed a turn", exc_info=True)
-        self.sleep(min([self._next_lead, *(self._next.values() if self.leading else ())]) - ticks())
+        self.sleep(min([self._next_lead, *self._next[self.leading].values()]) - ticks())
 
     def _miss_turn(self, text: str, *args: object, exc_info: bool = False) -> None:
         log.warning(text, *args, exc_info=exc_info)
@@ -74,9 +74,10 @@ class Beat(Runnable):
         self.leading = leads
 
     def _do_duties(self) -> None:
-        for duty, due in self._next.items():
+        duties = self._next[self.leading]
+        for duty, due in duties.items():
             if ticks() >= due:
-                self._next[duty] = ticks() + duty(self._session, self._settings)
+                duties[duty] = ticks() + duty(self._session, self._settings)
 
     def shut_down(self) -> None:
         """Let another lead at once."""

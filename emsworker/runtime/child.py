@@ -1,7 +1,8 @@
 """A worker's child process: loads the app, runs its consumer threads, and ends when told, or when its parent is gone.
 
-Its exit code tells the supervisor what to do: 0 it was told to stop; RECYCLE replace it at once; USAGE the app or the
-settings are wrong, so another child would fail alike; anything else is a crash.
+Its exit code tells the supervisor what to do: 0 it was told to stop; USAGE the app or the settings are wrong, so
+another child would fail alike; anything else is a crash. A child that wants to be replaced says so on its status pipe
+as its last words: any handler can end the process with any exit code.
 """
 
 from __future__ import annotations
@@ -19,27 +20,32 @@ from typing import Any
 
 from emsworker.app import Ems
 from emsworker.core.clock import ticks
+from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, UnknownTopic
 from emsworker.core.ids import local_ip
 from emsworker.core.model import Order
+from emsworker.limits import declare_limit
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
 from emsworker.periodic import declare_schedules
+from emsworker.runtime.broadcast import BroadcastReader
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.consumer import Consumer, Duty, Shared
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.recycling import Recycler
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Scout
 from emsworker.wakeup import Listener
 
 log = logging.getLogger(__name__)
 
-USAGE, FAILED, RECYCLE = 2, 1, 75
-READY = "ready"
+USAGE, FAILED = 2, 1
+READY, RECYCLING, HUNG = "ready", "recycling: ", "hung: "
 _URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
 _LOOK_S = 0.2
 _SIDES_S = 5.0
+_DUE = 0  # among the numbers of signals
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,9 @@ class ChildSpec:
         log_level: of the standard logging module.
         parent: end when this descriptor closes: its other end is the supervisor.
         url, redis_url: addresses that win over the app's own, as ``--url`` does; ``None`` leaves them to the app.
-        status: the descriptor on which to say "ready", or what is wrong.
+        status: the descriptor on which to say "ready", or what is wrong, or why another child is to follow.
+        max_tasks, max_memory_mib: when to be replaced, or ``None`` for the app's settings.
+        number: of this child among the worker's, the same for the one that replaces it.
     """
 
     app: str
@@ -70,6 +78,9 @@ class ChildSpec:
     url: str | None = field(default=None, repr=False)
     redis_url: str | None = field(default=None, repr=False)
     status: int = -1
+    max_tasks: int | None = None
+    max_memory_mib: int | None = None
+    number: int = 0
 
     def to_json(self) -> str:
         """For the command line, which everybody on the machine can read: without the passwords in addresses."""
@@ -84,9 +95,16 @@ class ChildSpec:
 
     @classmethod
     def from_json(cls, text: str) -> ChildSpec:
-        """From the command line."""
-        values = json.loads(text)
-        return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+        """From the command line.
+
+        Raises:
+            EmsError: it is none.
+        """
+        try:
+            values = json.loads(text)
+            return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise EmsError("a child was not told by a supervisor what to do; run `ems worker`") from None
 
     def with_addresses(self) -> ChildSpec:
         """With the addresses that the supervisor gave in the environment; they are taken out of it."""
@@ -94,7 +112,7 @@ class ChildSpec:
         return replace(self, url=url, redis_url=redis_url or None)
 
     def tell(self, text: str) -> None:
-        """Say "ready" to the supervisor, or in one line what is wrong."""
+        """Say "ready" to the supervisor, or in one line what is wrong, or why this process ends."""
         with contextlib.suppress(BrokenPipeError):  # it is gone; the other pipe says so too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
@@ -107,9 +125,11 @@ class Child:
         self._signals, self._signal_in = os.pipe()
         self._stop_by: float | None = None
         self._exit_code = 0
+        self._last_words: str | None = None
         self._stop_timeout_s = 0.0
         self._consumers: list[Consumer] = []
         self._sides: list[Runnable] = []
+        self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
 
     def run(self) -> int:
@@ -126,48 +146,83 @@ class Child:
         self._wait()
         for hook in hooks(app.middleware, "on_process_stop"):
             hook()
+        self._say_last_words()
         return self._exit_code
+
+    def _say_last_words(self) -> None:
+        if self._last_words is not None:
+            self._spec.tell(self._last_words)
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _start(self, app: Ems) -> None:
+        broadcasts = self._broadcasts = self._listen(app)
         duties = {duty.group.id: duty for duty in self._duties(app)}
         settings, database = app.settings, app.database
         topic_of = {group_id: duty.topic.id for group_id, duty in duties.items()}
         lease = LeaseKeeper(
             database, settings, self._spec.process_id, self._spec.name, local_ip(app.url), self._on_death
         )
+        also = broadcasts.look if broadcasts is not None else None
         in_order = [group_id for group_id, duty in duties.items() if duty.group.order is not Order.NONE]
-        scout = Scout(database, settings, topic_of, in_order, self._on_death)
+        scout = Scout(database, settings, topic_of, in_order, self._on_death, also)
         completer = Completer(
             database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
         )
         declare_schedules(app)
         keeper = _keeper(app)
-        shared = Shared(database, settings, app.decoder, app.middleware, duties, lease, scout, completer, keeper)
+        recycler = self._recycler = self._make_recycler(settings)
+        shared = Shared(
+            database, settings, app.decoder, app.middleware, duties, lease, scout, completer, keeper, recycler
+        )
         threads = self._spec.threads or settings.threads
         self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
         self._lease, self._scout, self._completer = lease, scout, completer
         self._sides = [lease, scout, completer]
         app.on_publish = scout.ring
         if app.redis_url is not None:
-            self._listener = Listener(app.redis_url, app.stream_id, topic_of.values(), scout.ring)
+            topic_ids = {*topic_of.values(), *(broadcasts.topic_ids if broadcasts is not None else ())}
+            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, scout.ring)
             self._listener.start()
-        for thread in [*self._sides, *self._consumers]:
+        for thread in [*self._sides, *self._workers]:
             thread.start()
         for consumer in self._consumers:
             consumer.registered.wait(settings.connect_timeout_s)
 
+    def _make_recycler(self, settings: Settings) -> Recycler:
+        tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
+        return Recycler(
+            settings.max_tasks_per_child if tasks is None else tasks,
+            settings.max_memory_per_child if memory_mib is None else memory_mib,
+            self._on_due,
+        )
+
+    @property
+    def _workers(self) -> list[Runnable]:
+        """The threads that run handlers."""
+        return [*self._consumers, *([self._broadcasts] if self._broadcasts is not None else [])]
+
+    def _listen(self, app: Ems) -> BroadcastReader | None:
+        """What reads broadcasts, if the app listens to any of the topics; ``--groups`` is not about these."""
+        routes = [r for r in app.broadcasts.values() if not self._spec.topics or r.topic in self._spec.topics]
+        if not routes:
+            return None
+        place = f"{self._spec.name}/{self._spec.number}"
+        reader = BroadcastReader(app.database, app.settings, app.decoder, place, self._on_hang, self._on_death)
+        reader.take_on(app, routes)
+        return reader
+
     def _duties(self, app: Ems) -> list[Duty]:
         routes = [route for route in app.routes.values() if self._wanted(route.topic, route.group)]
-        missing = set(self._spec.topics) - {route.topic for route in app.routes.values()}
+        topics = {route.topic for route in [*app.routes.values(), *app.broadcasts.values()]}
+        missing = set(self._spec.topics) - topics
         if missing:
-            known = ", ".join(sorted({route.topic for route in app.routes.values()})) or "none"
+            known = ", ".join(sorted(topics)) or "none"
             raise UnknownTopic(
                 f"-Q names {', '.join(sorted(missing))}, for which {self._spec.app} has no handler; "
                 f"it has some for: {known}"
             )
-        if not routes:
+        if not routes and self._broadcasts is None:
             raise UnknownTopic(
                 f"{self._spec.app} has no task and no subscription for these topics and groups, "
                 "so there is nothing to run"
@@ -177,6 +232,7 @@ class Child:
             topic = app.catalog.topic(route.topic)
             group = app.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
+            declare_limit(app.database, group, route)
             duties.append(Duty(topic, group, route))
         return duties
 
@@ -200,9 +256,7 @@ class Child:
     def _wait(self) -> None:
         """Until every consumer has ended, or the time to end has run out."""
         parent = [self._spec.parent]
-        while any(
-            consumer.is_alive() and consumer.ident not in self._completer.hanging for consumer in self._consumers
-        ):
+        while any(thread.is_alive() and not self._hangs(thread) for thread in self._workers):
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
@@ -210,6 +264,8 @@ class Child:
                 log.warning("the supervisor is gone; stopping")
                 parent = []
                 self._stop_gently()
+            if self._broadcasts is not None:
+                self._broadcasts.look_after(ticks())
             if self._stop_by is not None and ticks() > self._stop_by:
                 self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
         if self._completer.hanging:
@@ -218,35 +274,54 @@ class Child:
             side.stop()
             side.join(_SIDES_S)
 
+    def _hangs(self, thread: Runnable) -> bool:
+        if thread is self._broadcasts:
+            return self._broadcasts.hangs
+        return thread.ident in self._completer.hanging
+
     def _on_signal(self, numbers: bytes) -> None:
         for number in numbers:
             if number == signal.SIGQUIT:
                 self._stop_at_once("told to stop at once")
-            self._stop_gently()
+            elif number == _DUE:
+                self._take_no_more()  # there is no hurry: what runs has time limits of its own
+            else:
+                self._stop_gently()
 
     def _stop_gently(self) -> None:
         if self._stop_by is None:
             self._stop_by = ticks() + self._stop_timeout_s
-        for consumer in self._consumers:
-            consumer.stop()
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        for thread in self._workers:
+            thread.stop()
         self._scout.stop()
         if self._listener is not None:
             self._listener.stop()
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
-        for consumer in self._consumers:
-            consumer.stop()  # none of them may take a new claim while the others' are given back
+        for thread in self._workers:
+            thread.stop()  # none of them may take a new claim while the others' are given back
         self._completer.give_everything_back()
         self._lease.abandon()
+        self._say_last_words()
         logging.shutdown()
         os._exit(self._exit_code)
 
     def _on_hang(self, why: str) -> None:
         log.error("%s; this process will be replaced", why)
-        self._exit_code = RECYCLE
+        if self._recycler.ran:  # one that hangs before it has done anything counts as a crash
+            self._last_words = HUNG + why
+        self._exit_code = FAILED
         if self._stop_by is None:
             self._note_signal(signal.SIGTERM, None)
+
+    def _on_due(self, why: str) -> None:
+        log.info("%s; this process will be replaced", why)
+        self._last_words = RECYCLING + why
+        self._note_signal(_DUE, None)
 
     def _on_death(self, name: str, error: BaseException) -> None:
         self._exit_code = FAILED
@@ -264,7 +339,11 @@ def _keeper(app: Ems) -> Keeper:
 
 def main(arguments: Sequence[str]) -> int:
     """The child's entry: errors of the user's making are one line, without a traceback."""
-    spec = ChildSpec.from_json(arguments[0]).with_addresses()
+    try:
+        spec = ChildSpec.from_json("".join(arguments)).with_addresses()
+    except EmsError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return USAGE
     level = getattr(logging, spec.log_level.upper(), logging.INFO)
     logging.basicConfig(
         level=level,

@@ -17,6 +17,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Order, Outcome
+from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import send_soft_limit
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.watch import Watch
@@ -80,9 +81,9 @@ class Completer(Runnable):
                 log.warning("cannot write progress down: %s", error)
 
     def _look_after(self, work: Work, now: float) -> None:
-        if work.dirty and now - work.written_at >= self._settings.watermark_s:
+        if work.urgent or (work.dirty and now - work.written_at >= self._settings.watermark_s):
             work.write_down(self._session)
-        if work.lanes:
+        if isinstance(work, LaneWork):
             self._look_after_lanes(work, now)
             return
         with work.lock:
@@ -96,7 +97,9 @@ class Completer(Runnable):
         elif now - work.began_at > _HOARD_S and work.claim.order is Order.NONE:
             work.share_rest(self._session)
 
-    def _look_after_lanes(self, work: Work, now: float) -> None:
+    def _look_after_lanes(self, work: LaneWork, now: float) -> None:
+        if now - work.began_at > _HOARD_S and not work.aside:
+            work.set_aside(self._session)
         for lane in work.lanes:
             with lane.lock:
                 running, since = lane.running, lane.running_since

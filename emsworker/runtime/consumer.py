@@ -15,14 +15,19 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Order, Topic
+from emsworker.core.partitioner import numbered
 from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
+from emsworker.runtime.lanework import LaneWork
+from emsworker.runtime.leads import Lead
 from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.limiting import CLAIM_S, Limiter, Refunds
+from emsworker.runtime.recycling import Allowance, Recycler
 from emsworker.runtime.runnable import Runnable
-from emsworker.runtime.scout import Lead, Scout
+from emsworker.runtime.scout import Scout
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import claims, clients, ordered, progress
@@ -38,6 +43,7 @@ _IDLE_S = 5.0
 _LEASE_WAIT_S = 0.1
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
+_SPENT_S = 0.05
 _MOST_LANES = 1024  # threads are made as they are needed
 
 
@@ -67,6 +73,8 @@ class Shared:
     scout: Scout
     completer: Completer
     keeper: Keeper
+    recycler: Recycler
+    refunds: Refunds = field(default_factory=Refunds)
     turns: Turns = field(default_factory=Turns)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
@@ -108,6 +116,7 @@ class Consumer(Runnable):
             )
             for group_id, duty in shared.duties.items()
         }
+        self._limiter = Limiter(self._session, shared.refunds)
         self.registered = threading.Event()
 
     def step(self) -> None:
@@ -134,7 +143,8 @@ class Consumer(Runnable):
 
     def _may_go_on(self) -> bool:
         lease = self._shared.lease
-        return not self.stopping.is_set() and lease.good and lease.generation == self._generation
+        good = not self.stopping.is_set() and lease.good and lease.generation == self._generation
+        return good and self._limiter.fresh
 
     # -- one claim -----------------------------------------------------------------------------------------------------
 
@@ -143,25 +153,53 @@ class Consumer(Runnable):
         lead = scout.next_lead()
         if lead is None:
             self._write_before()
+            self._limiter.leave()
             scout.wait_for_lead(_IDLE_S)
             return
+        wanted = max(self._sizers[lead.group_id].size, self._at_once[lead.group_id])
+        with self._shared.recycler.allow(wanted) as allowance:
+            if allowance.size and lead.limited:
+                self._follow_within_limits(lead, allowance)
+            elif allowance.size:
+                self._limiter.leave()
+                self._follow(lead, allowance.size, allowance)
+            else:  # the process ends as soon as the claims of its other threads have
+                self._write_before()
+                self.sleep(_SPENT_S)
+
+    def _follow_within_limits(self, lead: Lead, allowance: Allowance) -> None:
+        """With as many permits as there are, and a small claim: it is to start its messages now."""
+        duty, sizer = self._shared.duties[lead.group_id], self._sizers[lead.group_id]
+        wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[lead.group_id])
+        assert self._client_id is not None
+        at_once = duty.route.at_once or duty.group.order is Order.KEY
+        permit = self._limiter.ask(lead.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
+        if not permit.granted:
+            self._write_before()
+            self._shared.scout.hold(lead.group_id, permit.wait_s)
+            return
         try:
-            claim = self._take(lead)
+            self._follow(lead, permit.granted, allowance)
+        finally:
+            self._limiter.end(lead.group_id, permit, allowance.started)
+
+    def _follow(self, lead: Lead, size: int, allowance: Allowance) -> None:
+        try:
+            claim = self._take(lead, size)
         except FenceLost:
             self._note_lost()
             return
         self._before = None
         self._was_busy = claim is Miss.BUSY and lead.kind == "stream" and not lead.exclusive
         if isinstance(claim, Claim):
-            self._run(claim)
+            self._run(claim, allowance)
             if lead.exclusive:
-                scout.again(lead)
+                self._shared.scout.again(lead)
         elif not self._was_busy:
-            scout.forget(lead)
+            self._shared.scout.forget(lead)
 
-    def _take(self, lead: Lead) -> Claim | Miss:
+    def _take(self, lead: Lead, size: int) -> Claim | Miss:
         duty = self._shared.duties[lead.group_id]
-        size = max(self._sizers[lead.group_id].size, self._at_once[lead.group_id])
         assert self._client_id is not None
         taker = Taker(
             duty.topic, duty.group, self._client_id, size, self._shared.settings.batch_bytes, self._shared.decoder
@@ -169,7 +207,8 @@ class Consumer(Runnable):
         if duty.group.order is not Order.NONE:
             claim = ordered.take_next(self._session, taker, lead.partition, self._before)
         elif lead.kind == "waiting":
-            claim = claims.take_waiting(self._session, taker, self._before)
+            lowest = numbered(lead.level, 0)
+            claim = claims.take_waiting(self._session, taker, self._before, from_partition=lowest)
         elif lead.kind == "retries":
             claim = claims.take_retries(self._session, taker, self._before)
         else:
@@ -179,14 +218,16 @@ class Consumer(Runnable):
             self._shared.scout.more()
         return claim
 
-    def _run(self, claim: Claim) -> None:
+    def _run(self, claim: Claim, allowance: Allowance) -> None:
         duty = self._shared.duties[claim.group_id]
-        work = Work(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
+        kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
+        work = kind(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
         self._shared.completer.watch(self.ident or 0, work)
         began = ticks()
         try:
+            self._limiter.taken()
             finished = self._executors[claim.group_id].run(work)
-            self._sizers[claim.group_id].record(work.completed, ticks() - began)
+            self._sizers[claim.group_id].record(work.passed(finished), ticks() - began)
             if finished:
                 self._before = work.finish()
                 self._in_doubt |= self._before is None
@@ -200,6 +241,8 @@ class Consumer(Runnable):
             self._before = work.unfinished()
             raise
         finally:
+            allowance.ran = work.completed
+            allowance.started = work.started
             self._shared.completer.watch(self.ident or 0, None)
 
     def _write_before(self) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from emsworker.core.errors import SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.task import HandlerOptions
 
@@ -76,21 +75,3 @@ async def run_together(
     async with asyncio.TaskGroup() as group:  # should our own bookkeeping fail, none goes on unattended
         for number in range(len(messages)):
             group.create_task(one(number))
-
-
-async def within_limits(call: Awaitable[Any], soft_s: float | None, hard_s: float) -> Any:
-    """Await a handler; past a limit it is cancelled.
-
-    Raises:
-        SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. In the coroutine it is CancelledError.
-    """
-    hard, soft = asyncio.timeout(hard_s), asyncio.timeout(soft_s)
-    try:
-        async with hard, soft:  # one that goes on after the first is cancelled again by the second
-            return await call
-    except TimeoutError:
-        if not (hard.expired() or soft.expired()):
-            raise  # one of its own
-    if hard.expired():
-        raise TimeLimitExceeded(f"its limit is {hard_s:g} s")
-    raise SoftTimeLimitExceeded(f"its soft limit is {soft_s:g} s")

@@ -29,12 +29,14 @@ class AppFacts:
         name: of the app.
         settings: the app's own, with the environment's.
         routes: the topics and groups that it has handlers for.
+        broadcasts: the topics whose broadcasts it listens to.
         folder: where the source code of its package lies.
     """
 
     name: str
     settings: Settings
     routes: tuple[tuple[str, str], ...]
+    broadcasts: tuple[str, ...]
     folder: Path | None
 
 
@@ -77,9 +79,11 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     if "error" in answer:
         raise AppNotFound(answer["error"])
     values = answer["settings"]
-    settings = Settings(**values | {"accept": tuple(values["accept"])})
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    settings = Settings(**given)
     routes = tuple((topic, group) for topic, group in answer["routes"])
-    return AppFacts(answer["name"], settings, routes, Path(answer["folder"]) if answer["folder"] else None)
+    folder = Path(answer["folder"]) if answer["folder"] else None
+    return AppFacts(answer["name"], settings, routes, tuple(answer["broadcasts"]), folder)
 
 
 def _describe(path: str) -> dict[str, Any]:
@@ -92,7 +96,8 @@ def _describe(path: str) -> dict[str, Any]:
     module = sys.modules[path.partition(":")[0].partition(".")[0]]
     source = getattr(module, "__file__", None)
     folder = str(Path(source).resolve().parent) if source and hasattr(module, "__path__") else None
-    return {"name": app.name, "settings": asdict(app.settings), "routes": sorted(app.routes), "folder": folder}
+    facts = {"name": app.name, "settings": asdict(app.settings), "routes": sorted(app.routes), "folder": folder}
+    return facts | {"broadcasts": sorted({route.topic for route in app.broadcasts.values()})}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the leading beat does. Each duty returns after how many seconds it wants to be called again."""
+"""What the leading beat does, and the others meanwhile. A duty returns when it wants to be called again, in seconds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
-from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_results
+from emsworker.runtime.skipping import skip_backlogs
+from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
 from emsworker.store import clients, pending, recovery, retention
 from emsworker.store.session import Session
 
@@ -16,8 +18,7 @@ log = logging.getLogger(__name__)
 
 Duty = Callable[[Session, Settings], float]
 
-_RELAY_LOOK_S = 0.2
-_LIVELY_LOOK_S, _LIVELY_S = 0.025, 2.0
+_LIVELY_S = 2.0
 _RELAY_BATCH = 500
 _TRIM_ROWS = 2000  # the other duties wait no longer than deleting these takes
 _TRIM_LOOK_BEATS = 5
@@ -49,18 +50,26 @@ def sweep(session: Session, settings: Settings) -> float:
 class Relay:
     """Move messages that are due into the stream; comes back at the moment when the next one is.
 
-    What others commit cannot be foreseen: it looks often while there is traffic, seldom when there has been none.
+    What others commit cannot be foreseen: it looks often while there is traffic, seldom when there has been none. Any
+    number of them may be at it, because each row is moved by the one that locks it.
+
+    Args:
+        look_s: the longest pause between two looks.
+        lively_s: the longest while there is traffic.
+        late_s: move only what has been due for so long already; then it need not look at the very moment either.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look_s: float = 0.2, lively_s: float = 0.025, late_s: float = 0.0) -> None:
+        self._look_s, self._lively_s, self._late_s = look_s, lively_s, late_s
         self._lively_until = 0.0
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """One round."""
-        done = pending.relay_due(session, _RELAY_BATCH)
+        done = pending.relay_due(session, _RELAY_BATCH, self._late_s)
         if done.topic_ids:
             self._lively_until = ticks() + _LIVELY_S
-        return min(done.next_s, _LIVELY_LOOK_S if ticks() < self._lively_until else _RELAY_LOOK_S)
+        next_s = max(done.next_s, self._lively_s) if self._late_s and done.next_s > 0 else done.next_s
+        return min(next_s, self._lively_s if ticks() < self._lively_until else self._look_s)
 
 
 def trim(session: Session, settings: Settings) -> float:
@@ -76,4 +85,20 @@ def trim(session: Session, settings: Settings) -> float:
     return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
 
 
-DUTIES: tuple[Duty, ...] = (recover, sweep, fire_schedules, Relay(), trim, sweep_results, sweep_once, sweep_keys)
+# Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
+# due waits for that.
+STANDBY: tuple[Duty, ...] = (Relay(look_s=1.0, lively_s=0.05, late_s=0.05),)
+DUTIES: tuple[Duty, ...] = (
+    recover,
+    sweep,
+    fire_schedules,
+    Relay(),
+    trim,
+    skip_backlogs,
+    sweep_results,
+    sweep_once,
+    sweep_keys,
+    sweep_reports,
+    sweep_slots,
+    Alarms(),
+)

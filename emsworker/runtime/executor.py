@@ -18,11 +18,13 @@ from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
 from emsworker.core.url import redact
 from emsworker.middleware import Middleware, hooks
-from emsworker.runtime.coroutines import EventLoop, guarded, run_together, within_limits
+from emsworker.runtime.coroutines import EventLoop, guarded, run_together
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lanes import Lanes
+from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
+from emsworker.runtime.runs import CoroutineRun, ThreadRun
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Work
@@ -82,6 +84,10 @@ class Executor:
         # Of a transactional handler everything below must be done too, or a crash would repeat its effect.
         self._one_by_one = any(handler.options.transactional for handler in route.handlers)
 
+    def takes_lanes(self, claim: Claim) -> bool:
+        """Whether a claim is to be run as :class:`LaneWork`."""
+        return claim.order is Order.KEY and claim.care is not Care.ALONE and not self._one_by_one
+
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
 
@@ -90,7 +96,7 @@ class Executor:
             ConnectionLost: this thread's connection died.
         """
         claim = work.claim
-        if claim.order is Order.KEY and claim.care is not Care.ALONE and not self._one_by_one:
+        if isinstance(work, LaneWork):
             return self._lanes.run(work)
         for handler, messages in self._calls(claim.messages, in_order=claim.order is not Order.NONE):
             if work.held or not self._may_go_on():
@@ -151,6 +157,8 @@ class Executor:
         began = ticks()
         if not work.start(messages, options, began):
             return False
+        for message in messages:
+            message.run = ThreadRun(work, work, message, began)
         if work.claim.care is Care.ALONE:
             work.write_down(self._session)
         try:
@@ -247,7 +255,9 @@ class Executor:
         ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
 
         async def run(message: Message) -> None:
-            ends[message.offset] = await self._await(work.claim, message, handler, limit_s)
+            its = CoroutineRun(work, work, message, options, limit_s)
+            message.run = its
+            ends[message.offset] = await self._await(work.claim, message, handler, its)
 
         def ended(these: list[Message], following: Message | None) -> None:
             told = [ends.pop(message.offset) for message in these]
@@ -258,13 +268,13 @@ class Executor:
         return True
 
     async def _await(
-        self, claim: Claim, message: Message, handler: Handler, limit_s: float
+        self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun
     ) -> tuple[list[Failure], list[ResultRow]]:
         options, began = handler.options, ticks()
         value, error = None, None
         try:
             self._get_ready(message, claim)
-            value = await within_limits(handler.call(message), options.soft_time_limit_s, limit_s)
+            value = await its.within_limits(handler.call(message))
         except BaseException as reason:
             error = reason
         return self._outcome(message, options, value, error, ticks() - began)
@@ -292,11 +302,14 @@ class Executor:
         try:
             if isinstance(handler, BaseException):
                 raise handler
-            self._get_ready(message, work.claim)
             if handler.is_async:
-                limit_s, _ = guarded(options, work.group_timeout_s)
-                value = self._loop.run(within_limits(handler.call(message), options.soft_time_limit_s, limit_s))
+                its = CoroutineRun(work, lane, message, options, guarded(options, work.group_timeout_s)[0])
+                message.run = its
+                self._get_ready(message, work.claim)
+                value = self._loop.run(its.within_limits(handler.call(message)))
             else:
+                message.run = ThreadRun(work, lane, message, lane.running_since)
+                self._get_ready(message, work.claim)
                 value = call_interruptibly(lane, partial(handler.call, message))
         except BaseException as reason:
             error = reason

@@ -2,7 +2,8 @@
 
 A lane has a queue in memory, in the order of the stream. A message that is to run again holds up its key: what comes
 later of it is parked. The watermark follows the lowest message that has not ended; when a claim is given back early,
-what has not ended below others that have is parked too, so that nothing that has ended is repeated.
+what has not ended below others that have is parked too, so that nothing that has ended is repeated. When a message
+takes long, what runs is set aside, and the partition is free for others.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
 
-from emsworker.core.clock import ticks
 from emsworker.core.model import Failure, Message
 from emsworker.runtime.coroutines import guarded
+from emsworker.runtime.lanework import Entry, LaneWork
 from emsworker.runtime.watch import NO_LIMITS, Lane
-from emsworker.runtime.work import Work
 from emsworker.store.results import ResultRow
 from emsworker.task import Handler, HandlerOptions
 
@@ -43,7 +43,7 @@ class Lanes:
         width: int,
         pool: Pool,
         resolve: Callable[[Message], Resolved],
-        attempt: Callable[[Work, Message, Resolved, Lane], Ended],
+        attempt: Callable[[LaneWork, Message, Resolved, Lane], Ended],
         may_go_on: Callable[[], bool],
     ) -> None:
         self._width = width
@@ -53,12 +53,12 @@ class Lanes:
         self._may_go_on = may_go_on
         self._each_s = _WORTH_A_THREAD_S
 
-    def run(self, work: Work) -> bool:
+    def run(self, work: LaneWork) -> bool:
         """Work through a claim; true if every message of it has ended."""
         if not work.claim.messages:
             return True
         lanes = self._deal(work)
-        if not work.start_lanes(lanes, self._limits(work), ticks()):
+        if not work.start_lanes(lanes, self._limits(work)):
             return False
         for lane in lanes:
             self._pool.submit(self._follow, work, lane)
@@ -70,7 +70,7 @@ class Lanes:
             self._each_s = sum(lane.ran_s for lane in lanes) / count
         return work.all_ended
 
-    def _deal(self, work: Work) -> list[Lane]:
+    def _deal(self, work: LaneWork) -> list[Lane]:
         places: dict[bytes | int, int] = {}
         width = min(self._width, len(work.claim.messages)) if self._each_s >= _WORTH_A_THREAD_S else 1
         lanes = [Lane(work.group_timeout_s) for _ in range(width)]
@@ -79,28 +79,29 @@ class Lanes:
             lanes[places.setdefault(key, len(places) % len(lanes))].queue.append(message)
         return [lane for lane in lanes if lane.queue]
 
-    def _limits(self, work: Work) -> HandlerOptions:
+    def _limits(self, work: LaneWork) -> HandlerOptions:
         """Of the claim as a whole: each lane has its own limits, this is for the beat, if the process cannot act."""
         handlers = [self._resolve(message) for message in work.claim.messages]
         times = [h.options.timeout_s or work.group_timeout_s for h in handlers if isinstance(h, Handler)]
         return replace(NO_LIMITS, timeout_s=max(times, default=work.group_timeout_s) + _SLACK_S)
 
-    def _limits_of(self, handler: Resolved, work: Work) -> HandlerOptions:
+    def _limits_of(self, handler: Resolved, work: LaneWork) -> HandlerOptions:
         if isinstance(handler, BaseException):
             return NO_LIMITS
         return guarded(handler.options, work.group_timeout_s)[1] if handler.is_async else handler.options
 
-    def _follow(self, work: Work, lane: Lane) -> None:
+    def _follow(self, work: LaneWork, lane: Lane) -> None:
         lane.thread_id = threading.get_ident()
         try:
             for message in lane.queue:
-                if work.lost or not self._may_go_on():
+                if not self._may_go_on():
                     break
-                if work.waits(message):
-                    work.end(message, parked=True)
-                    continue
                 handler = self._resolve(message)
-                lane.start(message, self._limits_of(handler, work))
+                entry = work.enter(lane, message, self._limits_of(handler, work))
+                if entry is Entry.PARKED:
+                    continue
+                if entry is Entry.STOP:
+                    break
                 failures, rows = self._attempt(work, message, handler, lane)
                 if not lane.stop():
                     return

@@ -21,7 +21,12 @@ def send_soft_limit(work: Watch, now: float) -> bool:
     """
     with work.lock:
         limit = work.options.soft_time_limit_s
-        if not work.interruptible or limit is None or work.soft_limit_sent or now - work.running_since < limit:
+        if (
+            not work.interruptible
+            or limit is None
+            or work.soft_limit_sent
+            or now - work.running_since < limit + work.extension_s
+        ):
             return False
         work.soft_limit_sent = True
         _raise_in(ctypes.c_ulong(work.thread_id), ctypes.py_object(SoftTimeLimitExceeded))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from datetime import datetime
 
-from emsworker.core.errors import Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
-from emsworker.core.ladder import Dead, Decision, RetryIn
+from emsworker.core.errors import DecodeError, Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
+from emsworker.core.ladder import Decision, Done
 from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Outcome
 from emsworker.core.url import redact
 
@@ -16,10 +16,24 @@ class _Expired(Ignore):
 
 
 def refuse_expired(message: Message, claim: Claim) -> None:
-    """Raise if the message was to be run by a time that has passed."""
+    """Raise if the message was to be run by a time that has passed.
+
+    Raises:
+        DecodeError: its header says no time.
+    """
     until = message.headers.get(EXPIRES_HEADER)
-    if until is not None and claim.server_now() > datetime.fromisoformat(until):
+    if until is not None and claim.server_now() > _time(until):
         raise _Expired
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise DecodeError(f"header {EXPIRES_HEADER} = {text[:100]!r} is no time with a zone")
+    return time
 
 
 def outcome_of(error: BaseException, decision: Decision) -> Outcome:
@@ -30,7 +44,7 @@ def outcome_of(error: BaseException, decision: Decision) -> Outcome:
         return Outcome.REJECTED
     if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
         return Outcome.TIMEOUT
-    return Outcome.FAILED if isinstance(decision, (RetryIn, Dead)) else Outcome.IGNORED
+    return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
 
 
 def describe(error: BaseException) -> str:

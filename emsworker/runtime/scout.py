@@ -7,35 +7,25 @@ look at once. It also closes holes that have grown old.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.runtime.leads import Chooser, Lead
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
 from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
+from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Lead:
-    """A hint where work may be: a waiting claim, due retries, or messages in a partition.
-
-    Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
-    """
-
-    group_id: int
-    kind: str
-    partition: int = 0
-    exclusive: bool = False
 
 
 class Scout(Runnable):
@@ -46,6 +36,7 @@ class Scout(Runnable):
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
         in_order: those of them that run in order.
+        also: called at every look with the session, and whether somebody has rung: it looks for something else.
         on_death: see :class:`Runnable`.
     """
 
@@ -56,8 +47,10 @@ class Scout(Runnable):
         topic_of: Mapping[int, int],
         in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
+        also: Callable[[Session, bool], None] | None = None,
     ) -> None:
         super().__init__("ems-scout", on_death)
+        self._also = also
         self._session = database.session()
         self._settings = settings
         self._topic_of = dict(topic_of)
@@ -68,29 +61,22 @@ class Scout(Runnable):
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
-        self._retries_turn = True
+        self._held: dict[int, float] = {}  # until when a group may not start anything, for its limits
+        self._chooser = Chooser()
         self._pause_s = settings.poll_min_s
         self.looked_at = ticks()
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
     def next_lead(self) -> Lead | None:
-        """Where to try next, or ``None``. Given-back claims come first; retries take turns with new messages."""
+        """Where to try next, or ``None``."""
         with self._lock:
             if not self._leads:
                 return None
-            best = min(self._leads, key=self._rank)
-            self._leads.remove(best)
-            if not best.exclusive:
-                self._leads.append(best)  # the next thread tries the next partition
-            if best.kind != "waiting":
-                self._retries_turn = best.kind == "stream"
-            return best
-
-    def _rank(self, lead: Lead) -> int:
-        if lead.kind == "waiting":
-            return 0
-        return 1 if (lead.kind == "retries") == self._retries_turn else 2
+            chosen = self._chooser.choose(self._leads)
+            if chosen.exclusive:
+                self._leads.remove(chosen)
+            return chosen
 
     @property
     def alone(self) -> bool:
@@ -108,6 +94,13 @@ class Scout(Runnable):
         with self._lock:
             if lead not in self._leads:
                 self._leads.append(lead)
+
+    def hold(self, group_id: int, seconds: float) -> None:
+        """A group may not start anything for so long: no leads of it until then."""
+        with self._lock:
+            self._leads = [lead for lead in self._leads if lead.group_id != group_id]
+            self._held[group_id] = ticks() + seconds
+            self._wake.notify()
 
     def more(self) -> None:
         """A claim came back full: there is more, so one more idle thread may come."""
@@ -137,23 +130,30 @@ class Scout(Runnable):
 
     def step(self) -> None:
         """Wait for the next look, and look."""
-        self._wait()
+        rung = self._wait()
         if self.stopping.is_set():
             return
         try:
             self._look()
+            if self._also is not None:
+                self._also(self._session, rung)
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
             with self._lock:
                 self._leads = []  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Until the next look; whether somebody has rung."""
         with self._lock:
             began = ticks()
-            while not self._rung and not self.stopping.is_set() and ticks() < began + self._pause:
-                self._wake.wait(began + self._pause - ticks())
-            self._rung = False
+            while not self._rung and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
+                self._wake.wait(end - ticks())
+            rung, self._rung = self._rung, False
+            return rung
+
+    def _next_look(self, began: float) -> float:
+        return min(began + self._pause, *self._held.values(), math.inf)
 
     @property
     def _pause(self) -> float:
@@ -164,8 +164,9 @@ class Scout(Runnable):
         leads = [lead for group_id, work in found.items() for lead in self._leads_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
         with self._lock:
-            self.looked_at = ticks()
-            self._leads = leads
+            self.looked_at = now = ticks()
+            self._held = {group_id: until for group_id, until in self._held.items() if until > now}
+            self._leads = leads = [lead for lead in leads if lead.group_id not in self._held]
             if leads:
                 self._pause_s = self._settings.poll_min_s
                 self._found.notify(len(leads))
@@ -174,11 +175,12 @@ class Scout(Runnable):
             self._rung |= any(closed)
 
     def _leads_of(self, group_id: int, work: Work) -> list[Lead]:
-        leads = [Lead(group_id, "waiting")] if work.waiting else []
+        leads = [Lead(group_id, "waiting", work.highest_waiting)] if work.waiting else []
         if work.retries:
             leads.append(Lead(group_id, "retries"))
         exclusive = group_id in self._in_order
-        return leads + [Lead(group_id, "stream", partition, exclusive) for partition in work.partitions]
+        leads += [Lead(group_id, "stream", partition, exclusive) for partition in work.partitions]
+        return [replace(lead, limited=True) for lead in leads] if work.limited else leads
 
     def _close(self, group_id: int, partition: int) -> bool:
         if skipped := jump_to_floor(self._session, self._topic_of[group_id], group_id, partition):

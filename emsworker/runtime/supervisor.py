@@ -25,8 +25,9 @@ from typing import IO
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.url import redact
 from emsworker.runtime.beat import Beat
-from emsworker.runtime.child import READY, RECYCLE, USAGE, ChildSpec
+from emsworker.runtime.child import HUNG, READY, RECYCLING, USAGE, ChildSpec
 from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -42,7 +43,7 @@ _LAST_S = 5.0
 
 
 def _print_error(text: str) -> None:
-    print(f"Error: {text}", file=sys.stderr, flush=True)
+    print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -56,13 +57,20 @@ class _Slot:
     ready: bool = False
     told: bool = False
     restarting: bool = False
+    last_words: str = ""
     started_at: float = 0.0
+    ready_at: float | None = None
     start_at: float = 0.0
     crashes: int = 0
 
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def recycles(self) -> bool:
+        """Whether the child has ended by itself, its work in order, so that a fresh one takes its place."""
+        return self.last_words.startswith(RECYCLING)
 
 
 class Supervisor:
@@ -148,6 +156,7 @@ class Supervisor:
         slot.process_id = uuid.uuid4().hex
         reader, writer = os.pipe()
         spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=writer)
+        spec = replace(spec, number=slot.number)
         command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
         try:
             slot.process = subprocess.Popen(
@@ -162,13 +171,22 @@ class Supervisor:
         slot.status = os.fdopen(reader, "rb", buffering=0)
         os.set_blocking(reader, False)  # a task may have forked, and then the pipe never ends
         slot.ready = slot.told = slot.restarting = False
-        slot.started_at = ticks()
+        slot.last_words, slot.started_at, slot.ready_at = "", ticks(), None
         log.info("started child %d as process %d", slot.number, slot.process.pid)
 
     def _reap(self) -> None:
         for slot in self._slots:
             if slot.process is not None and slot.process.poll() is not None:
                 self._on_child_end(slot, slot.process.returncode)
+            elif slot.alive and slot.ready_at is None and not slot.told:
+                self._watch_start(slot)
+
+    def _watch_start(self, slot: _Slot) -> None:
+        limit_s = self._settings.start_timeout_s
+        if slot.process is not None and ticks() - slot.started_at > limit_s:
+            log.error("child %d is not ready after %g s (start_timeout_s); killing it", slot.number, limit_s)
+            slot.process.kill()
+            slot.process.wait()
 
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
@@ -176,19 +194,25 @@ class Supervisor:
         if slot.status is not None:
             self._on_status(slot)
             self._close_status(slot)
-        well = code == 0 and slot.told  # a task may have called os._exit(0)
+        well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
             self._end_leases(slot.process_id)
         if self._stopping or well or slot.restarting:
-            slot.start_at = 0.0
+            slot.start_at, slot.crashes = 0.0, 0
+            if slot.recycles:
+                log.info("child %d (process %d) is replaced: %s", slot.number, pid, slot.last_words)
             return
         if code == USAGE and not slot.ready:
             self._on_hopeless(slot)
             return
-        pause_s = self._backoff(slot, code)
+        pause_s = self._backoff(slot)
         slot.start_at = ticks() + pause_s
         log.warning(
-            "child %d (process %d) ended with %s; the next starts in %.1f s", slot.number, pid, _meaning(code), pause_s
+            "child %d (process %d) ended with %s; the next starts in %.1f s",
+            slot.number,
+            pid,
+            slot.last_words or _meaning(code),
+            pause_s,
         )
 
     def _on_hopeless(self, slot: _Slot) -> None:
@@ -200,10 +224,11 @@ class Supervisor:
         self._exit_code = USAGE
         self._stop(signal.SIGTERM)
 
-    def _backoff(self, slot: _Slot, code: int) -> float:
-        if code == RECYCLE:
+    def _backoff(self, slot: _Slot) -> float:
+        if slot.last_words:  # a handler hung, but the child had been of use before
             return 0.0
-        slot.crashes = 1 if ticks() - slot.started_at > _STABLE_S else slot.crashes + 1
+        stable = slot.ready_at is not None and ticks() - slot.ready_at > _STABLE_S
+        slot.crashes = 1 if stable else slot.crashes + 1
         return float(min(_BACKOFF_S * 2 ** (slot.crashes - 1), _BACKOFF_MAX_S)) if slot.crashes > 1 else 0.0
 
     def _end_leases(self, process_id: str) -> None:
@@ -236,12 +261,14 @@ class Supervisor:
         for text in filter(None, said.split("\0")):
             if text == READY:
                 self._on_child_ready(slot)
+            elif text.startswith((RECYCLING, HUNG)):
+                slot.last_words = text
             elif text != self._told_error and not slot.restarting:
                 self._told_error = text
                 self._on_error(text)
 
     def _on_child_ready(self, slot: _Slot) -> None:
-        slot.ready = not slot.restarting
+        slot.ready, slot.ready_at = not slot.restarting, ticks()
         if not self._told_ready and all(other.ready for other in self._slots):
             self._told_ready = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
@@ -305,6 +332,4 @@ class Supervisor:
 
 
 def _meaning(code: int) -> str:
-    if code == RECYCLE:
-        return "a handler that hung"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

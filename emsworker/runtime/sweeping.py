@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emsworker.core.config import Settings
-from emsworker.store import dedup, once, results
+from emsworker.store import dedup, limits, once, reports, results
 from emsworker.store.session import Session
 
 _CHUNK = 1000
@@ -23,3 +23,14 @@ def sweep_results(session: Session, settings: Settings) -> float:
 def sweep_once(session: Session, settings: Settings) -> float:
     """The same for the keys of effects that were to happen once."""
     return 0.0 if once.sweep(session, _CHUNK) == _CHUNK else settings.beat_s
+
+
+def sweep_reports(session: Session, settings: Settings) -> float:
+    """The same for the progress of messages that were given up."""
+    return 0.0 if reports.sweep(session, _CHUNK) == _CHUNK else _PAUSE_S
+
+
+def sweep_slots(session: Session, settings: Settings) -> float:
+    """Delete the slots of clients that are gone; they count no more anyway."""
+    limits.sweep(session)
+    return _PAUSE_S

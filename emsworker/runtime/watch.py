@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from emsworker.core.clock import ticks
+from emsworker.core.errors import RunEnded
 from emsworker.core.model import Message
 from emsworker.task import HandlerOptions
 
@@ -27,6 +28,7 @@ class Watch:
         self.running_through = 0  # a batch handler runs several messages at once
         self.running_since = 0.0
         self.options = NO_LIMITS
+        self.extension_s = 0.0  # how much longer the handler has asked to run
         self.soft_limit_sent = False
         self.interruptible = False  # a handler runs, and nothing of ours
 
@@ -36,17 +38,56 @@ class Watch:
         self.running_through = messages[-1].offset
         self.running_since = now
         self.options = options
+        self.extension_s = 0.0
         self.soft_limit_sent = self.interruptible = False
 
     @property
     def timeout_s(self) -> float:
         """After how many seconds the running message is moved to retry."""
-        return self.options.timeout_s or self.group_timeout_s
+        return (self.options.timeout_s or self.group_timeout_s) + self.extension_s
 
     @property
     def time_limit_s(self) -> float:
         """How long it may run before it is taken from its thread."""
-        return min(self.timeout_s, self.options.hard_time_limit_s or self.timeout_s)
+        hard_s = self.options.hard_time_limit_s
+        return self.timeout_s if hard_s is None else min(self.timeout_s, hard_s + self.extension_s)
+
+    @property
+    def first_limit_s(self) -> float:
+        """How long it may run before anything happens to it."""
+        soft_s = self.options.soft_time_limit_s
+        if soft_s is None or self.soft_limit_sent:
+            return self.time_limit_s
+        return min(self.time_limit_s, soft_s + self.extension_s)
+
+    def runs(self, since: float) -> bool:
+        """Whether what began at ``since`` still runs; the caller holds the lock."""
+        return self.running is not None and self.running_since == since
+
+    def time_left(self, since: float) -> float:
+        """Seconds until the first limit of the run that began at ``since``; 0 if it has ended."""
+        with self.lock:
+            return max(0.0, since + self.first_limit_s - ticks()) if self.runs(since) else 0.0
+
+    def extend(self, since: float, seconds: float) -> None:
+        """Move all limits of the run that began at ``since``, so that the first is at least so far away.
+
+        Raises:
+            RunEnded: it has ended, or its time was over.
+        """
+        with self.lock:
+            if not self.runs(since):
+                raise RunEnded("the time of this run was over; the message is run elsewhere")
+            self.extension_s += max(0.0, ticks() + seconds - since - self.first_limit_s)
+
+    def extend_until(self, end: float) -> None:
+        """The same for a coroutine, which has limits of its own: before ``end`` nothing is too late for the thread."""
+        with self.lock:
+            self.extension_s += max(0.0, end - self.running_since - self.time_limit_s)
+
+    def is_over(self, since: float) -> bool:
+        """Whether what began at ``since`` runs and its time is over; the caller holds the lock."""
+        return self.running is not None and self.running_since == since and ticks() - since > self.time_limit_s
 
 
 class Lane(Watch):
@@ -83,8 +124,8 @@ class Lane(Watch):
     def give_up(self, since: float) -> Message | None:
         """Leave the thread alone with the message that it began at ``since``, unless that has just ended."""
         with self.lock:
-            if self.running is None or self.running_since != since:
-                return None
+            if not self.is_over(since):
+                return None  # it has come back, or asked for more time
             self.running = None
             self.ended.set()
             return self.message

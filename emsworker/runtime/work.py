@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
-from emsworker.runtime.watch import Lane, Watch
+from emsworker.runtime.telling import Telling
+from emsworker.runtime.watch import Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
 from emsworker.store.results import ResultRow
@@ -23,11 +24,13 @@ _HEAVY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class Ended:
+    """How a message has ended, or that it was not run because an earlier one of its key is to run again."""
+
     message: Message
     failures: Sequence[Failure]
     results: Sequence[ResultRow]
-    parked: bool
+    parked: bool = False
 
 
 class Work(Watch):
@@ -49,9 +52,6 @@ class Work(Watch):
         self.last = claim.hi  # the claim may be cut shorter while it runs
         self.lost = False  # it is somebody else's, or finished: nothing more is to be written
         self.running_through = claim.done_to
-        self.lanes: list[Lane] = []
-        self._ahead: dict[int, _Ended] = {}  # by offset: what has ended before something lower has
-        self._next = 0  # which of the messages is the lowest that has not
         self._parked: list[tuple[int, bytes | None]] = []
         self._blocked = set(claim.blocked)
         self.held = False  # where a partition runs in order: a message is to run again before the next one
@@ -60,6 +60,8 @@ class Work(Watch):
         self._results: list[ResultRow] = []
         self._result_bytes = 0
         self._done_retries: list[tuple[int, int]] = []
+        self.telling = Telling(self.lock)
+        self._given_up = False
         self._written_to = claim.done_to
         self._told_timeout_s = timeout_s
         self.written_at = ticks()
@@ -71,15 +73,9 @@ class Work(Watch):
         with self.lock:
             if self.lost or messages[-1].offset > self.last:
                 return False
+            self._given_up = self.telling.closed = False
             self.begin(messages, options, now)
             return True
-
-    def start_lanes(self, lanes: list[Lane], limits: HandlerOptions, now: float) -> bool:
-        """Begin to run all messages, each lane for itself; false if the claim was lost before."""
-        if not self.start(self.claim.messages, limits, now):
-            return False
-        self.lanes = lanes
-        return True
 
     def waits(self, message: Message) -> bool:
         """Whether an earlier message of its key is to run again before it."""
@@ -88,34 +84,9 @@ class Work(Watch):
     def park(self, message: Message) -> None:
         """It was not run, because an earlier one of its key is to run again."""
         with self.lock:
-            self._settle(_Ended(message, (), (), parked=True))
+            self._settle(Ended(message, (), (), parked=True))
 
-    def end(
-        self,
-        message: Message,
-        failures: Sequence[Failure] = (),
-        results: Sequence[ResultRow] = (),
-        *,
-        parked: bool = False,
-    ) -> None:
-        """A message of a lane has ended, perhaps before lower ones; what became of it is noted when all these have."""
-        with self.lock:
-            if self.lost:
-                return
-            self._note_order([message], failures)
-            self._ahead[message.offset] = _Ended(message, failures, results, parked)
-            messages = self.claim.messages
-            while not self.all_ended and messages[self._next].offset in self._ahead:
-                self._settle(self._ahead.pop(messages[self._next].offset))
-                self._next += 1
-            self.running = None if self.all_ended else messages[self._next].offset
-
-    @property
-    def all_ended(self) -> bool:
-        """Of a claim in lanes: whether nothing of it is left."""
-        return self._next == len(self.claim.messages)
-
-    def _settle(self, ended: _Ended) -> None:
+    def _settle(self, ended: Ended) -> None:
         offset = ended.message.offset
         if ended.parked:
             self._parked.append((offset, ended.message.key))
@@ -124,16 +95,11 @@ class Work(Watch):
         self._failures += ended.failures
         self._results += ended.results
         self._result_bytes += _bytes_of(ended.results)
+        self.telling.ended([ended.message])
         self.done_to = offset
 
     def _leave_no_gaps(self) -> None:
-        """The claim ends before all of it has: what has not, below what has, is parked and runs soon."""
-        top = max(self._ahead, default=0)
-        for message in self.claim.messages[self._next :]:
-            if message.offset <= top:
-                ended = self._ahead.get(message.offset)
-                self._settle(ended if ended is not None else _Ended(message, (), (), parked=True))
-        self._ahead.clear()
+        """Before the claim is given back: one that is worked through in order has none."""
 
     def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
         again = {failure.offset for failure in failures if failure.retry_in_s is not None}
@@ -171,16 +137,28 @@ class Work(Watch):
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
         self.done_to = messages[-1].offset
+        self.telling.ended(messages)
 
     def rewind(self) -> None:
         """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
         with self.lock:
             self.running = None
 
+    def passed(self, finished: bool) -> int:
+        """How many offsets it has come past, those of which there was nothing to run included.
+
+        Args:
+            finished: all of it has been run.
+        """
+        if self.claim.source is ClaimSource.RETRY:
+            return sum(message.offset <= self.done_to for message in self.claim.messages)
+        return (self.last if finished else self.done_to) - self.claim.done_to
+
     @property
-    def completed(self) -> int:
-        """How many of its messages have ended, well or not."""
-        return sum(message.offset <= self.done_to for message in self.claim.messages)
+    def started(self) -> int:
+        """How many were started, as far as is known: where they run at once, all of them."""
+        top = self.running_through if self.running is not None else self.done_to
+        return sum(message.offset <= top for message in self.claim.messages)
 
     def finish(self) -> Flush | None:
         """All is done: what the next claim is to write along; ``None`` if the claim was lost."""
@@ -189,7 +167,7 @@ class Work(Watch):
                 return None
             self.running = None
             self.done_to = self.last
-            self.lost = True
+            self.lost = self.telling.closed = True
             return self._flush(finished=True)
 
     def unfinished(self) -> Flush | None:
@@ -198,7 +176,7 @@ class Work(Watch):
             if self.lost:
                 return None
             self.running = None
-            self.lost = True
+            self.lost = self.telling.closed = True
             return self._flush()
 
     # -- writing down --------------------------------------------------------------------------------------------------
@@ -208,13 +186,15 @@ class Work(Watch):
             self.claim,
             self.topic_id,
             self.done_to if done_to is None else done_to,
-            self.timeout_s,
+            self._needed_s,
             running=self.running if self.claim.care is Care.ALONE else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
             results=tuple(self._results),
             parked=tuple(self._parked),
+            reports=self.telling.fresh,
+            reports_ended=self.telling.stale,
             was=self._written_to,
         )
 
@@ -224,8 +204,23 @@ class Work(Watch):
         return not self.lost and (
             self.done_to != self._written_to
             or bool(self._failures)
-            or (self.running is not None and self.timeout_s != self._told_timeout_s)
+            or (self.running is not None and self._needed_s != self._told_timeout_s)
         )
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a handler has asked for more time, or told something: the beat must hear of it by now."""
+        asked = self.running is not None and self._needed_s > self._told_timeout_s
+        return not self.lost and (asked or self.telling.is_due)
+
+    @property
+    def _needed_s(self) -> float:
+        """For how long the beat is to leave the claim alone."""
+        return self.timeout_s
+
+    def runs(self, since: float) -> bool:
+        """See :class:`Watch`."""
+        return super().runs(since) and not self.lost and not self._given_up
 
     @property
     def heavy(self) -> bool:
@@ -250,7 +245,7 @@ class Work(Watch):
         try:
             progress.flush(session, flush)
         except FenceLost:
-            self.lost = True
+            self.lost = self.telling.closed = True
             raise
         self.written(flush)
 
@@ -262,6 +257,7 @@ class Work(Watch):
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
             del self._parked[: len(flush.parked)]
+            self.telling.written(flush.reports, flush.reports_ended)
             self._written_to = flush.done_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
@@ -356,10 +352,11 @@ class Work(Watch):
         """
         with self._flushing:
             with self.lock:
-                if self.running is None or self.running_since != since:
+                if not self.is_over(since):
                     return False
                 if self.lost:
                     return True
+                self._given_up = self.telling.closed = True
                 flush = self._flush(finished=True)
             if failure is not None:
                 flush = replace(flush, done_to=failure.offset, failures=(*flush.failures, failure))
@@ -372,11 +369,12 @@ class Work(Watch):
         try:
             progress.give_back(session, flush, last, care)
         except FenceLost:
-            self.lost = True
+            self.lost = self.telling.closed = True
             raise
         self.written(flush)
         self.claim.hi = self.last = last
         self.lost = flush.finished
+        self.telling.closed |= flush.finished
 
 
 def _bytes_of(results: Sequence[ResultRow]) -> int:

@@ -86,7 +86,7 @@ def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Pr
         progress: called with the number of rows of each chunk.
         dry_run: only count.
     """
-    messages = sum(_purge_partition(session, topic.id, n, progress, dry_run) for n in range(topic.partitions))
+    messages = sum(_purge_partition(session, topic.id, n, progress, dry_run) for n in topic.partition_numbers())
     return Purged(
         messages,
         _purge_pending(session, topic.id, progress, dry_run),

@@ -67,12 +67,18 @@ class Work:
     """What a group could take: waiting claims, due retries, partitions with messages, and holes at its cursors.
 
     Of a group that runs in order it is partitions only, whatever is to be taken there.
+
+    Attributes:
+        limited: permits are to be asked for.
+        highest_waiting: the highest partition with waiting claims.
     """
 
     waiting: bool = False
     retries: bool = False
     partitions: tuple[int, ...] = ()
     holes: tuple[int, ...] = ()
+    limited: bool = False
+    highest_waiting: int = 0
 
     def __bool__(self) -> bool:
         return self.waiting or self.retries or bool(self.partitions)
@@ -81,13 +87,17 @@ class Work:
 def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
+    if not group_ids:
+        return {}
     for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
         if kind == 2:
             place = "partitions" if head == cursor else "holes"
             work[place] = (*work[place], int(partition))
+        elif kind in (1, 3):
+            work["retries" if kind == 1 else "limited"] = True
         else:
-            work["retries" if kind else "waiting"] = True
+            work |= {"waiting": True, "highest_waiting": int(partition)}
     return {group_id: Work(**work) for group_id, work in found.items()}
 
 
@@ -114,15 +124,20 @@ def take_range(
     return _take(session, taker, before, add)
 
 
-def take_waiting(session: Session, taker: Taker, before: Flush | None = None) -> Claim | Miss:
+def take_waiting(
+    session: Session, taker: Taker, before: Flush | None = None, *, from_partition: int = 0
+) -> Claim | Miss:
     """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
+
+    Args:
+        from_partition: only one of this partition or a higher one.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
 
     def add(packet: Packet) -> None:
-        packet.add(_SQL.find_waiting, taker.args)
+        packet.add(_SQL.find_waiting, taker.args | {"from_partition": from_partition})
         packet.add(_SQL.cut_waiting, taker.args)
         packet.add(_SQL.check_lease, taker.args)
         packet.add(_SQL.adopt_waiting, taker.args)

@@ -36,8 +36,9 @@ UPDATE ems_cursor SET next_offset = @ems_hi + 1
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL AND @ems_old IS NULL
 
 -- name: find_waiting
+-- From a partition on, the first of those with higher priority.
 SELECT `partition`, lo, hi, care, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_care, @ems_old FROM ems_claim FORCE INDEX (live)
-WHERE state = 'waiting' AND group_id = %(group_id)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
+WHERE state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
 -- Only as much as a claim should hold, and the less the more often owners have died in it; the rest goes on waiting.
@@ -78,11 +79,12 @@ SELECT @ems_p, @ems_lo, @ems_hi, @ems_care, NOW(6)
 -- name: read_bodies
 -- After the commit, outside the lock; tombstones have nothing to run, and what the group's filter leaves out is not fetched.
 -- Headers that are damaged (or none: an empty block) match no filter; they must not fail the statement for their neighbours.
+-- What is nested more than 100 deep would, on MySQL; our own blocks have one bracket each.
 SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
-  AND (%(any_headers)s = 1 OR CASE WHEN JSON_VALID(CONVERT(headers USING utf8mb4)) = 1
-    THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
+  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
+    AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 ORDER BY `offset`
 
 -- name: read_retry_bodies
@@ -95,16 +97,20 @@ AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_
 SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
--- What a group could take right now: 0 a waiting claim, 1 a due retry, 2 messages (or a hole) at a cursor; of one that runs
--- in order, where nobody is at work: 2 a due retry, a waiting claim or messages (or a hole).
+-- What a group could take right now: 0 a waiting claim (the highest partition that has one), 1 a due retry, 2 messages (or a
+-- hole) at a cursor; of one that runs in order, where nobody is at work: 2 a due retry, a waiting claim or messages (or a hole).
+-- And 3: it has limits.
 -- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
 -- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
 -- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
 -- whole index, or MySQL sorts; where a NULL is in it, MariaDB sorts then: retries come in the order of the forced index.
-(SELECT 0, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+(SELECT 0, w.id, w.top, 0, 0 FROM (
+  SELECT g.id, (SELECT c.`partition` FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
+    AND (c.not_before IS NULL OR c.not_before <= NOW(6))
+    ORDER BY c.state DESC, c.group_id DESC, c.`partition` DESC LIMIT 1) AS top
+  FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
   WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none'
-  AND (SELECT c.lo FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
-    AND (c.not_before IS NULL OR c.not_before <= NOW(6)) LIMIT 1) IS NOT NULL)
+) w WHERE w.top IS NOT NULL)
 UNION ALL
 (SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
   WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none'
@@ -113,7 +119,7 @@ UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, IF(w.due = 1 OR w.waiting = 1, w.next_offset, w.head) FROM (
   SELECT c.group_id, c.`partition`, c.next_offset,
     IF(g.ordering = 'none', 0, (SELECT b.lo FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'start' AND b.group_id = c.group_id
-     AND b.`partition` = c.`partition` LIMIT 1) IS NOT NULL) AS busy,
+     AND b.`partition` = c.`partition` AND b.aside = 0 LIMIT 1) IS NOT NULL) AS busy,
     IF(g.ordering = 'none', NULL, (SELECT IF(b.not_before > NOW(6), 0, 1) FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'waiting'
      AND b.group_id = c.group_id AND b.`partition` = c.`partition` ORDER BY b.lo LIMIT 1)) AS waiting,
     CASE g.ordering WHEN 'none' THEN NULL
@@ -130,3 +136,6 @@ UNION ALL
   FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
   WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
 ) w WHERE w.busy = 0 AND (w.due = 1 OR (w.due IS NULL AND (w.waiting = 1 OR (w.waiting IS NULL AND w.head >= w.next_offset)))))
+UNION ALL
+(SELECT 3, l.group_id, 0, 0, 0 FROM ems_limit l FORCE INDEX (PRIMARY)
+  WHERE l.group_id IN %(group_ids)s AND (l.per_s IS NOT NULL OR l.max_running IS NOT NULL))

@@ -48,6 +48,22 @@ def find_offset_at(session: Session, topic_id: int, position: Position, when: da
     return lo
 
 
+@dataclass(frozen=True)
+class Held:
+    """A cursor and the floor of its partition, both held until the commit."""
+
+    cursor: int
+    floor: int
+
+
+def hold(session: Session, group: Group, partition: int) -> Held | None:
+    """Inside a transaction: lock a group's cursor, then the floor, in this order; ``None`` if the group is gone."""
+    where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
+    cursor = session.rows(_SQL.lock_cursor, where)
+    floor = session.rows(_SQL.get_floor, where)
+    return Held(int(cursor[0][0]), int(floor[0][0])) if cursor and floor else None
+
+
 def jump_to_floor(session: Session, topic_id: int, group_id: int, partition: int) -> int:
     """Take a cursor over what retention has deleted before its group claimed it; returns how many offsets that were."""
     where = {"topic_id": topic_id, "group_id": group_id, "partition": partition}
@@ -62,8 +78,25 @@ def jump_to_floor(session: Session, topic_id: int, group_id: int, partition: int
     return session.transaction(work)
 
 
+def skip_to(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
+    """Take a group's cursor forward, never back; what is passed over is counted and written down.
+
+    Returns:
+        by how many offsets it was moved: 0 if workers have come further meanwhile, or the group is gone.
+    """
+    where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
+
+    def work(session: Session) -> int:
+        held = hold(session, group, partition)
+        if held is None or held.cursor >= to:
+            return 0
+        return _forward(session, where, held.cursor, to, reason)
+
+    return session.transaction(work)
+
+
 def _forward(session: Session, where: dict[str, Any], cursor: int, to: int, reason: str) -> int:
-    session.execute(_SQL.set_cursor, where | {"next_offset": to})
+    session.execute(_SQL.skip_cursor, where | {"next_offset": to})
     session.execute(_SQL.add_skip, where | {"lo": cursor, "hi": to - 1, "reason": reason})
     return to - cursor
 
@@ -111,5 +144,5 @@ def _take_back(session: Session, where: dict[str, Any], offset: int) -> None:
     if claimed:
         session.execute(_SQL.delete_retry_claims, where | {"claim_ids": claimed})
         session.execute(_SQL.release_retries, where | {"claim_ids": claimed})
-    session.execute(_SQL.delete_dead_behind, behind)  # before the retries: a requeue in between moves one to there
     session.execute(_SQL.delete_retries_behind, behind)
+    session.execute(_SQL.delete_dead_behind, behind)

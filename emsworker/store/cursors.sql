@@ -9,6 +9,11 @@ SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = 
 -- name: set_cursor
 UPDATE ems_cursor SET next_offset = %(next_offset)s WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
+-- name: skip_cursor
+-- Forward, over offsets that the group will not run: they are counted.
+UPDATE ems_cursor SET skipped = skipped + %(next_offset)s - next_offset, next_offset = %(next_offset)s
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s
+
 -- name: add_skip
 INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at) VALUES (%(group_id)s, %(partition)s, %(lo)s, %(hi)s, %(reason)s, NOW(6))
 

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from emsworker.core.model import Group, Order
+from emsworker.store.cursors import hold
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -112,14 +113,16 @@ def requeue(session: Session, group: Group, places: Sequence[Place], progress: C
 
 def _requeue(session: Session, group: Group, partition: int, offsets: list[int]) -> int:
     where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
-    if not session.rows(_SQL.hold_group, where):
+    # The cursor, so that no replay takes a dead letter for its own between our look and our commit; it is gone with its
+    # group, so that one that is being deleted gets no more retries.
+    held = hold(session, group, partition)
+    if held is None:
         return 0
     dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
-    floor = session.rows(_SQL.hold_floor, where)[0][0]
     movable = _with_message(session, where, dead)
     if not movable:
         return 0
-    if below := [f"({group.topic_id},{partition},{offset})" for offset in movable if offset < floor]:
+    if below := [f"({group.topic_id},{partition},{offset})" for offset in movable if offset < held.floor]:
         session.send(f"{_SQL.note_restored} {','.join(below)}")
     key = f"({_SQL.get_key})" if group.order is Order.KEY else "NULL"
     shape = f"(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),{key})"

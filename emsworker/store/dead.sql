@@ -19,10 +19,6 @@ WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %
 -- name: count_dead
 SELECT COUNT(*) FROM ems_dead WHERE group_id = %(group_id)s
 
--- name: hold_group
--- A group that is being deleted gets no more retries.
-SELECT id FROM ems_group WHERE id = %(group_id)s LOCK IN SHARE MODE
-
 -- name: lock_dead
 SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 ORDER BY `offset` FOR UPDATE
@@ -37,10 +33,6 @@ SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` =
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id)
 SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
-
--- name: hold_floor
--- Retention deletes nothing of this partition before our commit.
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: note_restored
 -- So that retention spares them until they have been run.

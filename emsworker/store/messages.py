@@ -84,7 +84,7 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     base = batch.placement.base
     index = 0
     if base is None:
-        index = packet.add(_SQL.raise_counter, where | {"count": len(batch.rows)})
+        index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.rows))
         offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
     else:
         first = _SQL.known_offset % (where | {"base": base})  # numbers of our own
@@ -93,6 +93,11 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     rows = ",".join([f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)])
     packet.add_escaped(f"{_SQL.insert_messages} {rows}")
     return index, base
+
+
+def raise_counter(packet: Packet, topic_id: int, partition: int, count: int) -> int:
+    """Append the statement that allocates offsets, the first of which LAST_INSERT_ID() is then; returns its index."""
+    return packet.add(_SQL.raise_counter, {"topic_id": topic_id, "partition": partition, "count": count})
 
 
 def find_uids(session: Session, topic_id: int, uids: Sequence[bytes]) -> dict[bytes, tuple[int, int]]:
@@ -119,19 +124,19 @@ def close_hole(session: Session, topic_id: int, group_id: int, partition: int, g
         whether the way is free now.
     """
     cursor = session.rows(_SQL.get_cursor, {"group_id": group_id, "partition": partition})
-    if not cursor:
-        return False
-    where = {"topic_id": topic_id, "partition": partition, "from_offset": cursor[0][0]}
-    rows = session.rows(_SQL.find_hole, where)
-    if not rows or rows[0][0] == cursor[0][0]:
+    return bool(cursor) and close_hole_at(session, topic_id, partition, int(cursor[0][0]), gap_timeout_s)
+
+
+def close_hole_at(session: Session, topic_id: int, partition: int, first: int, gap_timeout_s: float) -> bool:
+    """The same for the hole that begins at an offset."""
+    rows = session.rows(_SQL.find_hole, {"topic_id": topic_id, "partition": partition, "from_offset": first})
+    if not rows or rows[0][0] == first:
         return bool(rows)
     neighbour, age_s = rows[0]
     if age_s < gap_timeout_s:
         return False
-    last = min(neighbour, cursor[0][0] + _TOMBSTONES_A_STATEMENT)
-    values = ",".join(
-        f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(cursor[0][0], last)
-    )
+    last = min(neighbour, first + _TOMBSTONES_A_STATEMENT)
+    values = ",".join(f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(first, last))
     session.transaction(lambda s: s.send(f"{_SQL.insert_tombstones} {values}"))
     return True
 
@@ -141,8 +146,10 @@ __all__ = [
     "PartitionBatch",
     "Placement",
     "close_hole",
+    "close_hole_at",
     "escape_message",
     "find_uids",
     "next_free_offset",
     "publish",
+    "raise_counter",
 ]

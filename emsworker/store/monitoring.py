@@ -23,6 +23,7 @@ class PartitionLag:
         retries: messages that wait for their next attempt, or run in it.
         dead: dead letters.
         lowest: the lowest unfinished offset, or ``None`` if all is done.
+        skipped: offsets that the group has passed over and never runs: its policy, a reset, or retention.
     """
 
     group_id: int
@@ -34,6 +35,7 @@ class PartitionLag:
     retries: int
     dead: int
     lowest: int | None
+    skipped: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def list_lags(session: Session) -> list[PartitionLag]:
     retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
     dead_by = {(row[0], row[1]): int(row[2]) for row in dead}
     lags = []
-    for group_id, partition, _floor, cursor, frontier in frontiers:
+    for group_id, partition, _floor, cursor, frontier, skipped in frontiers:
         key = (group_id, partition)
         unclaimed = max(0, int(frontier) - int(cursor) + 1)
         in_claims, first_claimed = claimed_by.get(key, (0, None))
@@ -64,7 +66,7 @@ def list_lags(session: Session) -> list[PartitionLag]:
         open_offsets = [first_claimed if in_claims else None, first_retry, int(cursor) if unclaimed else None]
         lowest = min((offset for offset in open_offsets if offset is not None), default=None)
         counts = (unclaimed, in_claims, in_retry, dead_by.get(key, 0))
-        lags.append(PartitionLag(group_id, partition, int(frontier), int(cursor), *counts, lowest))
+        lags.append(PartitionLag(group_id, partition, int(frontier), int(cursor), *counts, lowest, int(skipped)))
     return lags
 
 

@@ -1,7 +1,7 @@
 -- name: list_frontiers
 -- Each cursor with its partition's floor and last offset; one index dive each, however long the stream is.
 SELECT c.group_id, c.`partition`, p.floor, c.next_offset,
-  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`), p.floor - 1)
+  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`), p.floor - 1), c.skipped
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
 ORDER BY c.group_id, c.`partition`

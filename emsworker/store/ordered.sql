@@ -1,8 +1,8 @@
 -- name: check_owner
 -- One owner of a partition at a time. The cursor is locked, so no claim is born meanwhile; one that ends in between is
--- seen next time.
+-- seen next time. A message that was set aside because it takes long holds up nobody but its key.
 SET @ems_lo = IF((SELECT c.lo FROM ems_claim c FORCE INDEX (live)
-    WHERE c.state = 'start' AND c.group_id = %(group_id)s AND c.`partition` = @ems_p LIMIT 1) IS NOT NULL, NULL, @ems_lo)
+    WHERE c.state = 'start' AND c.group_id = %(group_id)s AND c.`partition` = @ems_p AND c.aside = 0 LIMIT 1) IS NOT NULL, NULL, @ems_lo)
 
 -- name: find_first_retry
 -- Where a whole partition is in order a message that is to run again holds up everything behind it.

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 from emsworker.core.model import NewMessage
-from emsworker.core.partitioner import partition_of
 from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
 from emsworker.store.session import Session, bytes_literal
@@ -70,7 +70,7 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
         f"({topic_id},{when.text(number)},{bytes_literal(message.uid)},"
         f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
         f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
-        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6))"
+        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
         for number, message in enumerate(messages)
     )
     table = qualified(database, "ems_pending")
@@ -84,16 +84,20 @@ def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[byt
     return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
 
 
-def relay_due(session: Session, limit: int) -> Round:
-    """Move what is due, of every topic up to ``limit`` messages; one that cannot take them is logged and left out."""
+def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
+    """Move what is due, of every topic up to ``limit`` messages; one that cannot take them is logged and left out.
+
+    Args:
+        late_s: leave what has been due for less than so many seconds to others.
+    """
     moved: dict[int, int] = {}
     next_s = math.inf
     for due in find_due(session):
-        if due.seconds > 0:
-            next_s = min(next_s, due.seconds)
+        if due.seconds + late_s > 0:
+            next_s = min(next_s, due.seconds + late_s)
             continue
         try:
-            moved[due.topic_id] = relay(session, due, limit)
+            moved[due.topic_id] = relay(session, due, limit, late_s)
         except AssertionBroken as error:
             log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
             continue
@@ -107,12 +111,12 @@ def find_due(session: Session) -> list[Due]:
     return [Due(topic_id, partitions, float(s)) for topic_id, partitions, s in session.rows(_SQL.find_due)]
 
 
-def relay(session: Session, due: Due, limit: int) -> int:
+def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
     """Move up to ``limit`` due messages of a topic into the stream, in one transaction; returns how many."""
 
     def work(session: Session) -> int:
         session.begin()
-        rows = session.rows(_SQL.lock_due, {"topic_id": due.topic_id, "limit": limit})
+        rows = session.rows(_SQL.lock_due, {"topic_id": due.topic_id, "limit": limit, "late_us": round(late_s * 1e6)})
         if not rows:
             session.rollback()
             return 0
@@ -132,10 +136,10 @@ def relay(session: Session, due: Due, limit: int) -> int:
 
 def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
     places: dict[int, list[str]] = {}
-    for uid, partition, key, tag, headers, body, producer_id in rows:
-        if partition is None:
-            partition = partition_of(key if key is not None else uid, due.partitions)
-        places.setdefault(partition, []).append(escape_message(NewMessage(uid, key, tag, headers, body), producer_id))
+    for uid, partition, key, tag, headers, body, producer_id, level in rows:
+        message = NewMessage(uid, key, tag, headers, body, partition, level)
+        number = message.place(due.partitions, crc32(uid))
+        places.setdefault(number, []).append(escape_message(message, producer_id))
     return [PartitionBatch(due.topic_id, place, rows, Placement()) for place, rows in sorted(places.items())]
 
 

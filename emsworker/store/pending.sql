@@ -1,7 +1,7 @@
 -- name: insert_pending
 -- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals, so that it can run on a connection
 -- of any driver. The database is named, because a caller's connection may be in another one.
-INSERT INTO %(table)s (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at) VALUES
+INSERT INTO %(table)s (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
 
 -- name: keep_first
 -- Repeated after a lost answer it changes nothing: the uid is unique.
@@ -18,8 +18,8 @@ SELECT d.id, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 100000
 
 -- name: lock_due
 -- Two relays at once share the work; each row is moved by the one that holds it.
-SELECT uid, `partition`, `key`, tag, headers, body, producer_id FROM ems_pending FORCE INDEX (PRIMARY)
-WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level FROM ems_pending FORCE INDEX (PRIMARY)
+WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROSECOND ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: delete_moved
 -- By the unique key, forced: of a small table a server would scan everything, and wait for rows of an open transaction.

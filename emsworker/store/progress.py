@@ -12,8 +12,10 @@ from typing import Any
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure, Order
+from emsworker.core.run import Report
 from emsworker.store import parking
 from emsworker.store.errors import AssertionBroken
+from emsworker.store.reports import add_reports
 from emsworker.store.results import ResultRow, add_results, storable
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
@@ -34,6 +36,7 @@ class Flush:
         done_offsets: of a claim of retries: those that ended well since the last flush.
         failures: what did not end well since the last flush.
         results: of those that ended since, where somebody asked for them.
+        reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
         parked: offset and key of those that were not run because an earlier one of their key is to run again.
     """
 
@@ -46,6 +49,8 @@ class Flush:
     done_offsets: Sequence[tuple[int, int]] = ()
     failures: Sequence[Failure] = ()
     results: Sequence[ResultRow] = ()
+    reports: Sequence[Report] = ()
+    reports_ended: Sequence[bytes] = ()
     parked: Sequence[tuple[int, bytes | None]] = ()
     was: int | None = None
 
@@ -117,6 +122,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
         ended = [offset for offset, _ in progress.done_offsets]
         parking.promote(packet, claim, [key for _, key in progress.parked] + _keys_of(claim, ended, progress.failures))
     add_results(packet, progress.topic_id, claim.group_id, progress.results)
+    add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
 
 def _keys_of(claim: Claim, ended: Sequence[int], failures: Sequence[Failure]) -> list[bytes | None]:
@@ -238,18 +244,7 @@ def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NO
             packet.commit()
             send_fenced(packet)
             return
-        packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
-        packet.assert_one_matched()
-        if claim.source is ClaimSource.RETRY:
-            packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
-        elif last < claim.hi:
-            rest = {
-                "lo": last + 1,
-                "hi": claim.hi,
-                "claim_id": new_claim_id(),
-                "care": int(max(claim.care, care)),
-            }
-            packet.add(_SQL.add_waiting, _fence(claim) | rest)
+        add_cut(packet, claim, last, care)
         add_flush(packet, progress)
         packet.commit()
         send_fenced(packet)
@@ -262,3 +257,14 @@ def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NO
         if last == claim.hi or not ends or ends[0][0] != last:
             raise
         flush(session, progress)
+
+
+def add_cut(packet: Packet, claim: Claim, last: int, care: Care) -> None:
+    """Append to an open transaction that a claim ends at ``last``, behind the fence; what comes after it goes back."""
+    packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
+    packet.assert_one_matched()
+    if claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
+    elif last < claim.hi:
+        rest = {"lo": last + 1, "hi": claim.hi, "claim_id": new_claim_id(), "care": int(max(claim.care, care))}
+        packet.add(_SQL.add_waiting, _fence(claim) | rest)

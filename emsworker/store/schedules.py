@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.core.codec import decode_headers, encode_headers
-from emsworker.core.model import SLOT_HEADER
+from emsworker.core.model import SLOT_HEADER, priority_of
+from emsworker.core.priority import level_below
 from emsworker.core.schedule import due_slots, parse_timetable
 from emsworker.store.schema import server_now
 from emsworker.store.session import Packet, Session
@@ -110,7 +111,8 @@ def fire(session: Session, name: str, grace_s: float) -> int:
         timetable = parse_timetable(spec, timezone)
         slots, following = due_slots(timetable, _utc(next_at), _utc(now), catch_up, grace_s)
         packet = session.packet()
-        _add_slots(packet, name, slots, {"topic_id": topic_id, "key": key, "body": body}, headers)
+        call = {"topic_id": topic_id, "key": key, "body": body, "level": _level(session, topic_id, headers)}
+        _add_slots(packet, name, slots, call, headers)
         last_at = slots[-1].replace(tzinfo=None) if slots else None
         packet.add(_SQL.move_on, {"name": name, "next_at": following.replace(tzinfo=None), "last_at": last_at})
         packet.commit()
@@ -120,10 +122,19 @@ def fire(session: Session, name: str, grace_s: float) -> int:
     return session.again_on_conflict(lambda: work(session))
 
 
+def _level(session: Session, topic_id: int, headers: bytes) -> int:
+    """Of the priority in the call's headers, if its topic tells priorities apart."""
+    priority = priority_of(decode_headers(headers))
+    if not priority:
+        return 0
+    rows = session.rows(_SQL.get_priorities, {"topic_id": topic_id})
+    return level_below(rows[0][0], priority) if rows else 0
+
+
 def _add_slots(packet: Packet, name: str, slots: Sequence[datetime], call: dict[str, Any], headers: bytes) -> None:
     if not slots:
         return
-    shape = "(%(topic_id)s,%(due_at)s,%(uid)s,NULL,%(key)s,NULL,%(headers)s,%(body)s,%(producer_id)s,NOW(6))"
+    shape = "(%(topic_id)s,%(due_at)s,%(uid)s,NULL,%(key)s,NULL,%(headers)s,%(body)s,%(producer_id)s,NOW(6),%(level)s)"
     common = decode_headers(headers)
     rows = [
         packet.session.mogrify(

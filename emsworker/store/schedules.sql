@@ -20,12 +20,15 @@ JOIN ems_topic t ON t.id = s.topic_id ORDER BY s.next_at LIMIT 1000
 SELECT spec, timezone, catch_up, topic_id, `key`, headers, body, next_at, NOW(6) FROM ems_schedule
 WHERE name = %(name)s AND next_at <= NOW(6) FOR UPDATE SKIP LOCKED
 
+-- name: get_priorities
+SELECT priorities FROM ems_topic WHERE id = %(topic_id)s
+
 -- name: move_on
 UPDATE ems_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at) WHERE name = %(name)s
 
 -- name: insert_slots
 -- Its rows are appended. The uid is made of the schedule and the slot: twice is once.
-INSERT IGNORE INTO ems_pending (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at) VALUES
+INSERT IGNORE INTO ems_pending (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
 
 -- name: delete_schedule
 DELETE FROM ems_schedule WHERE name = %(name)s

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import SoftTimeLimitExceeded
+from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded, TlsError
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
+from emsworker.store.tls import check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
 Args = Mapping[str, Any]
@@ -129,7 +131,11 @@ class Session:
         return self.execute(statement, args).rows
 
     def mogrify(self, statement: str, args: Args | None) -> str:
-        """Put escaped values into a statement; a sequence becomes a list in parentheses."""
+        """Put escaped values into a statement; a sequence becomes a list in parentheses.
+
+        Raises:
+            InvalidName: a text has no UTF-8 form.
+        """
         if not args:
             return statement
         with self._mapped_errors():
@@ -138,7 +144,11 @@ class Session:
     def _literal(self, value: Any) -> str:
         if isinstance(value, bytes):
             return bytes_literal(value)
-        return self._open().escape(list(value) if isinstance(value, tuple) else value)
+        if isinstance(value, list | tuple):
+            return f"({','.join([self._literal(one) for one in value])})"
+        if isinstance(value, str) and not value.isascii():
+            _check_utf8(value)
+        return self._open().escape(value)
 
     def send(self, sql: str) -> list[Result]:
         """Run one or more statements that are escaped already, in one packet; any error rolls back."""
@@ -281,7 +291,7 @@ class Session:
                     return connection
                 connection.close()
                 reasons.append(f"{host}:{port} is read-only")
-            except (pymysql.err.MySQLError, OSError) as error:
+            except (pymysql.err.MySQLError, OSError, TlsError) as error:
                 reasons.append(f"{host}:{port}: {error}")
         raise pymysql.err.OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
 
@@ -293,7 +303,9 @@ class Session:
     def _connect(self, number: int) -> pymysql.connections.Connection[Any]:
         options = self._url.options
         host, port = self._url.servers[number]
-        connection = pymysql.connect(
+        context = tls_context(options)
+        connection = self._open_socket(
+            context,
             host=host,
             port=port,
             user=self._url.user,
@@ -306,16 +318,27 @@ class Session:
             connect_timeout=self._connect_timeout(),
             read_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
             write_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
-            ssl_ca=options.get("ssl_ca"),
-            ssl_cert=options.get("ssl_cert"),
-            ssl_key=options.get("ssl_key"),
-            ssl_verify_identity=bool(options.get("ssl_ca")),
+            ssl=context,
+            ssl_disabled=mode_of(options) == "disabled",
             conv=_LAZY_DATES,
         )
         cursor = connection.cursor()
         cursor.execute(_SQL.set_isolation + ";" + _SQL.set_session)
         while cursor.nextset():
             pass
+        return connection
+
+    def _open_socket(
+        self, context: ssl.SSLContext | None, host: str, **arguments: Any
+    ) -> pymysql.connections.Connection[Any]:
+        try:
+            connection = pymysql.connect(host=host, **arguments)
+            if context is not None:
+                check_encrypted(connection)
+        except (pymysql.err.MySQLError, OSError) as error:
+            if (meaning := tls_error(error, host)) is not None:
+                raise meaning from None
+            raise
         return connection
 
     def close(self) -> None:
@@ -336,6 +359,14 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_utf8(text: str) -> None:
+    """PyMySQL would send half a surrogate pair as a byte that is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidName(f"{text!r} has no UTF-8 form; use valid text") from None
 
 
 def _result(connection: Any) -> Result:

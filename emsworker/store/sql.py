@@ -26,6 +26,9 @@ class Statements:
         except KeyError:
             raise AttributeError(name) from None
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._statements
+
 
 def _strip(body: str) -> str:
     lines = [line for line in body.splitlines() if line.strip() and not line.startswith("--")]

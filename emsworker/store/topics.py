@@ -8,6 +8,7 @@ from typing import Any
 from emsworker.core.errors import GroupInUse, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.store import limits
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -15,9 +16,9 @@ _SQL = Statements("topics")
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
-    topic_id, name, kind, partitions, rule, max_bytes, retention_s, trim_done, age_wins = row
+    topic_id, name, kind, partitions, rule, max_bytes, retention_s, trim_done, age_wins, priorities = row
     kept = (retention_s, bool(trim_done), bool(age_wins))
-    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, *kept)
+    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, *kept, priorities)
 
 
 def _group(row: tuple[Any, ...]) -> Group:
@@ -48,12 +49,14 @@ def create_topic(
     retention_s: float | None = None,
     trim_done: bool = False,
     age_wins: bool = False,
+    priorities: int = 1,
 ) -> Topic:
     """Create a topic with its partitions, or return the one that is there."""
 
     def work(session: Session) -> None:
         values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
-        limits = {"max_message_bytes": max_message_bytes} | _kept(retention_s, trim_done, age_wins)
+        limits = {"max_message_bytes": max_message_bytes, "priorities": priorities}
+        limits |= _kept(retention_s, trim_done, age_wins)
         topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
         _add_partitions(session, _locked(session, topic_id, name))
 
@@ -80,7 +83,7 @@ def _locked(session: Session, topic_id: int, name: str) -> Topic:
 
 
 def _add_partitions(session: Session, topic: Topic) -> None:
-    for partition in range(topic.partitions):
+    for partition in topic.partition_numbers():
         session.execute(_SQL.add_partition, {"topic_id": topic.id, "partition": partition})
 
 
@@ -94,7 +97,7 @@ def change_topic(session: Session, topic: Topic) -> None:
     def work(session: Session) -> None:
         _locked(session, topic.id, topic.name)
         values = {"id": topic.id, "partitions": topic.partitions, "rule": topic.rule}
-        limits = {"max_message_bytes": topic.max_message_bytes}
+        limits = {"max_message_bytes": topic.max_message_bytes, "priorities": topic.priorities}
         kept = _kept(topic.retention_s, topic.trim_done, topic.age_wins)
         session.execute(_SQL.change_topic, values | limits | kept)
         _add_partitions(session, topic)
@@ -126,6 +129,7 @@ def delete_topic(
         session.execute(_SQL.delete_topic, {"topic_id": topic.id})
         session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
         session.execute(_SQL.delete_restored, {"topic_id": topic.id})
+        session.execute(_SQL.delete_positions, {"topic_id": topic.id})
         return groups
 
     for group in session.transaction(work):
@@ -185,7 +189,7 @@ def create_group(
 
 
 def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool) -> None:
-    for partition in range(topic.partitions):
+    for partition in topic.partition_numbers():
         floor, end = session.rows(_SQL.get_frontier, {"topic_id": topic.id, "partition": partition})[0]
         session.execute(
             _SQL.add_cursor, {"group_id": group_id, "partition": partition, "next_offset": floor if from_start else end}
@@ -233,6 +237,8 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
+    limits.delete(session, group.id)
+    session.execute(_SQL.delete_skip_policy, args)
 
 
 def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:

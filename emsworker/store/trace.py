@@ -134,26 +134,31 @@ def get_history(session: Session, group_id: int, place: Place) -> History:
     """What is known of one message in one group, read in one packet."""
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
     packet = session.packet()
-    for statement in (_SQL.get_cursor, _SQL.find_claim, _SQL.get_retry, _SQL.get_dead, _SQL.list_attempts):
+    for statement in (_SQL.get_cursor, _SQL.find_claims, _SQL.get_retry, _SQL.get_dead, _SQL.list_attempts):
         packet.add(statement, args)
-    cursor, claim, retry, dead, attempts = (result.rows for result in packet.send())
+    cursor, claims, retry, dead, attempts = (result.rows for result in packet.send())
     return History(
         int(cursor[0][0]) if cursor else None,
-        _claim(claim[0], place[1]) if claim else None,
+        _last_claim(claims, place[1]),
         _retry(retry[0]) if retry else None,
         DeadNote(utc(dead[0][0]), *dead[0][1:]) if dead else None,
         tuple(_attempt(row) for row in attempts),
     )
 
 
-def _claim(row: tuple[Any, ...], offset: int) -> ClaimRow | None:
+def _last_claim(rows: Sequence[tuple[Any, ...]], offset: int) -> ClaimRow | None:
+    """The claim that is to run it yet, or else the one that ran it last."""
+    covering = [one for one in map(_claim, rows) if one.hi >= offset]
+    live = [one for one in covering if one.state is not ClaimState.DONE and one.done_to < offset]
+    return max(live or covering, key=lambda one: one.progress_at, default=None)
+
+
+def _claim(row: tuple[Any, ...]) -> ClaimRow:
     lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at = row
-    if hi < offset:
-        return None
     return ClaimRow(lo, hi, done_to, running, ClaimState(state), care, client_id, utc(claimed_at), utc(progress_at))
 
 
 def _retry(row: tuple[Any, ...]) -> RetryRow:
     attempt, due_at, last_error, client_id, claimed_at = row
-    due = None if due_at.year == PARKED_YEAR else utc(due_at)
+    due = None if due_at.startswith(str(PARKED_YEAR)) else utc(due_at)
     return RetryRow(attempt, due, last_error, client_id, utc(claimed_at) if claimed_at else None)

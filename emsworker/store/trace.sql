@@ -14,11 +14,20 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(parti
 -- name: get_cursor
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
--- name: find_claim
--- The claim of the stream that begins last at or before the offset: ranges never overlap, so no other can cover it.
-SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim
-WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND source = 'stream'
-ORDER BY lo DESC LIMIT 1
+-- name: find_claims
+-- The claims of the stream that may cover the offset. Live ranges never overlap, so no other than the last that begins before it
+-- can. Ranges that are done overlap where messages were replayed: the last few are enough to find the latest.
+(SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
+  WHERE state = 'start' AND group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND source = 'stream'
+  ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
+UNION ALL
+(SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
+  WHERE state = 'waiting' AND group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s
+  ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
+UNION ALL
+(SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (PRIMARY)
+  WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND state = 'done'
+  ORDER BY group_id DESC, `partition` DESC, lo DESC LIMIT 20)
 
 -- name: get_retry
 -- A retry, and who has claimed it.

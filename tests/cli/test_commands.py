@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,10 @@ def test_migrate_is_harmless_when_repeated(database: str, tmp_path: Path) -> Non
 
 
 def test_a_wrong_url_is_one_line(bare: Ems) -> None:
-    for url in ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x"):
-        for command in (["topics", "list"], ["migrate"], ["beat"]):
-            done = bare(*command, "--url", url)
+    urls = ("mysql://u:geheim@127.0.0.1:1/x", "mysql://u:geheim@no-such-host.invalid/x")
+    lines = [(*command, "--url", url) for url in urls for command in (["topics", "list"], ["migrate"], ["beat"])]
+    with ThreadPoolExecutor(len(lines)) as pool:  # each tries for some seconds
+        for done in pool.map(lambda line: bare(*line), lines):
             assert (done.code, len(done.err.splitlines())) == (1, 1), done
             assert "geheim" not in done.err and "--url or EMS_URL" in done.err
 
@@ -80,6 +82,7 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "retention_s": 604800,
         "trim_done": False,
         "age_wins": False,
+        "priorities": 1,
     }
     again = ems("topics", "create", "orders")
     assert again.code == 1 and "exists already" in again.err
@@ -120,6 +123,31 @@ def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
     for wrong in (("--header", "region"), ("--no-filter", "--tag", "a")):
         refused = ems("groups", "change", "sifted", "some", *wrong)
         assert refused.code == 2 and wrong[0] in refused.err
+
+
+def test_r22_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
+    ems.ok("topics", "create", "slow")
+    ems.ok("groups", "create", "slow", "g")
+    limit = ("groups", "limit", "slow", "g")
+    assert ems.ok(*limit, "--json").json == {
+        "topic": "slow",
+        "group": "g",
+        "rate": None,
+        "max_running": None,
+        "running": 0,
+    }
+    assert ems.ok(*limit, "--rate", "30/m", "--json").json["rate"] == "30/m"
+    both = ems.ok(*limit, "--max-running", "4", "--json").json
+    assert (both["rate"], both["max_running"]) == ("30/m", 4), "what is not named stays"
+    assert ems.ok(*limit, "--no-rate", "--json").json["rate"] is None
+    wrong = ems(*limit, "--rate", "30/d")
+    assert wrong.code == 2 and "'30/d' is no rate; write it like 100/s, 30/m or 5/h" in wrong.err
+    assert ems(*limit, "--max-running", "0").code == 2
+    assert ems(*limit, "--rate", "1/s", "--no-rate").code == 2
+    assert "no group 'h'" in ems("groups", "limit", "slow", "h").err
+    ems.ok("groups", "delete", "slow", "g", "--yes")
+    ems.ok("groups", "create", "slow", "g")
+    assert ems.ok(*limit, "--json").json["max_running"] is None, "deleted with its group"
 
 
 def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
@@ -208,6 +236,20 @@ def test_send(ems: Ems, url: str, tmp_path: Path) -> None:
     assert [row[3] for row in sent] == [b'{"n":1}', b"[1]", b"x", b"plain words", b"[[2,3],{}]", b'[[],{"x":2}]']
     assert sent[0][:2] == (b"k", b"t") and json.loads(bytes(sent[0][2])) == {"a": "b=c"}  # type: ignore[call-overload]
     assert json.loads(bytes(sent[4][2])) == {"ems-task": "shop.add"}  # type: ignore[call-overload]
+
+
+def test_r23_priorities(ems: Ems) -> None:
+    ems.ok("topics", "create", "plain")
+    refused = ems("send", "plain", "1", "--priority", "7")
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1) and "topics change plain" in refused.err
+    assert ems.ok("topics", "change", "plain", "--priorities", "10", "--json").json["priorities"] == 10
+    receipt = ems.ok("send", "plain", "1", "--priority", "7", "--json").json
+    assert receipt["partition"] == 7000
+    assert ems.ok("trace", receipt["id"], "--json").json[0]["priority"] == 7
+    (listed,) = ems.ok("messages", "list", "plain", "--json").json["messages"]
+    assert (listed["id"], listed["partition"], listed["priority"]) == (receipt["id"], 7000, 7)
+    assert ems("send", "plain", "1", "--priority", "10").code == 2
+    assert "10 keeps all" in ems("topics", "change", "plain", "--priorities", "2").err
 
 
 def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:

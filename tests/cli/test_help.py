@@ -30,8 +30,11 @@ ALL = dict(walk(ems))
 def test_every_command_of_the_contract_is_there() -> None:
     wanted = """worker beat migrate check clients trace send completion topics topics.list topics.create topics.change
     topics.delete topics.purge topics.stale cancel groups groups.list groups.create groups.change groups.delete
-    groups.reset dead dead.list dead.show dead.requeue
-    dead.delete schedules schedules.list schedules.delete local local.start local.stop local.status local.url"""
+    groups.reset groups.limit groups.replay groups.skip messages messages.list messages.peek messages.get
+    messages.contains dead
+    dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
+    alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
+    local.status local.url"""
     assert {".".join(path) for path in ALL if path} == set(wanted.split())
 
 
@@ -60,8 +63,11 @@ def test_everything_that_prints_knows_json() -> None:
         ("completion",),
         ("topics",),
         ("groups",),
+        ("messages",),
         ("dead",),
         ("schedules",),
+        ("readers",),
+        ("alarms",),
         ("local",),
     }
     for path, command in ALL.items():
@@ -69,6 +75,7 @@ def test_everything_that_prints_knows_json() -> None:
         assert knows is (path not in silent), path
 
 
+@pytest.mark.alone
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     def measure() -> float:
         began = time.monotonic()

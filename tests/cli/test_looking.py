@@ -160,6 +160,7 @@ def test_the_trace_command(worked: Ems, url: str) -> None:
     assert "ValueError: once" in mail["attempts"][0]["error"]
     place = f"orders/{by_id[0]['partition']}/{by_id[0]['offset']}"
     assert worked.ok("trace", place, "--json").json == by_id
+    assert worked.ok("trace", place.replace("/", "@").replace("@", "/", 1), "--json").json == by_id, "as in the log"
     assert "unclaimed" in worked.ok("trace", place).out
     bad = [("orders/0/99999", 1), ("orders/9/1", 1), ("nix/0/1", 1), ("orders/x/1", 2), ("abc", 2)]
     for what, code in [*bad, ("0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70", 1)]:

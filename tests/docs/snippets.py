@@ -59,6 +59,11 @@ def runs(page: Path) -> bool:
     return any(block.language not in _SHOWN | {"text"} for block in blocks(page))
 
 
+def needs_spark(page: Path) -> bool:
+    """Whether a page uses Spark, which has tests of its own."""
+    return any("pyspark" in block.text for block in blocks(page) if block.language == "python")
+
+
 def needs_commands(page: Path) -> bool:
     """Whether a page uses the ``ems`` command."""
     return any(block.language == "sh" for block in blocks(page))

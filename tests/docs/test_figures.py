@@ -41,9 +41,8 @@ def test_the_tables_page_has_every_table_of_the_migrations() -> None:
 
 def test_the_events_page_has_every_outcome_metric_hook_and_log_line() -> None:
     page = (ROOT / "docs" / "reference" / "events.md").read_text()
-    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == [
-        one.value for one in Outcome
-    ]
+    named = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert [name for name in named if not name.startswith("ems_")] == [one.value for one in Outcome]
     for name in ("before_publish", "after_run", "on_process_stop"):
         assert f"| `{name}` |" in hooks.events_table()
     for name in ("ems_sent_total", "ems_runs_total", "ems_run_seconds", "ems_retries_total", "ems_dead_total"):

@@ -13,10 +13,10 @@ import pytest
 from emsworker.local import Database, LocalStack
 from emsworker.store.database import Database as Store
 from emsworker.store.schema import migrate
-from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, pages, runs
+from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_spark, pages, runs
 from tests.support.servers import TestServers, chosen_flavors, fresh_database
 
-_PAGES = [page for page in pages() if runs(page)]
+_PAGES = [page for page in pages() if runs(page) and not needs_spark(page)]
 _CONSOLE = re.compile(r"\$ (pip install |git clone |cd |\./dev |sudo systemctl |python3? -m venv )")
 
 

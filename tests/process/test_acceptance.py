@@ -24,6 +24,8 @@ from tests.support.looker import Looker
 from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
 
+pytestmark = pytest.mark.alone
+
 LONG = bool(os.environ.get("EMS_TEST_LONG"))
 FOR_S = 60 if LONG else 12
 PRODUCERS = 8

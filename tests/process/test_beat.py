@@ -5,9 +5,13 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.process.stream import Stream
 from tests.support.waiting import never, until
 from tests.support.worker import kill
+
+pytestmark = pytest.mark.alone
 
 LEASE_S = 1.5
 

@@ -10,6 +10,8 @@ from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import kill
 
+pytestmark = pytest.mark.alone
+
 QUICKLY_S = 2.5  # two looks of the beat and the start of another process, well below lease and timeout
 
 
@@ -103,9 +105,9 @@ def test_the_neighbours_in_other_threads_are_not_charged_either(one_stream: Stre
     assert worker.stop() == 0
 
 
-def test_a_crash_looping_child_backs_off(one_stream: Stream) -> None:
+def test_a_crash_looping_child_backs_off_whatever_its_exit_code(one_stream: Stream) -> None:
     worker = one_stream.worker(topics=["acts"], groups=["a"], settings={"max_attempts": 50, "ladder": "10ms"})
-    one_stream.send("acts", [{"n": 0, "do": "exit"}])
+    one_stream.send("acts", [{"n": 0, "do": "exit", "code": 75}])
     pauses = until(lambda: _pauses(worker.text(), 4), 30, "four crashes")
     assert pauses[:4] == [0, 1, 2, 4]
     assert worker.stop() == 0

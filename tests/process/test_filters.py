@@ -20,3 +20,14 @@ def test_r13_a_worker_runs_what_matches_and_another_filter_keeps_it_from_startin
     assert "'tag yes, header region=eu'" in other.text() and "has 'tag no'" in other.text()
     assert "ems groups change wanted wanted --tag=yes --header=region=eu" in other.text()
     assert "Traceback" not in other.text()
+
+
+def test_r13_what_a_filter_leaves_out_costs_few_claims_however_slow_the_rest_is(stream: Stream) -> None:
+    for n in range(40):
+        stream.send("wanted", [{"n": n, "do": "sleep", "s": 0.02}], tag="yes", headers={"region": "eu"})
+        stream.send("wanted", [{"n": n}] * 99, tag="no")
+    stream.worker(topics=["wanted"], processes=1, threads=1)
+    stream.wait_ended(range(40))
+    stream.wait_settled()
+    assert stream.record.numbers("start") == list(range(40))
+    assert stream.one("SELECT COUNT(*) FROM ems_claim") < 20, "of 4,000 offsets: 1, 8, 64, and then 500 a claim"

@@ -159,3 +159,32 @@ def test_t3_the_sweep_is_bounded(one_stream: Stream) -> None:
             packet.send()
         assert [store.sweep(session, 20) for _ in range(3)] == [20, 10, 0]
     assert one_stream.app.result(uid_text(new_uid())).status == "pending"
+
+
+def _bulk_rate(stream: Stream, count: int) -> float:
+    """Messages a second of a drain in which each keeps a result, while somebody fetches them all."""
+    receipts = stream.app.send_many("bulk", range(count))
+    since = stream.one("SELECT COALESCE(MAX(hi), 0) FROM ems_claim WHERE source = 'stream'")
+    worker = stream.worker(APP, threads=2, topics=["bulk"])
+    assert stream.app.results(receipts).get(60) == list(range(count))
+    assert worker.stop() == 0
+    span = "TIMESTAMPDIFF(MICROSECOND, MIN(claimed_at), MAX(progress_at)) / 1e6"
+    return count / float(stream.one(f"SELECT {span} FROM ems_claim WHERE source = 'stream' AND lo > %s", since))
+
+
+@pytest.mark.alone
+def test_t3_a_table_full_of_results_does_not_slow_the_stream(stream: Stream) -> None:
+    rows = 1_000_000 if os.environ.get("EMS_TEST_LONG") == "1" else 100_000
+    empty = max(_bulk_rate(stream, 10_000) for _ in range(3))
+    digits = "(SELECT 0 AS n" + "".join(f" UNION ALL SELECT {n}" for n in range(1, 10)) + ")"
+    places = range(len(str(rows)) - 1)
+    number = " + ".join(f"{10**place} * d{place}.n" for place in places)
+    stream.run(
+        "INSERT INTO ems_result (topic_id, uid, group_id, state, body, ended_at, expires_at) "
+        f"SELECT 1, UNHEX(LPAD(HEX({number}), 32, '0')), 1, 'done', '1', NOW(6), NOW(6) + INTERVAL 1 DAY "
+        f"FROM {', '.join(f'{digits} d{place}' for place in places)}"
+    )
+    assert stream.one("SELECT COUNT(*) FROM ems_result") >= rows
+    full = max(_bulk_rate(stream, 10_000) for _ in range(3))
+    print(f"{empty:.0f}/s before, {full:.0f}/s beside {rows} results")
+    assert full / empty >= 0.7, "noise may cost a quarter; a scan would cost nearly all"

@@ -9,6 +9,8 @@ from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import children_of, kill
 
+pytestmark = pytest.mark.alone
+
 
 def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(stream: Stream) -> None:
     worker = stream.worker(topics=["acts"], groups=["a"], processes=2, threads=2)

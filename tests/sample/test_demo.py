@@ -17,11 +17,13 @@ from emsworker.local import Database as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from sample_app import stream, tables
+from sample_app.config import announce
 from sample_app.expected import Expected, expect
 from sample_app.night import bring_forward, wait_for_summary
 from sample_app.processes import start_worker
 from sample_app.publish import prepare, publish
-from sample_app.verify import verify, verify_summary
+from sample_app.settings import NEW_TITLE, TITLE
+from sample_app.verify import verify, verify_summary, verify_title
 from tests.support.servers import TestServers, chosen, chosen_flavors, fresh_database
 
 FLIGHTS = 400
@@ -40,8 +42,10 @@ def test_every_number_is_right_after_a_worker_was_killed(flavor: str) -> None:
     assert "0 were written twice" in done.stdout
     assert "5,000 flights" in done.stdout
     assert "every one of 12 malformed rows a dead letter with its reason, in each of 3 groups" in done.stdout
+    assert re.search(r"every one of \d+ flights of FL and VX noted in the order of its aircraft", done.stdout)
     assert "none of them early" in done.stdout and "nightly summary" in done.stdout
     assert ", 0 differences" in done.stdout
+    assert "changed the title of the summary in all 2 worker processes" in done.stdout
     assert "everything is equal" in done.stdout
 
 
@@ -81,6 +85,7 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             worker = start_worker("worker", environment, tmp_path_factory.mktemp("logs"))
             try:
                 wait_until_finished(connection)
+                announce(app, connection, NEW_TITLE, {"worker": 4}, 1)
                 slot = bring_forward(app)
                 wait_for_summary(connection, slot)
                 worker.terminate()
@@ -151,6 +156,11 @@ def test_a_run_is_right(finished: Finished) -> None:
             r"notice \S+: delay_min is .*",
         ),
         (
+            "UPDATE sample_rotation SET chain = chain + 1 ORDER BY tailnum LIMIT 1",
+            "UPDATE sample_rotation SET chain = chain - 1 ORDER BY tailnum LIMIT 1",
+            r"rotation of \S+: chain is .*",
+        ),
+        (
             "UPDATE sample_notice SET due_at = told_at + INTERVAL 1 SECOND",
             "UPDATE sample_notice SET due_at = told_at",
             r"notices that came early is \d+ in MySQL, and should be 0",
@@ -203,6 +213,16 @@ def test_a_wrong_and_a_missing_summary_are_found(finished: Finished) -> None:
     never = slot - timedelta(days=1)
     assert verify_summary(connection, expected, never).differences == [
         f"summary of {never:%H:%M:%S} is only in the CSV"
+    ]
+
+
+def test_a_wrong_title_and_a_process_that_has_not_heard_of_it_are_found(finished: Finished) -> None:
+    connection, _, slot = finished
+    assert verify_title(connection, slot, NEW_TITLE, 1).differences == []
+    assert verify_title(connection, slot, TITLE, 1).differences == [
+        f"title of the summary: {NEW_TITLE} is there 1 times, and should be 0 times",
+        f"title of the summary: {TITLE} is missing",
+        "processes that go by the title is 0 in MySQL, and should be 1",
     ]
 
 

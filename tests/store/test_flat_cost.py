@@ -15,7 +15,7 @@ from tests.support.streams import Stream
 ROWS = 100_000
 BATCH = 20
 _NUMBERS = "(SELECT 0 AS n" + "".join(f" UNION ALL SELECT {n}" for n in range(1, 10)) + ")"
-_SEQUENCE = (
+SEQUENCE = (
     "(SELECT 1 + a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n AS n "
     f"FROM {_NUMBERS} a, {_NUMBERS} b, {_NUMBERS} c, {_NUMBERS} d, {_NUMBERS} e) s"
 )
@@ -26,18 +26,18 @@ def fill(stream: Stream, topic: Topic, done: Group, retrying: Group) -> None:
     stream.rows("SET SESSION unique_checks = 0")
     stream.rows(
         "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, size, born_at) "
-        f"SELECT {topic.id}, 0, n, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', 1, NOW(6) FROM {_SEQUENCE} ORDER BY n"
+        f"SELECT {topic.id}, 0, n, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', 1, NOW(6) FROM {SEQUENCE} ORDER BY n"
     )
     head = (
         "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at,"
         " progress_at, deadline_at) SELECT "
     )
     tail = "'stream', 'nobody', NOW(6), NOW(6), NOW(6)"
-    stream.rows(f"{head}{done.id}, 0, n, n, n, n, 'done', {tail} FROM {_SEQUENCE} ORDER BY n")
+    stream.rows(f"{head}{done.id}, 0, n, n, n, n, 'done', {tail} FROM {SEQUENCE} ORDER BY n")
     stream.rows(f"{head}{done.id}, 0, 200000 + n, n, 200000 + n, 0, 'waiting', {tail} FROM {_NUMBERS} s")
     stream.rows(
         "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) "
-        f"SELECT {retrying.id}, 0, n, 1, NOW(6) - INTERVAL n SECOND FROM {_SEQUENCE} ORDER BY n"
+        f"SELECT {retrying.id}, 0, n, 1, NOW(6) - INTERVAL n SECOND FROM {SEQUENCE} ORDER BY n"
     )
     stream.rows(f"UPDATE ems_cursor SET next_offset = 50000 WHERE group_id = {done.id}")
 

@@ -133,6 +133,7 @@ def test_trap_1_none_of_10000_is_lost_with_random_delays(stream: Stream, redis_u
     assert sum(placed) > 200, "no producer came too late"
 
 
+@pytest.mark.alone
 def test_trap_1_a_dead_producer_leaves_one_tombstone_and_no_long_stall(stream: Stream, redis_url: str) -> None:
     topic = stream.topic()
     reading = readers(stream, topic, gap_s=1.0)

@@ -158,6 +158,7 @@ def test_w7_what_is_no_connection_to_mysql_is_refused(stream: Stream, what: Any)
     assert stream.value(LATE) == 0
 
 
+@pytest.mark.alone
 def test_w7_it_is_visible_soon_after_a_foreign_commit_by_the_beat_alone(stream: Stream) -> None:
     app = stream.app()
     stream.topic("t")
@@ -174,6 +175,7 @@ def test_w7_it_is_visible_soon_after_a_foreign_commit_by_the_beat_alone(stream: 
     assert statistics.median(late) < 0.05, sorted(late)
 
 
+@pytest.mark.alone
 def test_w7_a_transaction_held_open_blocks_neither_producers_nor_the_relay(stream: Stream) -> None:
     app = stream.app()
     stream.topic("t")

@@ -53,6 +53,18 @@ def test_t1_eta_is_a_time_in_utc_or_in_its_own_zone(stream: Stream) -> None:
     assert (stream.value(READ), stream.value(LATE)) == (2, 1)
 
 
+def test_w8_a_relay_that_stands_by_moves_only_what_is_late(stream: Stream) -> None:
+    app = stream.app()
+    stream.topic("t")
+    app.send("t", 1, eta=datetime.now(UTC) - timedelta(minutes=1))
+    app.send("t", 2, countdown=0)
+    assert pending.relay_due(stream.session, 100, 5.0).topic_ids
+    assert [row[0] for row in stream.rows("SELECT body FROM ems_message")] == [b"1"]
+    left = pending.relay_due(stream.session, 100, 5.0)
+    assert not left.topic_ids and 4 < left.next_s <= 5
+    assert pending.relay_due(stream.session, 100).topic_ids and stream.value(LATE) == 0
+
+
 def test_w8_the_same_uid_is_read_once(stream: Stream) -> None:
     app = stream.app()
     uid = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"

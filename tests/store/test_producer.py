@@ -52,6 +52,7 @@ def test_w1_8_producers_and_3_topics_have_contiguous_offsets(stream: Stream, new
         assert told == sorted((partition, offset) for partition, these in found.items() for offset in these)
 
 
+@pytest.mark.alone
 def test_w5_concurrent_sends_share_statements(stream: Stream, app: Ems) -> None:
     app.send("t", 0)
     before = stream.status("Com_insert")["Com_insert"]

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 import pymysql
@@ -19,6 +20,7 @@ from emsworker.local.server import Server
 
 VARIABLE = "EMS_TEST_SERVERS"
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 _START_TIMEOUT_S = 120
 
 
@@ -75,19 +77,23 @@ class TestServers:
 
     def _start(self, name: str, server: Server) -> None:
         if name in self.left_out:
-            pytest.skip(f"no {name} server")
+            self._give_up(name)
         # Before the start, so that a server that hangs in it is stopped as well.
         self._running[name] = server
         try:
             server.start(_START_TIMEOUT_S)
         except (ServerMissing, ServerFailed) as error:
-            self._leave_out(name, str(error))
+            self.left_out[name] = str(error)
+        if name in self.left_out:
+            self._give_up(name)
 
-    def _leave_out(self, name: str, reason: str) -> None:
-        if must_run(name):
-            pytest.exit(f"{name} cannot be started: {reason}", returncode=pytest.ExitCode.USAGE_ERROR)
-        self.left_out[name] = reason
-        pytest.skip(f"no {name} server")
+    def _give_up(self, name: str) -> NoReturn:
+        if not must_run(name):
+            pytest.skip(f"no {name} server")
+        text = f"{name} cannot be started: {self.left_out[name]}"
+        if IS_WORKER:  # one of several processes cannot end the run, but it can fail each of its tests, at once
+            pytest.fail(text, pytrace=False)
+        pytest.exit(text, returncode=pytest.ExitCode.USAGE_ERROR)
 
     def close(self) -> None:
         """Stop every server, the hard way: nobody needs the data, and a test may have left one in any state."""

@@ -37,6 +37,8 @@ def _command(what: str, name: str, options: Mapping[str, Any]) -> list[str]:
     command += ["-p", str(options.get("processes", 1)), "-t", str(options.get("threads", 1))]
     for option, names in (("-Q", options.get("topics", ())), ("--groups", options.get("groups", ()))):
         command += [option, ",".join(names)] if names else []
+    for option in ("max_tasks_per_child", "max_memory_per_child"):
+        command += [f"--{option.replace('_', '-')}", str(options[option])] if option in options else []
     return command if options.get("beat", True) else [*command, "--no-beat"]
 
 
@@ -48,13 +50,14 @@ class Program:
         looker: looks into the database.
         log: the file that its output is appended to.
         settings: over those of ``QUICK``.
-        options: of the command: app, processes, threads, topics, groups, beat.
+        options: of the command: app, processes, threads, topics, groups, beat, name, max_tasks_per_child,
+            max_memory_per_child.
     """
 
     def __init__(self, what: str, looker: Looker, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
         self._looker = looker
         self.log = log
-        self.name = f"{what}-{secrets.token_hex(4)}"
+        self.name = options.get("name") or f"{what}-{secrets.token_hex(4)}"
         self.clients = options.get("processes", 1) * options.get("threads", 1)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         environment |= {

@@ -1,5 +1,6 @@
 """Apps, tasks and their options, without a server."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,12 +151,36 @@ def test_every_named_statement_is_used_and_named_once() -> None:
         assert len(names) == len(set(names)), path.name
         statements = Statements(path.stem)
         code = path.with_suffix(".py").read_text(encoding="utf-8")
+        made_up = [re.sub(r"\{[^}]*\}", r"\\w+", name) for name in re.findall(r'getattr\(_SQL, f"([^"]+)"\)', code)]
         for name in names:
             assert getattr(statements, name)
-            assert f"_SQL.{name}" in code, f"{path.name}: {name} is not used"
+            used = f"_SQL.{name}" in code or any(re.fullmatch(pattern, name) for pattern in made_up)
+            assert used, f"{path.name}: {name} is not used"
     with pytest.raises(AttributeError):
         _ = Statements("claims").no_such_statement
 
 
 def test_a_script_is_split_at_the_ends_of_lines() -> None:
     assert split_script("-- a\nCREATE x (a\n);\n\n-- b;\nSELECT ';';\n") == ["CREATE x (a\n)", "SELECT ';'"]
+
+
+def test_r10_a_broadcast_takes_few_options_and_its_topic_has_no_groups() -> None:
+    app = Ems("test")
+    with pytest.raises(ConfigError) as caught:
+        app.subscribe("news", "g", broadcast=True, batch=5, ladder="1s")
+    assert sorted(problem.name for problem in caught.value.problems) == ["batch", "group", "ladder"]
+    with pytest.raises(ConfigError, match="name a group"):
+        app.subscribe("news")
+    with pytest.raises(ConfigError, match="only that has a name="):
+        app.subscribe("news", "g", name="x")
+    app.subscribe("news", broadcast=True, name="x")(print)
+    with pytest.raises(ConfigError, match="the name is taken"):
+        app.subscribe("other", broadcast=True, name="x")(print)
+    for group_of in (lambda: app.subscribe("news", "g")(print), lambda: app.task(topic="news")(print)):
+        with pytest.raises(ConfigError, match="listens to topic 'news'"):
+            group_of()
+    app.subscribe("orders", "g")(print)
+    with pytest.raises(ConfigError, match="in a group already"):
+        app.subscribe("orders", broadcast=True)
+    with pytest.raises(InvalidName):
+        app.subscribe("no topic", broadcast=True)

@@ -117,3 +117,12 @@ def test_a_claim_never_leaves_its_bounds(history: list[tuple[int, float]], large
     for messages, seconds in history:
         sizer.record(messages, seconds)
         assert 1 <= sizer.size <= largest
+
+
+def test_a_decision_reads_well_in_a_log() -> None:
+    assert [str(RetryIn(0.21286)), str(RetryIn(3600.0)), str(Dead("bad")), str(Done())] == [
+        "again in 0.2 s",
+        "again in 3600.0 s",
+        "dead: bad",
+        "done",
+    ]

@@ -271,6 +271,27 @@ def test_t6_a_group_gets_what_its_filter_asks_for(app: Ems) -> None:
         assert app.send("orders", 6, tag="old", dedup_key="k", dedup_window=0).id != left_out.id
 
 
+def test_t6_an_ordered_group_runs_in_order(app: Ems) -> None:
+    runs: list[tuple[str, int, int]] = []
+
+    def record(group: str, message: Message) -> None:
+        runs.append((group, message.body, message.attempt))
+        if message.body == 1 and message.attempt < 3:
+            raise ValueError
+
+    app.subscribe("moves", "free", ladder="1s")(lambda message: record("free", message))
+    app.subscribe("moves", "keyed", order="key", ladder="1s")(lambda message: record("keyed", message))
+    app.subscribe("moves", "serial", order="partition", ladder="1s")(lambda message: record("serial", message))
+    with app.test() as test:
+        for number, key in enumerate("baab", start=0):
+            app.send("moves", number, key=key)
+        test.run()
+    by_group = {name: [(body, n) for group, body, n in runs if group == name] for name in ("free", "keyed", "serial")}
+    assert by_group["free"] == [(0, 1), (1, 1), (2, 1), (3, 1), (1, 2), (1, 3)]
+    assert by_group["keyed"] == [(0, 1), (1, 1), (3, 1), (1, 2), (1, 3), (2, 1)]
+    assert by_group["serial"] == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]
+
+
 def test_t6_what_is_cancelled_is_not_run(app: Ems) -> None:
     ran: list[str] = []
 
@@ -320,3 +341,26 @@ def test_t6_results_and_keys_of_once_last_as_long_as_they_say(app: Ems) -> None:
             app.once("k", backend="oracle")
         app.close()
         assert one.delay().created
+
+
+def test_t6_broadcasts_are_heard_once_each_and_never_retried(app: Ems) -> None:
+    heard: list[Any] = []
+
+    @app.subscribe("config", broadcast=True, name="cache")
+    def load(message: Message) -> None:
+        heard.append(message.body)
+        if message.body == "bad":
+            raise ValueError("no")
+
+    @app.subscribe("config", broadcast=True)
+    async def load_too(message: Message) -> None:
+        heard.append((message.body,))
+
+    with app.test() as test:
+        app.send_many("config", ["bad", "good"])
+        assert test.run() == 4
+        assert [one for one in heard if isinstance(one, str)] == ["bad", "good"]
+        assert [one for one in heard if isinstance(one, tuple)] == [("bad",), ("good",)]
+        assert test.dead == []
+        with pytest.raises(EmsError, match="run by groups"):
+            app.task(name="t")(print).apply_async(topic="config")

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   trim_done TINYINT NOT NULL DEFAULT 0,
   age_wins TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
+  priorities TINYINT UNSIGNED NOT NULL DEFAULT 1,
   PRIMARY KEY (id),
   UNIQUE KEY name (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -54,6 +55,7 @@ CREATE TABLE IF NOT EXISTS ems_pending (
   body LONGBLOB NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   created_at DATETIME(6) NOT NULL,
+  level TINYINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (topic_id, due_at, uid),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
@@ -91,6 +93,7 @@ CREATE TABLE IF NOT EXISTS ems_cursor (
   group_id INT UNSIGNED NOT NULL,
   `partition` SMALLINT UNSIGNED NOT NULL,
   next_offset BIGINT UNSIGNED NOT NULL,
+  skipped BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`)
 ) ENGINE=InnoDB;
 
@@ -110,6 +113,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   progress_at DATETIME(6) NOT NULL,
   deadline_at DATETIME(6) NOT NULL,
   not_before DATETIME(6) NULL,
+  aside TINYINT NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`, lo, claim_id),
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
@@ -160,7 +164,8 @@ CREATE TABLE IF NOT EXISTS ems_dead (
   attempts SMALLINT UNSIGNED NOT NULL,
   reason TEXT CHARACTER SET utf8mb4 NOT NULL,
   error TEXT CHARACTER SET utf8mb4 NOT NULL,
-  PRIMARY KEY (group_id, `partition`, `offset`)
+  PRIMARY KEY (group_id, `partition`, `offset`),
+  KEY recent (group_id, dead_at)
 ) ENGINE=InnoDB;
 
 -- Offsets that a group never ran, and why: nothing is skipped in silence.
@@ -256,4 +261,145 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   stream_id BINARY(16) NOT NULL,
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (version)
+) ENGINE=InnoDB;
+
+-- Groups that leave out what would be too late, and when.
+
+CREATE TABLE IF NOT EXISTS ems_skip_policy (
+  group_id INT UNSIGNED NOT NULL,
+  most_waiting BIGINT UNSIGNED NULL,
+  older_ms BIGINT UNSIGNED NULL,
+  below_priority TINYINT UNSIGNED NULL,
+  PRIMARY KEY (group_id)
+) ENGINE=InnoDB;
+
+-- Where readers of broadcast topics that have a stable name are.
+
+CREATE TABLE IF NOT EXISTS ems_position (
+  topic_id INT UNSIGNED NOT NULL,
+  name VARCHAR(400) NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  next_offset BIGINT UNSIGNED NOT NULL,
+  reader BINARY(16) NULL,
+  deaths TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  stored_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, name, `partition`)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Alarms: the rules, what they have found, and what is still to be told.
+
+CREATE TABLE IF NOT EXISTS ems_alarm_rule (
+  name VARCHAR(190) NOT NULL,
+  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck') NOT NULL,
+  above DOUBLE NOT NULL,
+  for_s DOUBLE NOT NULL,
+  within_s DOUBLE NOT NULL,
+  topic VARCHAR(190) NULL,
+  group_name VARCHAR(190) NULL,
+  webhook VARCHAR(1000) NULL,
+  command VARCHAR(1000) NULL,
+  created_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_alarm (
+  rule VARCHAR(190) NOT NULL,
+  topic VARCHAR(190) NOT NULL,
+  group_name VARCHAR(190) NOT NULL,
+  alarm_id BINARY(16) NOT NULL,
+  state ENUM('pending', 'firing') NOT NULL,
+  value DOUBLE NOT NULL,
+  since DATETIME(6) NOT NULL,
+  fired_at DATETIME(6) NULL,
+  PRIMARY KEY (rule, topic, group_name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_alarm_event (
+  event_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  alarm_id BINARY(16) NOT NULL,
+  rule VARCHAR(190) NOT NULL,
+  target ENUM('webhook', 'command') NOT NULL,
+  body TEXT NOT NULL,
+  tries INT UNSIGNED NOT NULL DEFAULT 0,
+  created_at DATETIME(6) NOT NULL,
+  due_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (event_id),
+  KEY due (due_at),
+  KEY alarm (alarm_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What a job in Spark writes waits here until the job is committed: rows in chunks, the tasks that wrote them, and the ledger
+-- of what is committed. A task without a sink is open; one whose sink is empty is given up.
+
+CREATE TABLE IF NOT EXISTS ems_stage (
+  token BINARY(16) NOT NULL,
+  chunk INT UNSIGNED NOT NULL,
+  place INT UNSIGNED NOT NULL,
+  topic_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  `key` VARBINARY(255) NULL,
+  tag VARBINARY(255) NULL,
+  headers MEDIUMBLOB NOT NULL,
+  body LONGBLOB NOT NULL,
+  PRIMARY KEY (token, chunk, place)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_stage_task (
+  token BINARY(16) NOT NULL,
+  begun_at DATETIME(6) NOT NULL,
+  sink VARBINARY(190) NULL,
+  batch BIGINT UNSIGNED NULL,
+  place INT UNSIGNED NULL,
+  chunks INT UNSIGNED NULL,
+  PRIMARY KEY (token),
+  KEY batch (sink, batch, place),
+  KEY begun (begun_at)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_ledger (
+  sink VARBINARY(190) NOT NULL,
+  batch BIGINT UNSIGNED NOT NULL,
+  state ENUM('moving', 'done') NOT NULL,
+  moved INT UNSIGNED NOT NULL DEFAULT 0,
+  committed_at DATETIME(6) NOT NULL,
+  moved_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (sink, batch),
+  KEY moving (state, moved_at)
+) ENGINE=InnoDB;
+
+-- How far running messages have come, where their handlers tell it.
+
+CREATE TABLE IF NOT EXISTS ems_progress (
+  topic_id INT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  attempt SMALLINT UNSIGNED NOT NULL,
+  fraction DOUBLE NULL,
+  told VARCHAR(500) NOT NULL,
+  reported_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, uid, group_id),
+  KEY client (client_id),
+  KEY reported (reported_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What groups are held to, over all machines: a bucket of permits to start, and who runs how many at once.
+
+CREATE TABLE IF NOT EXISTS ems_limit (
+  group_id INT UNSIGNED NOT NULL,
+  rate VARCHAR(32) CHARACTER SET ascii NULL,
+  max_running SMALLINT UNSIGNED NULL,
+  per_s DOUBLE NULL,
+  capacity DOUBLE NOT NULL,
+  tokens DOUBLE NOT NULL,
+  filled_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_slot (
+  group_id INT UNSIGNED NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  weight SMALLINT UNSIGNED NOT NULL,
+  PRIMARY KEY (group_id, client_id)
 ) ENGINE=InnoDB;

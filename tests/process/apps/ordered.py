@@ -25,6 +25,8 @@ def _run(message: Message, group: str) -> None:
     began = time.monotonic()
     if _WORK_S:
         time.sleep(_WORK_S)
+    if message.body == "slow":
+        time.sleep(3)
     failing = _fails(message, group)
     key = (message.key or b"").decode()
     line = f"{group},{key},{message.partition},{message.offset},{message.attempt},{began},{time.monotonic()},{int(failing)}\n"

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from emsworker import Ems, Reject
+from emsworker import Ems, Message, Reject
 from emsworker.transaction import Transaction
 
 app = Ems("results")
@@ -64,3 +64,8 @@ def pay(self: Any, transaction: Transaction, n: int) -> int:
     if self.request.attempt < 2:
         raise Odd("rolled back")
     return n
+
+
+@app.subscribe("bulk", "bulk", result=True)
+def bulk(message: Message) -> int:
+    return int(message.body)

@@ -1,0 +1,144 @@
+"""``ems alarms``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
+from .output import print_json, print_record, print_rows
+
+if TYPE_CHECKING:
+    from emsworker.admin.alarms import Watched
+    from emsworker.core.alarms import Rule
+
+
+@click.group()
+@stream_options
+def alarms() -> None:
+    """Create, list, test and delete the rules of alarms.
+
+    The leading beat measures the groups by them. An alarm goes to its log, and to the webhook or the command of the
+    rule: once when it fires, once when it is resolved.
+    """
+
+
+def _about(rule: Rule) -> dict[str, Any]:
+    from emsworker.core.url import redact
+
+    return {
+        "alarm": rule.name,
+        "on": rule.metric.value,
+        "above": rule.above,
+        "for_s": rule.for_s,
+        "within_s": rule.within_s,
+        "topic": rule.topic,
+        "group": rule.group,
+        "webhook": redact(rule.webhook) if rule.webhook is not None else None,
+        "command": rule.command,
+    }
+
+
+def _row(watched: Watched) -> dict[str, Any]:
+    firing = [
+        {"topic": one.topic, "group": one.group, "value": one.value, "fired_at": one.fired_at} for one in watched.firing
+    ]
+    return _about(watched.rule) | {"firing": len(firing), "alarms": firing}
+
+
+@alarms.command("list")
+@json_option
+@stream_options
+def list_(as_json: bool) -> None:
+    """List the rules, and for how many groups each fires at present; JSON names them."""
+    rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
+    columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", "webhook", "command"]
+    print_rows(rows, columns, as_json, "There are no alarms; `ems alarms create NAME` makes one.")
+
+
+def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """A number, or a duration in seconds."""
+    from emsworker.core.durations import parse_duration
+
+    try:
+        return parse_duration(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number nor a duration.") from None
+
+
+@alarms.command()
+@click.argument("name")
+@click.option(
+    "--on",
+    required=True,
+    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck"]),
+    help="What is measured of each group.",
+)
+@click.option(
+    "--above",
+    default="0",
+    show_default=True,
+    callback=_read_above,
+    metavar="VALUE",
+    help="The value above which it is an alarm: a number, or a duration.",
+)
+@click.option(
+    "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Only if it lasts for so long: {DURATION}."
+)
+@click.option(
+    "--within", "within_s", metavar="DURATION", callback=read_duration, help="dead: those of so long a time; 5m."
+)
+@click.option("--topic", help="Only groups of this topic.")
+@click.option("--group", help="Only groups of this name.")
+@click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
+@click.option("--command", metavar="COMMAND", help="Run this, with the alarm on standard input, as JSON.")
+@click.option("--replace", is_flag=True, help="Put it in the place of one of that name.")
+@json_option
+@stream_options
+def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) -> None:
+    """Create the alarm NAME.
+
+    \b
+    lag          messages that are unclaimed, or claimed and unfinished
+    oldest       seconds since the oldest unfinished message was born
+    retries      messages that wait for a retry
+    dead         messages that became dead letters within --within
+    no_consumer  messages that wait while no client works for the group
+    stuck        seconds for which a claim has made no progress
+
+    A command is run by the leading beat, without a shell, and only if the setting alarm_commands
+    (EMS_ALARM_COMMANDS) of that machine names its program.
+    """  # noqa: D301 - click wants the character itself
+    given = {key: value for key, value in settings.items() if value is not None}
+    print_record(_about(open_stream().admin().alarms.create(name, on=on, replace=replace, **given)), as_json)
+
+
+@alarms.command()
+@click.argument("name")
+@yes_option
+@json_option
+@stream_options
+def delete(name: str, yes: bool, as_json: bool) -> None:
+    """Delete the alarm NAME; what it has found is forgotten, and nobody is told that it is resolved."""
+    admin = open_stream().admin()
+    confirm(f"Delete the alarm {name}?", yes)
+    admin.alarms.delete(name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(f"Deleted the alarm {name}.")
+
+
+@alarms.command()
+@click.argument("name")
+@json_option
+@stream_options
+@click.pass_context
+def test(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Tell the receivers of the alarm NAME of a test, from here; exit code 1 if one of them cannot be told."""
+    stream = open_stream()
+    found = stream.admin().alarms.test(name, stream.settings.alarm_commands)
+    rows = [{"target": target, "ok": problem is None, "problem": problem} for target, problem in found.items()]
+    print_rows(rows, ["target", "ok", "problem"], as_json, "It has neither a webhook nor a command: it only logs.")
+    ctx.exit(1 if any(found.values()) else 0)

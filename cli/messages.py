@@ -1,0 +1,134 @@
+"""``ems messages``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .common import json_option, open_stream, progress, stream_options
+from .output import print_json, print_record, print_rows, shown_priority, text_of
+from .selecting import read_after, selection_of, selection_options
+
+if TYPE_CHECKING:
+    from emsworker.admin import Page, StoredMessage
+
+_COLUMNS = ["partition", "offset", "id", "key", "tag", "priority", "size", "born_at"]
+
+
+@click.group()
+@stream_options
+def messages() -> None:
+    """Look at messages: list, peek, get, contains. Nothing is changed or claimed."""
+
+
+@messages.command("list")
+@click.argument("topic")
+@selection_options
+@click.option("--after", metavar="P/O", callback=read_after, help="Begin behind this place: the next page.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@click.option(
+    "--scan",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="How many offsets are looked at, at most, for what no index tells.",
+)
+@click.option("--newest", is_flag=True, help="Begin at the end.")
+@json_option
+@stream_options
+def list_(topic: str, after: tuple[int, int] | None, newest: bool, as_json: bool, **given: Any) -> None:
+    """List messages of TOPIC, a page at a time.
+
+    Places, times and ids are found by indexes; keys, tags and predicates are looked for from there on, and it is said
+    how many offsets were looked at. JSON has the headers and bodies too.
+
+    A predicate compares id, key, tag, partition, offset, size, born_at, producer, header('name') and body.path[0] with
+    texts in single quotes, numbers, true and false, by = <> < <= > >= in like between, is null, and, or, not.
+    """
+    selection = selection_of(given)
+    stream = open_stream().admin().messages
+    with progress("Looking", given["scan"]) as bar:
+        page = stream.list(topic, selection, after=after, newest=newest, bodies=as_json, progress=bar.update, **given)
+    _print_page(page, as_json)
+
+
+def _print_page(page: Page, as_json: bool) -> None:
+    rows = [_record(message) for message in page.messages]
+    after = None if page.after is None else f"{page.after[0]}/{page.after[1]}"
+    if as_json:
+        print_json({"messages": rows, "looked_at": page.looked_at, "unreadable": page.unreadable, "after": after})
+        return
+    print_rows(rows, _COLUMNS, False, "No such message was found.")
+    more = f"; --after {after} goes on from there" if after is not None else ""
+    unread = f", {page.unreadable} bodies could not be read" if page.unreadable else ""
+    click.echo(f"Looked at {page.looked_at} offsets{unread}{more}.", err=True)
+
+
+def _record(message: StoredMessage) -> dict[str, Any]:
+    record = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "id": message.id,
+        "key": text_of(message.key),
+        "tag": text_of(message.tag),
+        "priority": shown_priority(message.headers),
+        "producer": message.producer,
+        "born_at": message.born_at,
+        "size": message.size,
+        "headers": dict(message.headers),
+    }
+    if message.raw is None:
+        return record
+    body = text_of(message.raw) if message.problem else message.body
+    return record | {"body": body, "problem": message.problem}
+
+
+@messages.command()
+@click.argument("topic")
+@click.argument("group")
+@click.option("--limit", "-n", type=click.IntRange(min=1), default=10, show_default=True, help="Of each partition.")
+@json_option
+@stream_options
+def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
+    """Show the next messages of TOPIC that GROUP has not claimed; they stay where they are."""
+    _print_page(open_stream().admin().messages.peek(topic, group, limit=limit), as_json)
+
+
+@messages.command()
+@click.argument("message")
+@click.option("--topic", help="Look there only.")
+@json_option
+@stream_options
+def get(message: str, topic: str | None, as_json: bool) -> None:
+    """Show MESSAGE with its headers and body.
+
+    MESSAGE is a message id, or topic/partition/offset. `ems trace` tells what became of it.
+    """
+    found = [_record(one) for one in open_stream().admin().messages.get(message, topic)]
+    if as_json:
+        print_json(found)
+        return
+    for number, record in enumerate(found):
+        if number:
+            click.echo()
+        print_record(record, False)
+
+
+@messages.command()
+@click.argument("topic")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@json_option
+@click.pass_context
+@stream_options
+def contains(ctx: click.Context, topic: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Tell whether TOPIC holds messages with these IDs; the exit code is 1 if one is missing.
+
+    WHERE is stream, delayed, or - for what was never sent, was cancelled, or has been deleted.
+    """
+    found = open_stream().admin().messages.contains(topic, ids)
+    rows = [{"id": one, "where": where} for one, where in found.items()]
+    print_rows(rows, ["id", "where"], as_json, "")
+    if not all(found.values()):
+        ctx.exit(1)

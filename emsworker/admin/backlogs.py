@@ -1,0 +1,96 @@
+"""Leaving out a backlog: once, or by a policy that the beat goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from emsworker.core.durations import LONGEST_S
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.model import Group
+from emsworker.store import cursors
+from emsworker.store import skipping as store
+from emsworker.store.database import Database
+from emsworker.store.skipping import Skip, SkipPolicy
+
+_MOST = (1 << 63) - 1
+
+
+class Backlogs:
+    """The backlogs of groups.
+
+    Args:
+        database: the stream.
+        group_of: finds a group of a topic.
+    """
+
+    def __init__(self, database: Database, group_of: Callable[[str, str], Group]) -> None:
+        self._database, self._group_of = database, group_of
+
+    def policies(self) -> dict[int, SkipPolicy]:
+        """The skip policies of the groups that have one, by group id."""
+        return {group_id: policy for group_id, (_, policy) in self._database.call(store.list_policies).items()}
+
+    def set_policy(self, topic: str, group: str, policy: SkipPolicy) -> None:
+        """Have the beat pass over what a group would come to too late, from now on; an empty policy ends that.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            ConfigError: naming every setting that is wrong.
+        """
+        one = self._checked(topic, group, policy)
+        self._database.call(lambda session: store.set_policy(session, one, policy))
+
+    def skip(
+        self, topic: str, group: str, policy: SkipPolicy, *, partition: int | None = None, dry_run: bool = False
+    ) -> list[Skip]:
+        """Pass over what a group would come to too late, once; what is claimed or waits for a retry is still run.
+
+        Args:
+            policy: which of its unclaimed messages; ``SkipPolicy(most_waiting=0)``: all.
+            partition: only of this one.
+            dry_run: only say what would be passed over.
+
+        Returns:
+            for each partition what was passed over, if anything was.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            ConfigError: the policy is wrong or empty, or there is no such partition.
+        """
+        if not policy:
+            raise ConfigError([Problem("skip", "nothing", "say what: how many may wait, or how old they may be")])
+        one = self._checked(topic, group, policy)
+        skips = self._database.call(lambda session: store.plan_skips(session, one, policy))
+        if partition is not None:
+            known = [at.partition for at in self._database.call(lambda session: cursors.list_positions(session, one))]
+            if partition not in known:
+                raise ConfigError([Problem("partition", str(partition), "the topic has no such partition")])
+            skips = [skip for skip in skips if skip.partition == partition]
+        return skips if dry_run else self._database.call(lambda s: store.make_skips(s, one, skips, policy))
+
+    def _checked(self, topic: str, group: str, policy: SkipPolicy) -> Group:
+        _check(policy)
+        one = self._group_of(topic, group)
+        if policy.below_priority is not None:
+            positions = self._database.call(lambda session: cursors.list_positions(session, one))
+            if not policy.concerns(positions):
+                mend = (
+                    f"topic {topic!r} has no lower level; `ems topics change {topic} --priorities 10` gives it levels"
+                )
+                raise ConfigError([Problem("below_priority", str(policy.below_priority), mend)])
+        return one
+
+
+def _check(policy: SkipPolicy) -> None:
+    problems = []
+    if policy.below_priority is not None and not 1 <= policy.below_priority <= 9:
+        problems.append(Problem("below_priority", str(policy.below_priority), "must lie between 1 and 9"))
+    if policy.below_priority is not None and policy.most_waiting is None and policy.older_s is None:
+        mend = "say what of it, too: how many may wait (most_waiting=0: none), or how old they may be"
+        problems.append(Problem("below_priority", str(policy.below_priority), mend))
+    if policy.most_waiting is not None and not 0 <= policy.most_waiting <= _MOST:
+        problems.append(Problem("most_waiting", str(policy.most_waiting), "must be 0 or more"))
+    if policy.older_s is not None and not 0.001 <= policy.older_s <= LONGEST_S:
+        problems.append(Problem("older_s", f"{policy.older_s:g}", "must lie between 1 ms and 100 years"))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,67 @@
+"""Limits of groups: what ``ems groups limit`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.limits import Limit
+from emsworker.core.model import Group
+from emsworker.store import limits as store
+from emsworker.store.database import Database
+
+_KEEP: Any = object()
+
+
+class Limits:
+    """The limits of a stream's groups.
+
+    Args:
+        database: the stream's.
+        find_group: by topic and name.
+    """
+
+    def __init__(self, database: Database, find_group: Callable[[str, str], Group]) -> None:
+        self._database = database
+        self._find_group = find_group
+
+    def get(self, topic: str, group: str) -> Limit:
+        """The limits of a group.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+        """
+        found = self._find_group(topic, group)
+        return self._database.call(lambda session: store.get_limit(session, found.id))
+
+    def running(self, topic: str, group: str) -> int:
+        """How many slots of a group are taken; 0 if it has no ``max_running``.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+        """
+        found = self._find_group(topic, group)
+        return self._database.call(lambda session: store.count_running(session, found.id))
+
+    def set(self, topic: str, group: str, *, rate: str | None = _KEEP, max_running: int | None = _KEEP) -> Limit:
+        """Change the limits of a group; workers follow within a fifth of a second.
+
+        Args:
+            rate: like ``100/s``, ``30/m``, ``5/h``; ``None`` for no limit; what is not named stays.
+            max_running: likewise.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none.
+            ConfigError: that is no limit.
+        """
+        found = self._find_group(topic, group)
+        before = self._database.call(lambda session: store.get_limit(session, found.id))
+        try:
+            wanted = Limit(
+                before.rate if rate is _KEEP else rate, before.max_running if max_running is _KEEP else max_running
+            )
+        except ValueError as error:
+            raise ConfigError([Problem("limit", f"{topic}/{group}", str(error))]) from None
+        self._database.call(lambda session: store.set_limit(session, found.id, wanted))
+        return wanted

@@ -1,0 +1,308 @@
+"""Looking at messages: listing, peeking, getting. What ``ems messages`` does; nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+
+from emsworker.admin.dead import parse_place
+from emsworker.admin.selecting import Choice, Place, Selection, windows
+from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.errors import EmsError, UnknownMessage
+from emsworker.core.filters import EVERYTHING, Filter
+from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.model import Group, Topic
+from emsworker.core.predicate import Predicate
+from emsworker.store import cursors as cursor_store
+from emsworker.store import search
+from emsworker.store import trace as trace_store
+from emsworker.store.database import Database
+from emsworker.store.messages import find_uids
+from emsworker.store.search import Found, Window
+from emsworker.store.session import Session
+
+WINDOW = 1000
+SCAN = 100_000
+_BODIES_BYTES = 4 << 20
+_DECODER = Decoder(("json", "msgpack", "yaml"))
+
+
+class StoredMessage:
+    """A message of the stream.
+
+    Attributes:
+        topic, partition, offset: its place.
+        key, tag: bytes as they were sent, or ``None``.
+        size: of the encoded body, in bytes.
+        born_at: when it was written, in UTC.
+        producer: who sent it.
+        raw: the encoded body, or ``None`` if it was not asked for.
+    """
+
+    def __init__(self, topic: str, found: Found, raw: bytes | None = None) -> None:
+        self.topic, self.raw = topic, raw
+        self.partition, self.offset, self.uid = found.partition, found.offset, found.uid
+        self.key, self.tag, self.size = found.key, found.tag, found.size
+        self.born_at: datetime = found.born_at
+        self.producer = found.producer
+        self._raw_headers = found.raw_headers
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return uid_text(self.uid)
+
+    @property
+    def place(self) -> Place:
+        """Its partition and offset."""
+        return self.partition, self.offset
+
+    @cached_property
+    def _read(self) -> tuple[Mapping[str, str], Any, str | None]:
+        headers: Mapping[str, str] = MappingProxyType({})
+        try:
+            headers = decode_headers(self._raw_headers)
+            return headers, None if self.raw is None else _DECODER.decode(self.raw, headers), None
+        except EmsError as error:
+            return headers, None, str(error)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, ours included; none if they are damaged."""
+        return self._read[0]
+
+    @property
+    def body(self) -> Any:
+        """The decoded body; ``None`` if it cannot be read (see ``problem``) or was not asked for."""
+        return self._read[1]
+
+    @property
+    def problem(self) -> str | None:
+        """Why the body or the headers cannot be read."""
+        return self._read[2]
+
+    def __repr__(self) -> str:
+        return f"<StoredMessage {self.topic}/{self.partition}/{self.offset} {self.id}>"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What one look found.
+
+    Attributes:
+        looked_at: how many offsets were looked at.
+        unreadable: messages that the predicate could not judge, because their bodies cannot be read.
+        after: the place behind which the next page begins, ``None`` if there is nothing more.
+    """
+
+    messages: tuple[StoredMessage, ...]
+    looked_at: int
+    unreadable: int
+    after: Place | None
+
+
+class Messages:
+    """The messages of a stream.
+
+    Args:
+        database: the stream.
+        topic_of: finds a topic by its name.
+        group_of: finds a group of a topic.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        topics: Callable[[], list[Topic]],
+        topic_of: Callable[[str], Topic],
+        group_of: Callable[[str, str], Group],
+    ) -> None:
+        self._database, self._topics, self._topic_of, self._group_of = database, topics, topic_of, group_of
+
+    def list(
+        self,
+        topic: str,
+        selection: Selection = Selection(),  # noqa: B008 - it is frozen
+        *,
+        after: Place | None = None,
+        limit: int = 50,
+        scan: int = SCAN,
+        newest: bool = False,
+        bodies: bool = True,
+        progress: Callable[[int], None] = lambda offsets: None,
+    ) -> Page:
+        """One page of the messages that are selected, in order of partition and offset.
+
+        Places, times and ids are found by indexes. For the rest the offsets that are left are looked at, in windows of
+        1000, one short statement each.
+
+        Args:
+            after: begin behind this place (partition, offset): the last page's ``after``.
+            limit: how many messages at most.
+            scan: how many offsets are looked at, at most (rounded up to a window).
+            newest: from the end towards the beginning.
+            bodies: read the bodies too; a predicate on bodies reads them anyway.
+            progress: called with the number of offsets of each window.
+
+        Raises:
+            UnknownTopic: there is none of that name.
+            PredicateError, ConfigError, InvalidName: the selection is wrong.
+        """
+        where, choice = self._topic_of(topic), Choice(selection)
+        ranges = self._database.call(lambda session: choice.ranges(session, where))
+        messages: list[StoredMessage] = []
+        looked_at = unreadable = 0
+        last: Place | None = None
+        for window in windows(ranges, WINDOW, after, newest=newest):
+            if len(messages) >= limit or looked_at >= scan:
+                return Page(tuple(messages), looked_at, unreadable, last)
+            look = Look(self._database, where, window, choice.predicate, bodies=bodies, newest=newest)
+            messages += look.first(limit - len(messages))
+            looked_at, unreadable = looked_at + window.hi - window.lo + 1, unreadable + look.unreadable
+            last = messages[-1].place if len(messages) >= limit else (window.partition, _far_end(window, newest))
+            progress(window.hi - window.lo + 1)
+        more = len(messages) >= limit and any(windows(ranges, WINDOW, last, newest=newest))
+        return Page(tuple(messages), looked_at, unreadable, last if more else None)
+
+    def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN) -> Page:
+        """The next messages that a group would claim, in each partition at most ``limit``; nothing is claimed.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none of that name.
+        """
+        where, one = self._topic_of(topic), self._group_of(topic, group)
+        positions = self._database.call(lambda session: cursor_store.list_positions(session, one))
+        messages: list[StoredMessage] = []
+        looked_at = 0
+        for position in positions:
+            found: list[StoredMessage] = []
+            whole = Window(where.id, position.partition, max(position.cursor, position.floor), position.end - 1)
+            for window in windows([whole], WINDOW):
+                if len(found) >= limit or looked_at >= scan:
+                    break
+                found += Look(self._database, where, window, Predicate(), one.filter).first(limit - len(found))
+                looked_at += window.hi - window.lo + 1
+            messages += found
+        return Page(tuple(messages), looked_at, 0, None)
+
+    def get(self, what: str, topic: str | None = None) -> tuple[StoredMessage, ...]:
+        """A message with its body, by its id or place; several if the id was used in several topics.
+
+        Args:
+            what: a message id, or ``topic/partition/offset``.
+            topic: look there only.
+
+        Raises:
+            InvalidName: ``what`` is neither.
+            UnknownTopic: there is none of that name.
+            UnknownMessage: no such message is kept.
+        """
+        if "/" in what:
+            name, *at = parse_place(what)
+            places = [(self._topic_of(name), (at[0], at[1]))]
+        else:
+            uid = parse_uid(what)
+            chosen = {one.id: one for one in ([self._topic_of(topic)] if topic is not None else self._topics())}
+            hits = self._database.call(lambda session: trace_store.find_message(session, list(chosen), uid))
+            places = [(chosen[topic_id], place) for topic_id, place in sorted(hits)]
+        found = [message for where, place in places for message in self._at(where, place)]
+        if not found:
+            raise UnknownMessage(
+                f"no message {what} is kept: it was never sent, is delayed, was cancelled, or retention has deleted it"
+            )
+        return tuple(found)
+
+    def _at(self, topic: Topic, place: Place) -> Iterable[StoredMessage]:
+        window = Window(topic.id, place[0], place[1], place[1])
+        return Look(self._database, topic, window, Predicate()).first(1)
+
+    def contains(self, topic: str, ids: Iterable[str]) -> dict[str, str | None]:
+        """Where messages are: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).
+
+        Raises:
+            InvalidName: one of the ids is none.
+            UnknownTopic: there is none of that name.
+        """
+        where = self._topic_of(topic)
+        uids = {one: parse_uid(one) for one in ids}
+        if not uids:
+            return {}
+
+        def work(session: Session) -> tuple[set[bytes], set[bytes]]:
+            # Delayed first: one that becomes due meanwhile is seen in the stream then.
+            delayed = search.find_pending(session, where.id, list(uids.values()))
+            places = find_uids(session, where.id, list(uids.values()))
+            rows = {uid: trace_store.get_message(session, where.id, place) for uid, place in places.items()}
+            return delayed, {uid for uid, row in rows.items() if row is not None and row.kind == "message"}
+
+        delayed, kept = self._database.call(work)
+        return {one: "stream" if uid in kept else "delayed" if uid in delayed else None for one, uid in uids.items()}
+
+
+def _far_end(window: Window, newest: bool) -> int:
+    return window.lo if newest else window.hi
+
+
+class Look:
+    """A look at one window.
+
+    Args:
+        wanted: a group's filter.
+        bodies: read them, even if the predicate does not need them.
+        newest: from the window's end to its beginning.
+
+    Attributes:
+        unreadable: messages whose bodies the predicate needs, and which cannot be read.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        topic: Topic,
+        window: Window,
+        predicate: Predicate,
+        wanted: Filter = EVERYTHING,
+        *,
+        bodies: bool = True,
+        newest: bool = False,
+    ) -> None:
+        self._database, self._topic, self._predicate = database, topic, predicate
+        self._bodies, self._newest, self._window, self._wanted = bodies, newest, window, wanted
+        self.unreadable = 0
+
+    def first(self, limit: int) -> list[StoredMessage]:
+        """At most so many messages that the predicate chooses."""
+        return list(islice(self.matching(limit), limit))
+
+    def matching(self, likely: int | None = None) -> Iterator[StoredMessage]:
+        """The messages that the predicate chooses.
+
+        Args:
+            likely: how many of them the caller wants: no more bodies are read than that needs.
+        """
+        bounds, judge = self._predicate.bounds, self._predicate
+        rows = self._database.call(lambda session: search.list_window(session, self._window, bounds, self._wanted))
+        rows = [row for row in rows if judge.may_match(StoredMessage(self._topic.name, row))]
+        if self._newest:
+            rows.reverse()
+        if not judge.uses_body and not self._bodies:
+            yield from (StoredMessage(self._topic.name, row) for row in rows)
+            return
+        for message in self._with_bodies(rows if judge.uses_body else rows[:likely]):
+            self.unreadable += judge.uses_body and message.problem is not None
+            if judge.matches(message):
+                yield message
+
+    def _with_bodies(self, rows: list[Found]) -> Iterator[StoredMessage]:
+        for piece in search.pieces(rows, _BODIES_BYTES):
+            bodies = self._database.call(
+                lambda session, piece=piece: search.read_bodies(session, self._topic.id, piece)  # type: ignore[misc]
+            )
+            for row in piece:
+                if row.offset in bodies:
+                    yield StoredMessage(self._topic.name, row, bodies[row.offset])

@@ -1,0 +1,74 @@
+"""Where the named readers of broadcast topics are: what ``ems readers`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from emsworker.core.errors import ConfigError, Problem, UnknownReader
+from emsworker.core.model import Topic, TopicKind
+from emsworker.store import broadcast as store
+from emsworker.store.broadcast import ReaderRow
+from emsworker.store.database import Database
+
+
+class Readers:
+    """The stored positions of a stream.
+
+    Args:
+        database: the stream's.
+        topic: finds a topic by its name.
+    """
+
+    def __init__(self, database: Database, topic: Callable[[str], Topic]) -> None:
+        self._database = database
+        self._topic = topic
+
+    def list(self, topic: str | None = None) -> list[ReaderRow]:
+        """All, or those of one topic, by name and partition.
+
+        Raises:
+            UnknownTopic: there is none of that name.
+            ConfigError: it is no broadcast topic.
+        """
+        if topic is not None:
+            self._topic(topic).check_kind(TopicKind.BROADCAST)
+        return [row for row in self._database.call(store.list_positions) if topic in (None, row.topic)]
+
+    def forget(self, topic: str, name: str | None = None, *, idle_s: float = 0.0) -> int:
+        """Delete positions; a reader that comes back begins at the end of the topic.
+
+        Args:
+            name: of the reader, ``NAME/WORKER/NUMBER``; without it, all of the topic.
+            idle_s: only those that nobody has written for so many seconds.
+
+        Returns:
+            how many rows, one for each partition.
+
+        Raises:
+            UnknownTopic, UnknownReader: there is none.
+            ConfigError: it is no broadcast topic.
+        """
+        place = self._topic(topic).check_kind(TopicKind.BROADCAST)
+        count = self._database.call(lambda session: store.forget_positions(session, place.id, name, idle_s))
+        if not count and name is not None and not idle_s:
+            raise UnknownReader(
+                f"topic {topic!r} keeps no position of a reader {name!r}; `ems readers list` shows those that it keeps"
+            )
+        return count
+
+
+def check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities: int) -> None:
+    """Refuse what makes no sense for a broadcast topic.
+
+    Raises:
+        ConfigError: naming every such setting.
+    """
+    if kind is not TopicKind.BROADCAST:
+        return
+    mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
+    given = {"trim_done": trim_done, "age_wins": age_wins}
+    problems = [Problem(name, "True", mend) for name, value in given.items() if value]
+    if priorities > 1:
+        problems.append(Problem("priorities", str(priorities), "a broadcast topic is heard in its order"))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,176 @@
+"""Alarms: what a rule asks for, and what becomes of an alarm when a value is measured. Nothing here does I/O."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from emsworker.core.durations import LONGEST_S, format_duration
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.ids import check_name, uid_text
+
+_MAX_CHARACTERS = 1000
+_MOST_COUNTED = 1_000_000
+
+
+class Metric(StrEnum):
+    """What a rule measures of each group."""
+
+    LAG = "lag"
+    OLDEST = "oldest"
+    RETRIES = "retries"
+    DEAD = "dead"
+    NO_CONSUMER = "no_consumer"
+    STUCK = "stuck"
+
+    @property
+    def is_duration(self) -> bool:
+        """Whether its value counts seconds."""
+        return self in (Metric.OLDEST, Metric.STUCK)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether rows are counted for it: no further than to the rule's limit."""
+        return self in (Metric.RETRIES, Metric.DEAD)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to raise an alarm for a group, and whom to tell besides the log.
+
+    Args:
+        metric: ``lag``: messages that are unclaimed, or claimed and unfinished; ``oldest``: seconds since the oldest
+            unfinished message was born; ``retries``: messages that wait for a retry; ``dead``: messages that became
+            dead letters within ``within_s``; ``no_consumer``: messages that wait while no client works for the group;
+            ``stuck``: seconds for which a claim has made no progress.
+        above: the value above which it is an alarm.
+        for_s: for so many seconds without a break.
+        within_s: of ``dead``.
+        topic, group: which groups; ``None`` for all.
+        webhook: a URL that gets the alarm as JSON.
+        command: a program with arguments that gets it on its standard input.
+
+    Raises:
+        ConfigError: naming everything that is wrong.
+    """
+
+    name: str
+    metric: Metric
+    above: float = 0.0
+    for_s: float = 0.0
+    within_s: float = 300.0
+    topic: str | None = None
+    group: str | None = None
+    webhook: str | None = None
+    command: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name("alarm", self.name)
+        problems = [
+            Problem(name, f"{value:g}", "must lie between 0 and 100 years, in seconds")
+            for name, value in (("for_s", self.for_s), ("within_s", self.within_s))
+            if not 0 <= value <= LONGEST_S
+        ]
+        most = _MOST_COUNTED if self.metric.is_counted else 1e18
+        if not 0 <= self.above <= most:
+            problems.append(Problem("above", f"{self.above:g}", f"must lie between 0 and {most:g}"))
+        if self.webhook is not None and (mend := _wrong_webhook(self.webhook)):
+            problems.append(Problem("webhook", repr(urlsplit(self.webhook).scheme), mend))
+        if self.command is not None and (mend := _wrong_command(self.command)):
+            problems.append(Problem("command", repr(self.command[:100]), mend))
+        if problems:
+            raise ConfigError(problems)
+
+    def covers(self, topic: str, group: str) -> bool:
+        """Whether it is about that group."""
+        return self.topic in (None, topic) and self.group in (None, group)
+
+    @property
+    def targets(self) -> list[str]:
+        """Who is told."""
+        return [name for name in ("webhook", "command") if getattr(self, name) is not None]
+
+
+def _wrong_webhook(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "a webhook must be an address like https://host/path"
+    return f"must have at most {_MAX_CHARACTERS} characters" if len(url) > _MAX_CHARACTERS else None
+
+
+def _wrong_command(command: str) -> str | None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return f"cannot be read: {error}"
+    if not words:
+        return "must name a program"
+    return f"must have at most {_MAX_CHARACTERS} characters" if len(command) > _MAX_CHARACTERS else None
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What a rule has found of one group: a breach that is to last for a while yet, or an alarm that has been told.
+
+    Args:
+        since: when the breach began; ``fired_at``: when it was told. UTC, by the server's clock.
+    """
+
+    rule: str
+    topic: str
+    group: str
+    alarm_id: bytes
+    firing: bool
+    value: float
+    since: datetime
+    fired_at: datetime | None = None
+
+
+class Step(StrEnum):
+    """What a measurement means for an alarm."""
+
+    BEGIN = "begin"
+    FIRE = "fire"
+    FORGET = "forget"
+    RESOLVE = "resolve"
+
+
+def next_step(rule: Rule, current: Alarm | None, value: float, now: datetime) -> Step | None:
+    """What is to be done about a value; ``None`` if nothing changes."""
+    if value > rule.above:
+        if current is None:
+            return Step.BEGIN
+        lasted = now - current.since >= timedelta(seconds=rule.for_s)
+        return Step.FIRE if not current.firing and lasted else None
+    if current is None:
+        return None
+    return Step.RESOLVE if current.firing else Step.FORGET
+
+
+def describe(rule: Rule, alarm: Alarm, event: str, now: datetime) -> dict[str, Any]:
+    """What receivers get; the id is the same when it is resolved, and whenever it is delivered again."""
+    facts: dict[str, Any] = {
+        "id": uid_text(alarm.alarm_id),
+        "event": event,
+        "rule": rule.name,
+        "metric": rule.metric.value,
+        "topic": alarm.topic,
+        "group": alarm.group,
+        "value": round(alarm.value, 3),
+        "above": rule.above,
+        "since": alarm.since.isoformat(),
+        "at": now.isoformat(),
+    }
+    return facts | {"text": f"{rule.name} {event}: {_sentence(rule, alarm)}"}
+
+
+def _sentence(rule: Rule, alarm: Alarm) -> str:
+    value = format_duration(round(alarm.value)) if rule.metric.is_duration else f"{alarm.value:,.0f}"
+    above = format_duration(rule.above) if rule.metric.is_duration else f"{rule.above:,.0f}"
+    if rule.metric.is_counted and alarm.value > rule.above:
+        value = f"more than {rule.above:,.0f}"
+    return f"{rule.metric.value} of {alarm.topic}/{alarm.group} is {value} (alarm above {above})"

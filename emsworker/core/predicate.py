@@ -1,0 +1,291 @@
+"""A small language to choose messages by, like the condition of a SELECT: parsed, never executed as SQL.
+
+    tag = 'new' and key like 'eu-%' and header('region') = '1' and born_at >= '2026-01-31' and body.amount > 10
+
+What it says about an index or a plain column is told by :attr:`Predicate.bounds`, for a statement with parameters; all
+of it is judged by :meth:`Predicate.matches`. As in SQL, a comparison with what is missing, or of values that cannot be
+compared, is unknown: neither it nor its ``not`` chooses a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from emsworker.core.bounds import ANYTHING, Bounds
+
+Truth = bool | None
+Getter = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """What of a message is looked at.
+
+    Args:
+        name: ``id key tag partition offset size born_at producer header body``.
+        path: of a header its name; of a body the names and indexes that lead into it.
+    """
+
+    name: str
+    path: tuple[str | int, ...] = ()
+
+    def of(self, message: Any) -> Any:
+        """Its value, ``None`` if there is none."""
+        if self.name == "header":
+            return message.headers.get(self.path[0])
+        value = getattr(message, self.name)
+        for step in self.path:
+            value = _step(value, step)
+        return _plain(value)
+
+
+def _step(value: Any, step: str | int) -> Any:
+    if isinstance(step, str):
+        return value.get(step) if isinstance(value, dict) else None
+    return value[step] if isinstance(value, (list, tuple)) and -len(value) <= step < len(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """As a literal can be written: text, a number, a truth value, or nothing."""
+    if isinstance(value, bytes):
+        return value.decode(errors="surrogateescape")
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID) else value
+
+
+_KINDS: tuple[tuple[type, ...], ...] = ((bool,), (int, float, Decimal), (str,), (datetime,))
+
+
+def _kind(value: Any) -> int | None:
+    return next((number for number, types in enumerate(_KINDS) if isinstance(value, types)), None)
+
+
+class Node:
+    """A part of a predicate."""
+
+    uses_body = False
+
+    @property
+    def bounds(self) -> Bounds:
+        """What must hold of every message that this part chooses."""
+        return ANYTHING
+
+    def judge(self, message: Any) -> Truth:
+        """True, false, or ``None`` for unknown."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Compare(Node):
+    """``field op value`` with one of ``= <> < <= > >=``."""
+
+    field: Field
+    op: str
+    value: Any
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return self.field.name == "body"
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of plain columns."""
+        return Bounds.of(self.field.name, self.op, (self.value,))
+
+    def judge(self, message: Any) -> Truth:
+        """Values of different kinds cannot be compared."""
+        found = self.field.of(message)
+        if _kind(found) is None or _kind(found) != _kind(self.value):
+            return None
+        return _OPERATIONS[self.op](found, self.value)
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: bool(a == b),
+    "<>": lambda a, b: bool(a != b),
+    "<": lambda a, b: bool(a < b),
+    "<=": lambda a, b: bool(a <= b),
+    ">": lambda a, b: bool(a > b),
+    ">=": lambda a, b: bool(a >= b),
+}
+
+
+@dataclass(frozen=True)
+class Like(Node):
+    r"""``field like 'pattern'``: ``%`` stands for any text, ``_`` for one character, ``\`` takes their meaning away."""
+
+    field: Field
+    pattern: str
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return self.field.name == "body"
+
+    @property
+    def bounds(self) -> Bounds:
+        """A key's beginning."""
+        pieces = list(_pattern_pieces(self.pattern))
+        fixed = next((number for number, (wild, _) in enumerate(pieces) if wild), len(pieces))
+        return Bounds.of(self.field.name, "prefix", ("".join(text for _, text in pieces[:fixed]),))
+
+    def judge(self, message: Any) -> Truth:
+        """Only text is like a pattern."""
+        found = self.field.of(message)
+        if not isinstance(found, str):
+            return None
+        written = "".join(_WILD[text] if wild else re.escape(text) for wild, text in _pattern_pieces(self.pattern))
+        return re.fullmatch(written, found, re.DOTALL) is not None
+
+
+_WILD = {"%": ".*", "_": "."}
+
+
+def _pattern_pieces(pattern: str) -> Iterator[tuple[bool, str]]:
+    """Each character of a pattern, and whether it is a wildcard."""
+    for escaped, plain in re.findall(r"\\(.)|(.)", pattern, re.DOTALL):
+        yield plain in _WILD, escaped or plain
+
+
+@dataclass(frozen=True)
+class Missing(Node):
+    """``field is null``."""
+
+    field: Field
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return self.field.name == "body"
+
+    def judge(self, message: Any) -> Truth:
+        """Never unknown."""
+        return self.field.of(message) is None
+
+
+@dataclass(frozen=True)
+class Not(Node):
+    """``not part``."""
+
+    part: Node
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return self.part.uses_body
+
+    def judge(self, message: Any) -> Truth:
+        """Unknown stays unknown."""
+        found = self.part.judge(message)
+        return None if found is None else not found
+
+
+@dataclass(frozen=True)
+class All(Node):
+    """``part and part ...``."""
+
+    parts: tuple[Node, ...]
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return any(part.uses_body for part in self.parts)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Those of all parts at once."""
+        found = ANYTHING
+        for part in self.parts:
+            found = found & part.bounds
+        return found
+
+    def judge(self, message: Any) -> Truth:
+        """False if one is; else unknown if one is."""
+        unknown = False
+        for part in self.parts:
+            found = part.judge(message)
+            if found is False:
+                return False
+            unknown |= found is None
+        return None if unknown else True
+
+
+@dataclass(frozen=True)
+class Some(Node):
+    """``part or part ...``."""
+
+    parts: tuple[Node, ...]
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return any(part.uses_body for part in self.parts)
+
+    def judge(self, message: Any) -> Truth:
+        """True if one is; else unknown if one is."""
+        unknown = False
+        for part in self.parts:
+            found = part.judge(message)
+            if found:
+                return True
+            unknown |= found is None
+        return None if unknown else False
+
+
+@dataclass(frozen=True)
+class OneOf(Node):
+    """``field in (value, ...)``."""
+
+    field: Field
+    values: tuple[Any, ...]
+
+    @property
+    def uses_body(self) -> bool:  # type: ignore[override]
+        """Whether the body must be read."""
+        return self.field.name == "body"
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of plain columns."""
+        return Bounds.of(self.field.name, "=", self.values)
+
+    def judge(self, message: Any) -> Truth:
+        """As if each were compared."""
+        return Some(tuple(Compare(self.field, "=", value) for value in self.values)).judge(message)
+
+
+class Predicate:
+    """A condition on messages.
+
+    Args:
+        parts: all of which must hold.
+
+    Attributes:
+        bounds: what must hold of every message that is chosen, for a statement.
+        uses_body: whether bodies must be read.
+    """
+
+    def __init__(self, *parts: Node) -> None:
+        flat = [inner for part in parts for inner in (part.parts if isinstance(part, All) else (part,))]
+        self._cheap = All(tuple(part for part in flat if not part.uses_body))
+        self._dear = All(tuple(part for part in flat if part.uses_body))
+        self.bounds = self._cheap.bounds
+        self.uses_body = bool(self._dear.parts)
+
+    def may_match(self, message: Any) -> bool:
+        """What can be said before the body is read: false if it cannot match."""
+        return self._cheap.judge(message) is True
+
+    def matches(self, message: Any) -> bool:
+        """Whether the message is chosen: its body must be there if ``uses_body``."""
+        return self.may_match(message) and self._dear.judge(message) is True

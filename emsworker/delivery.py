@@ -1,0 +1,90 @@
+"""Brings an alarm to a webhook or to a program."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Container
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from emsworker.core.errors import EmsError
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Python would follow with a GET, and without the body; what is moved is an error."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_open = urllib.request.build_opener(_NoRedirects).open
+_WEBHOOK_S, _COMMAND_S = 5.0, 20.0
+_TRIES = 3
+LONGEST_S = 60.0  # a delivery takes less
+
+
+class DeliveryFailed(EmsError):
+    """A receiver could not be told of an alarm."""
+
+
+def deliver(target: str, address: str, body: str, allowed: Container[str]) -> None:
+    """Tell a receiver; tried a few times with growing pauses if it is a webhook.
+
+    Args:
+        target: ``webhook`` or ``command``.
+        address: the URL, or the program with its arguments.
+        body: JSON.
+        allowed: the programs that may be run here.
+
+    Raises:
+        DeliveryFailed: it could not be told; without the address, which may hold a secret.
+    """
+    if target == "command":
+        _run(address, body, allowed)
+        return
+    waits = Retrying(
+        retry=retry_if_exception_type(DeliveryFailed),
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_random_exponential(multiplier=0.3, max=3.0),
+        reraise=True,
+    )
+    waits(_post, address, body)
+
+
+def _post(url: str, body: str) -> None:
+    request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"}, method="POST")
+    try:
+        with _open(request, timeout=_WEBHOOK_S):
+            return
+    except urllib.error.HTTPError as error:
+        with error:
+            raise DeliveryFailed(f"the webhook answered {error.code} {error.reason}") from None
+    except (OSError, ValueError) as error:
+        raise DeliveryFailed(f"the webhook could not be reached: {getattr(error, 'reason', error)}") from None
+
+
+def _run(command: str, body: str, allowed: Container[str]) -> None:
+    words = shlex.split(command)
+    if words[0] not in allowed:
+        raise DeliveryFailed(
+            f"the program {words[0]!r} may not be run by alarms on this machine; add it to the setting alarm_commands"
+        )
+    try:
+        done = subprocess.run(
+            words,
+            input=body.encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DeliveryFailed(f"the program {words[0]!r} ran longer than {_COMMAND_S:g} s and was killed") from None
+    except OSError as error:
+        raise DeliveryFailed(f"the program {words[0]!r} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
+        raise DeliveryFailed(f"the program {words[0]!r} ended with {done.returncode}: {last[0][:200]}")

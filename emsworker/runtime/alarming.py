@@ -1,0 +1,118 @@
+"""The beat's duty to watch the groups by the rules of alarms, and to tell of what it finds.
+
+Telling happens in threads of its own, a few at once: a receiver that hangs holds up neither the other duties nor other
+receivers. What they come back with is written down at the duty's next turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from dataclasses import replace
+from datetime import datetime
+
+from emsworker.core.alarms import Alarm, Rule, Step, next_step
+from emsworker.core.clock import ticks
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.url import redact
+from emsworker.delivery import LONGEST_S, deliver
+from emsworker.store import alarms as store
+from emsworker.store.alarms import Delivery
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 16
+_FLYING_LOOK_S = 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
+_GIVE_UP_S = 86400.0
+_SHARE = 10  # measuring takes at most a tenth of the time
+
+
+class Alarms:
+    """The duty; it knows no app, only what ``ems alarms create`` has written."""
+
+    def __init__(self) -> None:
+        self._back: queue.SimpleQueue[tuple[Delivery, str | None]] = queue.SimpleQueue()
+        self._flying = 0
+        self._next_watch = 0.0
+        self._has_rules = False  # without a rule there is nothing to deliver
+
+    def __call__(self, session: Session, settings: Settings) -> float:
+        """Measure when it is time, send what is due, and note what has been sent."""
+        if ticks() >= self._next_watch:
+            began = ticks()
+            self._has_rules = _watch(session)
+            self._next_watch = ticks() + max(settings.beat_s, _SHARE * (ticks() - began))
+        self._land(session)
+        if self._has_rules and self._flying < _AT_ONCE:
+            for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
+                self._send(delivery, settings.alarm_commands)
+        return _FLYING_LOOK_S if self._flying else settings.beat_s
+
+    def _send(self, delivery: Delivery, allowed: tuple[str, ...]) -> None:
+        def run() -> None:
+            problem = None
+            try:
+                deliver(delivery.target, delivery.address, delivery.body, allowed)
+            except EmsError as error:
+                problem = str(error)
+            except Exception as error:  # whatever it is, the delivery is tried again and the thread must say so
+                problem = redact(repr(error))
+            self._back.put((delivery, problem))
+
+        self._flying += 1
+        threading.Thread(target=run, name=f"ems-alarm-{delivery.event_id}", daemon=True).start()
+
+    def _land(self, session: Session) -> None:
+        while not self._back.empty():
+            delivery, problem = self._back.get()
+            self._flying -= 1
+            if problem is None:
+                store.finish_deliveries(session, [delivery.event_id])
+            else:
+                _try_again(session, delivery, problem)
+
+
+def _try_again(session: Session, delivery: Delivery, problem: str) -> None:
+    if delivery.age_s > _GIVE_UP_S:
+        log.error("alarm %s: given up after a day: %s: %s", delivery.rule, problem, delivery.body)
+        store.finish_deliveries(session, [delivery.event_id])
+        return
+    pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(delivery.tries, 20), _LONGEST_PAUSE_S)
+    log.warning("alarm %s: %s; tried again in %g s", delivery.rule, problem, pause_s)
+    store.postpone_delivery(session, delivery.event_id, pause_s)
+
+
+def _watch(session: Session) -> bool:
+    """Measure once; whether there is any rule."""
+    rules = store.list_rules(session)
+    if not rules:
+        return False
+    now = store.server_now(session)
+    values = store.measure(session, rules)
+    known = {(alarm.rule, alarm.topic, alarm.group): alarm for alarm in store.list_alarms(session)}
+    for rule in rules:
+        measured = values[rule.name]
+        gone = {(topic, group) for name, topic, group in known if name == rule.name} - set(measured)
+        for (topic, group), value in [*measured.items(), *((place, 0.0) for place in gone)]:
+            _judge(session, rule, known.get((rule.name, topic, group)), topic, group, value, now)
+    return True
+
+
+def _judge(
+    session: Session, rule: Rule, alarm: Alarm | None, topic: str, group: str, value: float, now: datetime
+) -> None:
+    """Take the steps that a value asks for: a breach that need not last begins and fires at once."""
+    for _ in range(2):
+        step = next_step(rule, alarm, value, now)
+        if step is None:
+            return
+        alarm = store.new_alarm(rule, topic, group, value, now) if alarm is None else replace(alarm, value=value)
+        told = store.change(session, rule, step, alarm, now)
+        if told is not None:
+            log.warning("alarm %s", told["text"])
+        if rule.for_s or step is not Step.BEGIN:
+            return

@@ -1,0 +1,385 @@
+"""Broadcasts: one thread in each worker process reads every topic that the app listens to and runs its handlers.
+
+No lock, no claim, no ack. It begins at the end of the topic, and keeps in memory where it is; a subscription with a
+stable name keeps that in ``ems_position`` as well, after every batch, and the next process in its place goes on there.
+The scout tells when there is something to read, so listening costs no polling of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from emsworker.app import Ems
+from emsworker.broadcast import BroadcastRoute
+from emsworker.core.batching import BatchSizer
+from emsworker.core.clock import ticks
+from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Care, Claim, ClaimSource, Message, Outcome, Topic, TopicKind
+from emsworker.runtime.coroutines import EventLoop
+from emsworker.runtime.executor import Executor
+from emsworker.runtime.keeping import Keeper as ResultKeeper
+from emsworker.runtime.limits import send_soft_limit
+from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.turns import Turns
+from emsworker.runtime.work import Work
+from emsworker.store import broadcast as store
+from emsworker.store.broadcast import Batch, Extent, Keeper
+from emsworker.store.database import Database, until_connected
+from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.messages import close_hole_at
+from emsworker.store.progress import Flush
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+Ends = dict[tuple[int, int], Extent]
+
+_IDLE_S = 5.0
+_AWAY_S = 0.5
+_MOST_DEATHS = 3
+
+
+@dataclass
+class _Place:
+    """Where a listener is in one partition.
+
+    Args:
+        next: the offset that it reads next.
+        deaths: how many of those that had its name before have died here.
+        careful_to: up to here it runs one message at a time, so that the position names the one that kills.
+        kept: what was written down last.
+    """
+
+    next: int
+    deaths: int = 0
+    careful_to: int = 0
+    kept: int = 0
+
+
+@dataclass
+class Listener:
+    """One broadcast subscription of this process.
+
+    Args:
+        topic, route: what it listens to, and its handler.
+        executor: runs that.
+        sizer: how many messages it reads at once.
+        keeper: keeps its position, if its name is stable.
+    """
+
+    topic: Topic
+    route: BroadcastRoute
+    executor: Executor
+    sizer: BatchSizer
+    keeper: Keeper | None
+    places: dict[int, _Place] = field(default_factory=dict)
+
+    def behind(self, ends: Ends) -> list[int]:
+        """The partitions that have something to read, or are new."""
+        own = {partition: one for (topic_id, partition), one in ends.items() if topic_id == self.topic.id}
+        return [
+            partition
+            for partition, one in sorted(own.items())
+            if one.readable and (partition not in self.places or self.places[partition].next < one.end)
+        ]
+
+
+class BroadcastReader(Runnable):
+    """Reads and runs broadcasts.
+
+    Args:
+        database: the stream.
+        settings: batch, batch_bytes, claim_s, timeout_s, gap_timeout_s, poll_max_s.
+        decoder: of the app.
+        place: of this process among the app's, ``WORKER/NUMBER``: what a stable name is told apart by.
+        on_hang: called with a reason when a handler is beyond hope.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        decoder: Decoder,
+        place: str,
+        on_hang: Callable[[str], None],
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-broadcast", on_death)
+        self._database = database
+        self._session = database.session()
+        self._settings = settings
+        self._decoder = decoder
+        self._place = place
+        self._on_hang = on_hang
+        self._listeners: list[Listener] = []
+        self._ends: Ends = {}
+        self._rung = threading.Event()
+        self._pause_s = _IDLE_S
+        self._next_look = 0.0
+        self._running: tuple[Listener, Work] | None = None
+        self.hangs = False
+
+    # -- before the thread starts --------------------------------------------------------------------------------------
+
+    def take_on(self, app: Ems, routes: Iterable[BroadcastRoute]) -> None:
+        """Take subscriptions of an app on; what is sent after this is heard.
+
+        Raises:
+            ConfigError: a topic is not for broadcasts.
+            UnknownTopic: there is none of that name, and auto-create is off.
+            StoreUnavailable: the server could not be reached.
+        """
+        loop, pool, ladder = EventLoop(), ThreadPoolExecutor(1), self._settings.retry_ladder()
+        for route in routes:
+            topic = app.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
+            no_results = ResultKeeper(self._settings.result_ttl_s)
+            executor = Executor(
+                route, ladder, app.middleware, self._session, self._may_go_on, Turns(), no_results, loop, pool, 1
+            )
+            name = f"{route.group}/{self._place}"
+            keeper = Keeper(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
+            sizer = BatchSizer(self._settings.claim_s, self._settings.batch)
+            self._listeners.append(Listener(topic, route, executor, sizer, keeper))
+        until_connected(self._begin, self._settings.connect_timeout_s)
+
+    def _may_go_on(self) -> bool:
+        return not self.stopping.is_set()
+
+    @property
+    def topic_ids(self) -> set[int]:
+        """The topics that are listened to."""
+        return {listener.topic.id for listener in self._listeners}
+
+    def _begin(self) -> None:
+        self._ends = store.find_ends(self._session, list(self.topic_ids))
+        for listener in self._listeners:
+            own = {key[1]: one for key, one in self._ends.items() if key[0] == listener.topic.id}
+            self._take_places(listener, own, {partition: one.end for partition, one in own.items()})
+        self._rung.set()
+
+    def _take_places(self, listener: Listener, extents: dict[int, Extent], beginning: dict[int, int]) -> None:
+        if listener.keeper is None:
+            listener.places |= {partition: _Place(offset) for partition, offset in beginning.items()}
+            return
+        found = store.take_positions(self._session, listener.keeper, beginning)
+        for partition in beginning:
+            position, end = found[partition], extents[partition].end
+            place = _Place(position.next_offset, position.deaths, kept=position.next_offset)
+            listener.places[partition] = place
+            if place.next > end:
+                log.warning("%s had come to offset %d, which is not there any more", listener.route.group, place.next)
+                place.next = end
+            if position.deaths:
+                place.careful_to = place.next + self._settings.batch
+            if place.next == end:
+                self._keep(listener, partition)  # nothing of the topic's can have killed it
+            log.info("%s goes on at offset %d of partition %d", listener.keeper.name, place.next, partition)
+
+    # -- the scout's side ----------------------------------------------------------------------------------------------
+
+    def look(self, session: Session, rung: bool) -> None:
+        """See whether there is something to read, over the scout's session; seldom, unless somebody has rung."""
+        if not rung and ticks() < self._next_look:
+            return
+        self._ends = store.find_ends(session, list(self.topic_ids))
+        self._next_look = ticks() + self._settings.poll_max_s
+        if any(listener.behind(self._ends) for listener in self._listeners):
+            self._rung.set()
+
+    # -- its own side --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Wait until there is something, and work through it."""
+        self._rung.wait(self._pause_s)
+        self._rung.clear()
+        self._pause_s = _IDLE_S
+        try:
+            while not self.stopping.is_set() and self._read_round():
+                pass
+        except (ConnectionLost, Conflict) as error:
+            log.warning("cannot read broadcasts: %s", error)
+            self.sleep(_AWAY_S)
+            self._rung.set()
+
+    def _read_round(self) -> bool:
+        """One batch of each partition that has something to read; whether anything was read."""
+        went_on = False
+        for listener in self._listeners:
+            for partition in listener.behind(self._ends):
+                if self.stopping.is_set():
+                    return False
+                if partition not in listener.places:  # it was added after we had begun: all of it is new
+                    extents = {partition: self._ends[listener.topic.id, partition]}
+                    self._take_places(listener, extents, {partition: extents[partition].floor})
+                went_on |= self._read(listener, partition)
+        return went_on
+
+    def _read(self, listener: Listener, partition: int) -> bool:
+        place = listener.places[partition]
+        if place.deaths >= _MOST_DEATHS:
+            self._pass_over(listener, partition, f"{place.deaths} processes have died in its run")
+            return True
+        careful = place.next < place.careful_to
+        size = 1 if careful else max(listener.sizer.size, listener.route.concurrency)
+        batch = store.read(
+            self._session,
+            listener.topic,
+            partition,
+            place.next,
+            size,
+            self._settings.batch_bytes,
+            listener.route.filter,
+        )
+        if batch.hi is None:
+            return self._at_gap(listener, partition, batch)
+        self._run(listener, partition, batch.hi, batch)
+        return True
+
+    def _at_gap(self, listener: Listener, partition: int, batch: Batch) -> bool:
+        """Nothing is at the next offset: retention was quicker, or somebody is about to write there."""
+        place = listener.places[partition]
+        if batch.floor > place.next:
+            there = min(batch.floor, batch.first or batch.floor)
+            log.warning(
+                "%s was overtaken by retention: it missed %d messages of partition %d of topic %s, from offset %d on",
+                listener.route.group,
+                there - place.next,
+                partition,
+                listener.topic.name,
+                place.next,
+            )
+            place.next = there
+            self._keep(listener, partition)
+            return True
+        gap_s = self._settings.gap_timeout_s
+        closed = close_hole_at(self._session, listener.topic.id, partition, place.next, gap_s)
+        if not closed:
+            self._pause_s = gap_s / 4
+        return closed
+
+    def _run(self, listener: Listener, partition: int, hi: int, batch: Batch) -> None:
+        place, began = listener.places[partition], ticks()
+        messages = [Message(listener.topic.name, partition, row, self._decoder) for row in batch.rows]
+        claim = Claim(
+            0,
+            partition,
+            place.next,
+            hi,
+            place.next - 1,
+            new_claim_id(),
+            ClaimSource.STREAM,
+            Care.NONE,
+            "",
+            messages,
+        )
+        claim.taken_at = batch.now
+        work = Work(claim, listener.topic.id, self._settings.timeout_s, threading.get_ident())
+        self._running = (listener, work)
+        finished = listener.executor.run(work)
+        self._running = None
+        flush = work.finish() if finished else work.unfinished()
+        assert flush is not None or self.hangs, "nobody else writes it down"
+        if flush is None:
+            return  # the main thread has passed over what hung here, and the process ends
+        _tell(listener, flush)
+        place.next = flush.done_to + 1
+        self._keep(listener, partition)
+        listener.sizer.record(work.passed(finished), ticks() - began)
+
+    def _pass_over(self, listener: Listener, partition: int, why: str) -> None:
+        place = listener.places[partition]
+        log.error(
+            "%s passes over offset %d of partition %d of topic %s: %s",
+            listener.route.group,
+            place.next,
+            partition,
+            listener.topic.name,
+            why,
+        )
+        place.next += 1
+        self._keep(listener, partition)
+
+    def _keep(self, listener: Listener, partition: int) -> None:
+        """Write down where a reader with a stable name is."""
+        place = listener.places[partition]
+        if listener.keeper is None:
+            return
+        if store.store_position(self._session, listener.keeper, partition, place.next):
+            place.deaths, place.kept = 0, place.next
+            return
+        log.error(
+            "another process has taken the name %s, or it was forgotten: this one goes on, but its place is kept no "
+            "longer; give workers different names (-n)",
+            listener.keeper.name,
+        )
+        listener.keeper = None
+        place.deaths = 0
+
+    # -- time limits, called by the main thread ------------------------------------------------------------------------
+
+    def look_after(self, now: float) -> None:
+        """See to the limits of the handler that runs: the soft one, and that at which the process is replaced."""
+        if self._running is None or self.hangs:
+            return
+        listener, work = self._running
+        with work.lock:
+            running, since = work.running, work.running_since
+        if running is None:
+            return
+        send_soft_limit(work, now)
+        if now - since > work.time_limit_s:
+            self._leave_hanging(listener, work, running)
+            self._on_hang(f"a broadcast handler ran for {now - since:.1f} s, over its limit of {work.time_limit_s:g} s")
+
+    def _leave_hanging(self, listener: Listener, work: Work, offset: int) -> None:
+        """The process will be replaced; the next one is not to run the same message."""
+        self.hangs = True
+        flush = work.unfinished()
+        if flush is None or listener.keeper is None:
+            return
+        _tell(listener, flush)
+        try:
+            with self._database.session() as session:  # the thread's own may be in use
+                store.store_position(session, listener.keeper, work.claim.partition, offset + 1)
+        except (ConnectionLost, Conflict) as error:
+            log.warning("could not write down that a message hangs; it may be run again: %s", error)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask it to end after the message that runs."""
+        super().stop()
+        self._rung.set()
+
+    def shut_down(self) -> None:
+        """Sign off."""
+        try:
+            for listener in self._listeners:
+                for partition, place in listener.places.items():
+                    if place.next != place.kept:
+                        self._keep(listener, partition)
+                if listener.keeper is not None:
+                    store.sign_off(self._session, listener.keeper)
+        except (ConnectionLost, Conflict) as error:
+            log.info("could not sign off: %s", error)
+        self._session.close()
+
+
+def _tell(listener: Listener, flush: Flush) -> None:
+    for failure in flush.failures:
+        if failure.outcome not in (Outcome.IGNORED, Outcome.EXPIRED):
+            log.error(
+                "%s failed at offset %d of topic %s, and is not run again: %s",
+                listener.route.group,
+                failure.offset,
+                listener.topic.name,
+                failure.error,
+            )

@@ -1,0 +1,173 @@
+"""A claim that is worked through in lanes: its messages end out of order, and slow ones are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+
+from emsworker.core.clock import ticks
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Claim, ClaimSource, Failure, Message
+from emsworker.runtime.watch import Lane
+from emsworker.runtime.work import Ended, Work
+from emsworker.store import aside
+from emsworker.store.progress import Flush
+from emsworker.store.results import ResultRow
+from emsworker.store.session import Session
+from emsworker.task import HandlerOptions
+
+
+class Entry(Enum):
+    """What a lane is to do with its next message: run it, pass over it because it is parked, or stop."""
+
+    RUN = 0
+    PARKED = 1
+    STOP = 2
+
+
+class LaneWork(Work):
+    """Progress of a claim in lanes, shared by them, its consumer and the completer."""
+
+    def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
+        super().__init__(claim, topic_id, timeout_s, thread_id)
+        self.lanes: list[Lane] = []
+        self._size = len(claim.messages)
+        self._count = 0  # of those that have ended
+        self._next = 0  # which of the messages is the lowest that has not ended
+        self._ahead: dict[int, Ended] = {}  # by offset: what has ended before something lower has
+        self._started: dict[int, Message] = {}
+        self._late: list[Ended] | None = None  # while slow ones are set aside: what has ended meanwhile
+        self.aside = False  # nothing of it is left but what ran too long for the others to wait for it
+
+    def start_lanes(self, lanes: list[Lane], limits: HandlerOptions) -> bool:
+        """Begin to run all messages, each lane for itself; false if the claim was lost before."""
+        if not self.start(self.claim.messages, limits, ticks()):
+            return False
+        self.lanes = lanes
+        return True
+
+    def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> Entry:
+        """A lane comes to its next message."""
+        with self.lock:
+            if self.lost or self.aside or self._late is not None:
+                return Entry.STOP
+            if self.waits(message):
+                self._end(Ended(message, (), (), parked=True))
+                return Entry.PARKED
+            self._started[message.offset] = message
+            lane.start(message, options)
+            return Entry.RUN
+
+    def end(self, message: Message, failures: Sequence[Failure], results: Sequence[ResultRow] = ()) -> None:
+        """A message has ended, perhaps before lower ones; what became of it is noted when all these have."""
+        with self.lock:
+            if self.lost:
+                return
+            ended = Ended(message, failures, results)
+            if self._late is not None:
+                self._late.append(ended)
+            else:
+                self._end(ended)
+
+    def _end(self, ended: Ended) -> None:
+        self._note_order([ended.message], ended.failures)
+        self._started.pop(ended.message.offset, None)
+        self._count += not ended.parked
+        self._ahead[ended.message.offset] = ended
+        messages = self.claim.messages
+        while not self.all_ended and messages[self._next].offset in self._ahead:
+            self._settle(self._ahead.pop(messages[self._next].offset))
+            self._next += 1
+        self.running = None if self.all_ended else messages[self._next].offset
+
+    @property
+    def completed(self) -> int:
+        """See :class:`Work`; also of what was set aside."""
+        return self._count
+
+    @property
+    def started(self) -> int:
+        """See :class:`Work`; as the lanes go on for themselves, all of them."""
+        return self._size
+
+    @property
+    def _needed_s(self) -> float:
+        """See :class:`Work`; a lane that has asked for more time needs it for the claim as a whole."""
+        return self.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._next == len(self.claim.messages)
+
+    def _leave_no_gaps(self) -> None:
+        """The claim ends before all of it has: what has not, below what has, is parked and runs soon."""
+        self._settle_up_to(max(self._ahead, default=0), spare=frozenset())
+
+    def _settle_up_to(self, top: int, spare: frozenset[int]) -> None:
+        for message in self.claim.messages[self._next :]:
+            if message.offset <= top and message.offset not in spare:
+                self._settle(self._ahead.get(message.offset) or Ended(message, (), (), parked=True))
+        self._ahead.clear()
+
+    # -- setting aside -------------------------------------------------------------------------------------------------
+
+    def set_aside(self, session: Session) -> None:
+        """Keep only what runs, in a claim beside the stream, and let others go on with the partition.
+
+        What has ended is written down, what was not started is given back or parked. A message that runs holds up its
+        own key, as one does that is to run again.
+
+        Raises:
+            FenceLost: the claim is somebody else's; ``lost`` is set.
+        """
+        with self._flushing:
+            with self.lock:
+                if self.lost or not self._started:
+                    return
+                running = [self._started[offset] for offset in sorted(self._started)]
+                flush, rest = self._split(running)
+                self._late = []
+            try:
+                aside.set_aside(session, flush, rest)
+            except BaseException:
+                self.lost = True
+                raise
+            self.written(flush)
+            with self.lock:
+                late, self._late = self._late, None
+                self._go_on_with(rest)
+                for ended in late:
+                    self._end(ended)
+
+    def _split(self, running: list[Message]) -> tuple[Flush, Claim]:
+        """What is to be written down of the claim as it was, and the claim of what runs; the caller holds the lock."""
+        claim, spare = self.claim, frozenset(self._started)
+        if claim.source is ClaimSource.RETRY:
+            self._settle_up_to(claim.hi, spare)
+            return self._flush(), replace(claim, messages=running)
+        top = max(*spare, *self._ahead, self.done_to)
+        self._settle_up_to(top, spare)
+        self.done_to = top
+        lo, hi = running[0].offset, running[-1].offset
+        kept = replace(
+            claim,
+            lo=lo,
+            hi=hi,
+            done_to=lo - 1,
+            claim_id=new_claim_id(),
+            source=ClaimSource.RETRY,
+            messages=running,
+            keys={message.offset: message.key for message in running},
+        )
+        return self._flush(finished=True), kept
+
+    def _go_on_with(self, claim: Claim) -> None:
+        if claim.claim_id != self.claim.claim_id:
+            self.done_to = self._written_to = claim.done_to
+        self.claim = claim
+        self.last = claim.hi
+        self._next = 0
+        self.running = claim.messages[0].offset
+        self.aside = True

@@ -1,0 +1,82 @@
+"""Which lead a consumer thread follows next: fair among groups and partitions, higher priorities first.
+
+Waiting claims (given back, or replayed) take turns with the rest, and there retries with new messages: a replay may
+leave waiting claims for hours of work, and what is new must not wait for all of it. Of a group's new and given-back
+messages only those of the highest level come into question, except every tenth time: then any of them, and first what
+has waited longest for a turn, so that lower levels are not starved by a flood above them. Among equals the one that was
+chosen longest ago comes next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emsworker.core.partitioner import level_of
+
+AGING_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Lead:
+    """A hint where work may be: a waiting claim, due retries, or messages in a partition.
+
+    Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
+    Of a group with limits it is ``limited``: permits are to be asked for.
+    """
+
+    group_id: int
+    kind: str
+    partition: int = 0
+    exclusive: bool = False
+    limited: bool = False
+
+    @property
+    def level(self) -> int:
+        """Of priority."""
+        return level_of(self.partition)
+
+
+class Chooser:
+    """Remembers whose turn it was; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._retries_turn = self._waiting_turn = True
+        self._turn = 0
+        self._last_turn: dict[Lead, int] = {}
+        self._claims: Counter[int] = Counter()  # of groups with more than one level, since each level had a chance
+
+    def choose(self, leads: Sequence[Lead]) -> Lead:
+        """The lead to follow now; there is at least one."""
+        tops = _tops(leads)
+        best = min(leads, key=lambda lead: (self._outranked(lead, tops), self._rank(lead), self._last(lead)))
+        self._turn += 1
+        self._last_turn[best] = self._turn
+        self._waiting_turn = best.kind != "waiting"
+        if best.kind != "waiting":
+            self._retries_turn = best.kind == "stream"
+        if best.kind != "retries" and best.group_id in tops:
+            self._claims[best.group_id] = (self._claims[best.group_id] + 1) % AGING_EVERY
+        return best
+
+    def _rank(self, lead: Lead) -> int:
+        if lead.kind == "waiting":
+            return 0 if self._waiting_turn else 3
+        return 1 if (lead.kind == "retries") == self._retries_turn else 2
+
+    def _outranked(self, lead: Lead, tops: dict[int, int]) -> bool:
+        ages = self._claims[lead.group_id] == AGING_EVERY - 1
+        return lead.kind != "retries" and lead.level < tops.get(lead.group_id, 0) and not ages
+
+    def _last(self, lead: Lead) -> int:
+        return self._last_turn.get(lead, 0)
+
+
+def _tops(leads: Sequence[Lead]) -> dict[int, int]:
+    """The highest level of each group that has messages, if it is not the lowest one."""
+    tops: dict[int, int] = {}
+    for lead in leads:
+        if lead.kind != "retries" and lead.level > tops.get(lead.group_id, 0):
+            tops[lead.group_id] = lead.level
+    return tops

@@ -1,0 +1,112 @@
+"""Recycling: a child that has run many messages, or has grown large, makes room for a fresh one.
+
+Libraries leak, and a heap that was once large stays so. The child watches itself between claims; when it is due it
+takes nothing more, finishes what runs, gives back the rest without charging anybody, deregisters, and tells the
+supervisor, which starts its successor at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from emsworker.core.errors import ConfigError, Problem
+
+log = logging.getLogger(__name__)
+
+_STATM = Path("/proc/self/statm")
+
+
+def resident_mib() -> float:
+    """How much memory this process has in RAM (its resident set), in MiB.
+
+    Raises:
+        OSError: the system has no /proc.
+    """
+    pages = int(_STATM.read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+@dataclass
+class Allowance:
+    """How many messages a claim may hold, and how many of them have been run, or started at least, in the end."""
+
+    size: int
+    ran: int = 0
+    started: int = 0
+
+
+class Recycler:
+    """Decides when the process has done enough; used by all its consumer threads.
+
+    Args:
+        max_tasks: how many messages the process may run, or 0 for no limit. It never runs more.
+        max_memory_mib: its resident set, in MiB, above which it ends, or 0 for no limit; looked at after every claim.
+        on_due: called once, with the reason, from the thread that finds out.
+
+    Raises:
+        ConfigError: the memory cannot be measured here.
+    """
+
+    def __init__(self, max_tasks: int, max_memory_mib: int, on_due: Callable[[str], None]) -> None:
+        self._max_tasks = max_tasks
+        self._max_memory_mib = max_memory_mib
+        self._on_due = on_due
+        self._lock = threading.Lock()
+        self._reserved = 0  # given out to claims, those that have been run included
+        self.ran = 0
+        self._due = False
+        if max_memory_mib:
+            self._check_memory_at_start()
+
+    def _check_memory_at_start(self) -> None:
+        try:
+            size_mib = resident_mib()
+        except OSError as error:
+            mend = f"the memory of a process cannot be measured on this system ({error}); leave the setting out"
+            raise ConfigError([Problem("max_memory_per_child", str(self._max_memory_mib), mend)]) from None
+        if size_mib > self._max_memory_mib:
+            log.error(
+                "max_memory_per_child is %d MiB, but the app alone takes %.0f MiB: each process will end after its "
+                "first claim; raise it",
+                self._max_memory_mib,
+                size_mib,
+            )
+
+    @contextmanager
+    def allow(self, wanted: int) -> Iterator[Allowance]:
+        """Around a claim: it may hold ``size`` messages, at most ``wanted``; 0 if the process has no more to run."""
+        allowance = Allowance(self._reserve(wanted))
+        try:
+            yield allowance
+        finally:
+            self._settle(allowance)
+
+    def _reserve(self, wanted: int) -> int:
+        if not self._max_tasks:
+            return wanted
+        with self._lock:
+            size = min(wanted, self._max_tasks - self._reserved)
+            self._reserved += size
+            return size
+
+    def _settle(self, allowance: Allowance) -> None:
+        with self._lock:
+            self._reserved -= allowance.size - allowance.ran
+            self.ran += allowance.ran
+            reason = None if self._due or not allowance.ran else self._reason()
+            self._due |= reason is not None
+        if reason is not None:
+            self._on_due(reason)
+
+    def _reason(self) -> str | None:
+        if self._max_tasks and self.ran >= self._max_tasks:
+            return f"it has run {self.ran} messages (max_tasks_per_child)"
+        if self._max_memory_mib and (size_mib := resident_mib()) > self._max_memory_mib:
+            return f"it holds {size_mib:.0f} MiB, over {self._max_memory_mib} MiB (max_memory_per_child)"
+        return None

@@ -1,0 +1,74 @@
+"""What handlers of a claim have told of their progress, and is not yet written down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from emsworker.core.clock import ticks
+from emsworker.core.errors import RunEnded
+from emsworker.core.model import Message
+from emsworker.core.run import Report
+
+_PAUSE_S = 0.5
+
+
+class Telling:
+    """The last report of each running message; its owner holds ``lock`` around all but :meth:`tell`.
+
+    Attributes:
+        closed: the claim is somebody else's, or finished.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._fresh: dict[bytes, Report] = {}
+        self._told: set[bytes] = set()  # uids of running messages that have told anything
+        self._stale: list[bytes] = []  # of those that have ended since
+        self._written_at = 0.0
+        self.closed = False
+
+    def tell(self, report: Report) -> None:
+        """Keep the last report of a running message for the next flush.
+
+        Raises:
+            RunEnded: the message is run elsewhere by now.
+        """
+        with self._lock:
+            if self.closed:
+                raise RunEnded("the message is run elsewhere by now")
+            self._fresh[report.uid] = report
+            self._told.add(report.uid)
+
+    def ended(self, messages: Sequence[Message]) -> None:
+        """These run no more: what they have told is to be removed."""
+        if not self._told:
+            return
+        uids = self._told.intersection(message.uid for message in messages)
+        self._told -= uids
+        self._stale += uids
+        for uid in uids:
+            self._fresh.pop(uid, None)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a report, and the last one that was written is old enough to be followed by another."""
+        return bool(self._fresh) and ticks() - self._written_at >= _PAUSE_S
+
+    @property
+    def fresh(self) -> tuple[Report, ...]:
+        """What is to be written."""
+        return tuple(self._fresh.values())
+
+    @property
+    def stale(self) -> tuple[bytes, ...]:
+        """What is to be removed."""
+        return tuple(self._stale)
+
+    def written(self, fresh: Sequence[Report], stale: Sequence[bytes]) -> None:
+        """It has been committed."""
+        del self._stale[: len(stale)]
+        for report in fresh:
+            self._written_at = ticks()
+            if self._fresh.get(report.uid) is report:
+                del self._fresh[report.uid]

@@ -1,0 +1,109 @@
+"""The batch reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from emsworker.core.errors import UnknownTopic
+from emsworker.spark import planning
+from emsworker.spark.arrow import Batches
+from emsworker.spark.options import ReadOptions
+from emsworker.spark.planning import DataLoss, Range
+from emsworker.spark.profile import call, open_database
+from emsworker.spark.pushing import Pushed
+from emsworker.store import scan
+from emsworker.store.scan import Piece, Query
+from emsworker.store.session import Session
+
+
+@dataclass(frozen=True)
+class EmsPartition(InputPartition):
+    """What one task reads."""
+
+    piece: Piece
+    topic: str
+    group: str | None = None
+
+    @classmethod
+    def of(cls, one: Range) -> EmsPartition:
+        """The task of a range."""
+        group = one.source.group
+        return cls(one.piece, one.source.topic.name, group.name if group is not None else None)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The columns that are the same in all its rows."""
+        return {"topic": self.topic, "partition": self.piece.partition, "group": self.group}
+
+
+class EmsReader(DataSourceReader):
+    """Reads ranges of offsets. It is pickled: connections are opened where they are used."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each piece; decided once, so that all tasks read the same stream."""
+        return [EmsPartition.of(one) for one in call(self._options.profile, self._plan)]
+
+    def _plan(self, session: Session) -> list[Range]:
+        options = self._options
+        ranges = [
+            self._pushed.narrow(session, one)
+            for one in planning.plan(session, options)
+            if self._pushed.wants(one.source)
+        ]
+        return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece, on an executor."""
+        if not isinstance(partition, EmsPartition):
+            return  # Spark's stand-in when there is no piece at all
+        yield from read_piece(self._schema, self._options, partition, self._pushed)
+
+
+class FilteringReader(EmsReader):
+    """The same with filters pushed down; Spark refuses such a reader unless a setting allows it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what the store can decide exactly; the rest goes back to Spark."""
+        return [one for one in filters if not self._pushed.take(one, self._options.dataset)]
+
+
+def read_piece(
+    schema: StructType, options: ReadOptions, partition: EmsPartition, pushed: Pushed | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece as record batches.
+
+    Raises:
+        DataLoss: retention overtook the reader, and failOnDataLoss is on.
+        UnknownTopic: the topic was deleted meanwhile.
+    """
+    batches = Batches(options.dataset, schema, partition.constants)
+    window = pushed.window if pushed is not None else None
+    query = Query(options.dataset, batches.columns, window, options.include_cancelled, options.fetch_bytes)
+    with open_database(options.profile) as database:
+        for fetched in scan.read(database, query, partition.piece):
+            if options.dataset == "messages" and options.fail_on_data_loss:
+                _check_kept(fetched, partition)
+            if fetched.rows:
+                yield batches.batch(fetched.rows)
+
+
+def _check_kept(fetched: scan.Fetched, partition: EmsPartition) -> None:
+    place = f"{partition.topic}/{partition.piece.partition}"
+    if fetched.floor is None:
+        raise UnknownTopic(f"topic {partition.topic!r} was deleted while it was read")
+    if fetched.floor > fetched.piece.lo:
+        raise DataLoss(
+            f"offsets {fetched.piece.lo} to {fetched.floor - 1} of {place} were deleted while they were read; "
+            "lengthen the topic's retention, or set failOnDataLoss=false to read what is left"
+        )

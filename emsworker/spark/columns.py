@@ -1,0 +1,118 @@
+"""The columns of each dataset, named as Spark's Kafka source names them where that has the same thing."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from emsworker.core.errors import ConfigError, Problem
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+LOG_APPEND_TIME = 1
+"""What Kafka calls a timestamp that the server gave."""
+
+_MESSAGE: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+}
+_META: dict[str, DataType] = {
+    "uid": StringType(),
+    "kind": StringType(),
+    "tag": BinaryType(),
+    "rawHeaders": BinaryType(),
+    "size": IntegerType(),
+    "producer": StringType(),
+}
+_CLAIM: dict[str, DataType] = {
+    "group": StringType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "lo": LongType(),
+    "hi": LongType(),
+    "doneTo": LongType(),
+    "state": StringType(),
+    "source": StringType(),
+    "care": IntegerType(),
+    "client": StringType(),
+    "claimId": LongType(),
+    "claimedAt": TimestampType(),
+    "progressAt": TimestampType(),
+}
+_ATTEMPT: dict[str, DataType] = {
+    "group": StringType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "attempt": IntegerType(),
+    "outcome": StringType(),
+    "ranMs": LongType(),
+    "client": StringType(),
+    "error": StringType(),
+    "endedAt": TimestampType(),
+}
+_DEAD: dict[str, DataType] = {
+    "group": StringType(),
+    **_MESSAGE,
+    "uid": StringType(),
+    "tag": BinaryType(),
+    "producer": StringType(),
+    "attempts": IntegerType(),
+    "reason": StringType(),
+    "error": StringType(),
+    "deadAt": TimestampType(),
+}
+KNOWN: dict[str, dict[str, DataType]] = {
+    "messages": {**_MESSAGE, "headers": HEADERS, **_META},
+    "claims": _CLAIM,
+    "attempts": _ATTEMPT,
+    "deadletters": {**_DEAD, "headers": HEADERS, "rawHeaders": BinaryType()},
+}
+_DEFAULT = {"messages": _MESSAGE, "claims": _CLAIM, "attempts": _ATTEMPT, "deadletters": _DEAD}
+
+
+def default_schema(dataset: str, *, headers: bool, meta: bool) -> StructType:
+    """The columns that come when nobody names any.
+
+    Args:
+        headers: with ``headers``, where the dataset has them.
+        meta: with the columns that Kafka's source does not have.
+    """
+    columns = dict(_DEFAULT[dataset])
+    if headers and "headers" in KNOWN[dataset]:
+        columns["headers"] = HEADERS
+    if meta and dataset == "messages":
+        columns |= _META
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def check_schema(dataset: str, schema: StructType) -> None:
+    """A schema that somebody gave chooses columns; their types are not his to choose.
+
+    Raises:
+        ConfigError: naming every column that is not there or has another type.
+    """
+    problems = []
+    known = KNOWN[dataset]
+    for field in schema.fields:
+        if field.name not in known:
+            mend = f"dataset={dataset} has no such column; it has {', '.join(known)}"
+            problems.append(Problem(f"column {field.name}", field.dataType.simpleString(), mend))
+        elif field.dataType.simpleString() != known[field.name].simpleString():
+            mend = f"its type is {known[field.name].simpleString()}; cast it afterwards"
+            problems.append(Problem(f"column {field.name}", field.dataType.simpleString(), mend))
+    if problems:
+        raise ConfigError(problems)

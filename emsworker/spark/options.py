@@ -1,0 +1,378 @@
+"""The options of ``format("ems")``: those of Spark's Kafka source by the same names, and a few of our own.
+
+All wrong options are reported at once, each by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.ids import check_name
+
+T = TypeVar("T")
+Offsets = dict[str, dict[int, int]]
+EARLIEST, LATEST = -2, -1
+_LONGEST_JOB = 180
+DATASETS = ("messages", "claims", "attempts", "deadletters")
+
+_COMMON = ("subscribe", "subscribepattern", "assign", "dataset", "group", "profile", "failondataloss", "includeheaders")
+_OURS = ("includemeta", "includecancelled", "fetchbytes", "partitionbytes", "pushfilters", "engine")
+_SPLITS = ("minpartitions", "maxrecordsperpartition")
+_STARTS = (
+    "startingoffsets",
+    "startingoffsetsbytimestamp",
+    "startingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+)
+_ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+_STREAM = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which topics, or partitions of topics, are read."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: Mapping[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where reading begins or ends; the first of these that is given counts.
+
+    Attributes:
+        timestamp_ms: one time for all partitions, milliseconds since 1970.
+        by_timestamp: times by topic and partition.
+        offsets: ``earliest``, ``latest``, or offsets by topic and partition (-2 and -1 stand for the same).
+        strict: a time after the last message is an error, not the end.
+    """
+
+    offsets: Literal["earliest", "latest"] | Offsets
+    timestamp_ms: int | None = None
+    by_timestamp: Offsets | None = None
+    strict: bool = True
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a reader was told; see docs/how-to/spark.md for the meaning of each."""
+
+    subscription: Subscription
+    dataset: str
+    group: str | None
+    profile: str | None
+    starting: Limit
+    ending: Limit
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    partition_bytes: int
+    fetch_bytes: int
+    fail_on_data_loss: bool
+    include_headers: bool
+    include_meta: bool
+    include_cancelled: bool
+    push_filters: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_trigger_delay_s: float
+
+
+class Bag:
+    """Options by name, in any case, from which each is taken once; problems are collected.
+
+    Args:
+        given: what Spark hands over.
+        known: their names in small letters.
+        for_what: as an error says it, "a batch read".
+    """
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...], for_what: str) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self.problems: list[Problem] = []
+        for name, value in given.items():
+            if name.lower() not in known:
+                self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _mend(name, for_what)))
+
+    def has(self, name: str) -> bool:
+        """Whether it is given."""
+        return name.lower() in self._given
+
+    def get(self, name: str, read: Callable[[str], T], default: T) -> T:
+        """The value of an option; a wrong one is noted."""
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        try:
+            return read(text)
+        except ValueError as error:
+            self.problem(name, str(error))
+            return default
+
+    def problem(self, name: str, mend: str) -> None:
+        """Note what is wrong with an option."""
+        value = self._given.get(name.lower())
+        self.problems.append(Problem(f"option {name}", "not given" if value is None else repr(value), mend))
+
+    def check(self) -> None:
+        """Raise ConfigError if anything was wrong."""
+        if self.problems:
+            raise ConfigError(self.problems)
+
+
+def _shown(name: str, value: str) -> str:
+    return "***" if re.search("passw|pwd|secret|token|url|user", name, re.IGNORECASE) else value
+
+
+def _mend(name: str, for_what: str) -> str:
+    if name.lower().startswith("kafka."):
+        return "there is no Kafka client here; take it out (the server is named by EMS_URL or a profile)"
+    if name.lower() in ("url", "user", "password", "host"):
+        return "options land in plans and logs; name the server by EMS_URL or a profile"
+    return f"{for_what} has no such option; docs/how-to/spark.md lists them"
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def boolean(text: str) -> bool:
+    """``true`` or ``false``."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError("must be a whole number above 0")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """Bytes, ``16m``, ``512k`` or ``1g``; at most 1 GiB, which is what an Arrow batch bears."""
+    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    number = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else 0
+    if not 1 <= number <= 1 << 30:
+        raise ValueError("must be a size like 512k, 16m or 1g, at most 1g")
+    return number
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """One of some words."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def _milliseconds(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("must be a time in milliseconds since 1970")
+    return int(text)
+
+
+def by_partition(text: str, least: int) -> Offsets:
+    """``{"topic": {"0": 23, "1": -2}}``."""
+    try:
+        found = {
+            str(topic): {int(partition): _whole(offset) for partition, offset in places.items()}
+            for topic, places in json.loads(text).items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError('must be JSON like {"topic": {"0": 23, "1": -2}}') from None
+    if any(number < least for places in found.values() for number in places.values()):
+        raise ValueError(f"no number in it may be below {least}")
+    return found
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(value)
+    return value
+
+
+def _offsets(text: str) -> Any:
+    return text if text in ("earliest", "latest") else by_partition(text, EARLIEST)
+
+
+def _ending_offsets(text: str) -> Any:
+    found = _offsets(text)
+    if found == "earliest" or (
+        isinstance(found, dict) and any(n == EARLIEST for places in found.values() for n in places.values())
+    ):
+        raise ValueError("reading cannot end at the earliest offset (-2)")
+    return found
+
+
+def _starting_offsets(text: str) -> Any:
+    found = _offsets(text)
+    if found == "latest" or (
+        isinstance(found, dict) and any(n == LATEST for places in found.values() for n in places.values())
+    ):
+        raise ValueError("a batch cannot begin at the latest offset (-1)")
+    return found
+
+
+def _assignment(text: str) -> Mapping[str, tuple[int, ...]]:
+    try:
+        return {str(topic): tuple(sorted(map(_whole, places))) for topic, places in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError('must be JSON like {"topic": [0, 1]}') from None
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("must name one or more topics, separated by commas")
+    return names
+
+
+def duration(text: str) -> float:
+    """A time like ``500ms``, ``10s`` or ``15m``."""
+    return parse_duration(text)
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def dataset_of(given: Mapping[str, str]) -> tuple[str, bool, bool]:
+    """What decides about the columns: dataset, includeHeaders, includeMeta; the other options are not looked at."""
+    bag = Bag({}, (), "a read")
+    bag._given = {name.lower(): value for name, value in given.items()}
+    dataset = bag.get("dataset", one_of(*DATASETS), "messages")
+    headers, meta = bag.get("includeHeaders", boolean, False), bag.get("includeMeta", boolean, False)
+    bag.check()
+    return dataset, headers, meta
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Check and read the options of a reader.
+
+    Raises:
+        ConfigError: naming every wrong option.
+    """
+    mine = _STREAM if streaming else _ENDS
+    bag = Bag(given, _COMMON + _OURS + _SPLITS + _STARTS + mine, "a streaming read" if streaming else "a batch read")
+    options = ReadOptions(
+        subscription=_subscription(bag),
+        dataset=bag.get("dataset", one_of(*DATASETS), "messages"),
+        group=bag.get("group", str, None),
+        profile=bag.get("profile", str, None),
+        starting=_starting(bag, streaming),
+        ending=_ending(bag),
+        min_partitions=bag.get("minPartitions", positive, None),
+        max_records_per_partition=bag.get("maxRecordsPerPartition", positive, None),
+        partition_bytes=bag.get("partitionBytes", size, 128 << 20),
+        fetch_bytes=bag.get("fetchBytes", size, 8 << 20),
+        fail_on_data_loss=bag.get("failOnDataLoss", boolean, True),
+        include_headers=bag.get("includeHeaders", boolean, False),
+        include_meta=bag.get("includeMeta", boolean, False),
+        include_cancelled=bag.get("includeCancelled", boolean, False),
+        push_filters=bag.get("pushFilters", boolean, False),
+        max_offsets=bag.get("maxOffsetsPerTrigger", positive, None),
+        min_offsets=bag.get("minOffsetsPerTrigger", positive, None),
+        max_trigger_delay_s=bag.get("maxTriggerDelay", duration, 900.0),
+    )
+    _check_together(bag, options, streaming)
+    bag.check()
+    return options
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a writer was told."""
+
+    topic: str | None
+    profile: str | None
+    job_id: str | None
+
+
+def write_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
+    """Check and read the options of a writer.
+
+    Raises:
+        ConfigError: naming every wrong option.
+    """
+    known = ("topic", "profile", *(("checkpointlocation",) if streaming else ("jobid",)))
+    bag = Bag(given, known, "a streaming write" if streaming else "a batch write")
+    options = WriteOptions(bag.get("topic", _name, None), bag.get("profile", str, None), bag.get("jobId", _job, None))
+    if overwrite:
+        bag.problems.append(Problem("mode", "overwrite", "a stream is only appended to; use append"))
+    bag.check()
+    return options
+
+
+def _name(text: str) -> str:
+    try:
+        return check_name("topic", text)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
+def _job(text: str) -> str:
+    if not 1 <= len(text.encode()) <= _LONGEST_JOB:
+        raise ValueError(f"must have 1 to {_LONGEST_JOB} bytes")
+    return text
+
+
+def _subscription(bag: Bag) -> Subscription:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if bag.has(name)]
+    if len(given) != 1:
+        bag.problem("subscribe", "give exactly one of subscribe, subscribePattern and assign")
+    return Subscription(
+        bag.get("subscribe", _names, ()),
+        bag.get("subscribePattern", _pattern, None),
+        bag.get("assign", _assignment, None),
+    )
+
+
+def _starting(bag: Bag, streaming: bool) -> Limit:
+    strategy = bag.get("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error")
+    return Limit(
+        bag.get("startingOffsets", _offsets if streaming else _starting_offsets, "latest" if streaming else "earliest"),
+        bag.get("startingTimestamp", _milliseconds, None),
+        bag.get("startingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),
+        strict=strategy == "error",
+    )
+
+
+def _ending(bag: Bag) -> Limit:
+    return Limit(
+        bag.get("endingOffsets", _ending_offsets, "latest"),
+        bag.get("endingTimestamp", _milliseconds, None),
+        bag.get("endingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),
+        strict=False,
+    )
+
+
+def _check_together(bag: Bag, options: ReadOptions, streaming: bool) -> None:
+    engine = bag.get("engine", one_of("python", "jdbc"), "python")
+    if engine == "jdbc":
+        bag.problem("engine", 'format("ems") runs in Python; emsworker.spark.read_jdbc(spark, ...) reads by JDBC')
+    if options.dataset == "messages":
+        if options.group is not None:
+            bag.problem("group", "messages belong to no group; it goes with dataset=claims, attempts or deadletters")
+    elif streaming:
+        bag.problem("dataset", "only messages can be streamed; the log of a group changes while it is read")
+    if options.include_cancelled and options.dataset != "messages":
+        bag.problem("includeCancelled", "it goes with dataset=messages")
+    if options.min_offsets and options.max_offsets and options.min_offsets > options.max_offsets:
+        bag.problem("minOffsetsPerTrigger", "must not be above maxOffsetsPerTrigger")

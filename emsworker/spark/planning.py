@@ -1,0 +1,263 @@
+"""From options to ranges of offsets: which topics, from where, up to where, in how many pieces."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
+from emsworker.core.model import Group, Topic
+from emsworker.spark.options import EARLIEST, LATEST, Limit, Offsets, ReadOptions
+from emsworker.store import scan, topics
+from emsworker.store.scan import Bounds, Piece
+from emsworker.store.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class DataLoss(EmsError):
+    """Messages that were to be read have been deleted, or their topic has; ``failOnDataLoss=false`` reads on."""
+
+
+class OutOfRange(EmsError):
+    """An offset or a time that was asked for lies beyond the end of a partition."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One partition of a topic, and of a group where the dataset belongs to groups."""
+
+    topic: Topic
+    bounds: Bounds
+    group: Group | None = None
+
+    @property
+    def place(self) -> str:
+        """As an error names it."""
+        return f"{self.topic.name}/{self.bounds.partition}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one source that are to be read; ``hi`` is exclusive."""
+
+    source: Source
+    lo: int
+    hi: int
+
+    @property
+    def piece(self) -> Piece:
+        """As the store takes it."""
+        owner = self.source.group or self.source.topic
+        return Piece(owner.id, self.source.topic.id, self.source.bounds.partition, self.lo, self.hi)
+
+
+# -- which topics ------------------------------------------------------------------------------------------------------
+
+
+def find_sources(session: Session, options: ReadOptions) -> list[Source]:
+    """The partitions that are subscribed to.
+
+    Raises:
+        UnknownTopic, UnknownGroup: naming what is not there.
+    """
+    chosen = options.subscription
+    every = {topic.name: topic for topic in topics.list_topics(session)}
+    if chosen.pattern is not None:
+        names: Iterable[str] = [name for name in every if re.fullmatch(chosen.pattern, name)]
+    else:
+        names = chosen.partitions if chosen.partitions is not None else dict.fromkeys(chosen.names)
+    sources = []
+    for name in names:
+        if name not in every:
+            raise UnknownTopic(f"there is no topic {name!r} to read; `ems topics list` shows what there is")
+        bounds = scan.list_bounds(session, every[name].id)
+        if chosen.partitions is not None:
+            bounds = _assigned(name, bounds, chosen.partitions[name])
+        sources += [Source(every[name], one) for one in bounds]
+    return sources if options.dataset == "messages" else _with_groups(session, sources, options)
+
+
+def _assigned(name: str, bounds: list[Bounds], wanted: tuple[int, ...]) -> list[Bounds]:
+    there = {one.partition for one in bounds}
+    if missing := sorted(set(wanted) - there):
+        raise UnknownTopic(f"topic {name!r} has no partition {missing[0]}; it has {min(there)} to {max(there)}")
+    return [one for one in bounds if one.partition in wanted]
+
+
+def _with_groups(session: Session, sources: list[Source], options: ReadOptions) -> list[Source]:
+    groups = [one for one in topics.list_groups(session) if options.group in (None, one.name)]
+    found = [
+        replace(source, group=group) for source in sources for group in groups if group.topic_id == source.topic.id
+    ]
+    if options.group is not None and not found:
+        names = ", ".join(sorted({source.topic.name for source in sources})) or "these topics"
+        raise UnknownGroup(f"there is no group {options.group!r} of {names}; `ems groups list` shows what there is")
+    return found
+
+
+# -- from where to where -----------------------------------------------------------------------------------------------
+
+
+def plan(session: Session, options: ReadOptions) -> list[Range]:
+    """The ranges of a batch read, one for each source.
+
+    Raises:
+        DataLoss: a range begins below the floor, and failOnDataLoss is on.
+        OutOfRange: it ends beyond the end, or at a hole that is not closed yet.
+    """
+    sources = find_sources(session, options)
+    for limit, name in ((options.starting, "startingOffsets"), (options.ending, "endingOffsets")):
+        check_covered(limit, sources, name)
+    if options.dataset == "messages":
+        return [_message_range(session, options, source) for source in sources]
+    return [_log_range(session, options, source) for source in sources]
+
+
+def check_covered(limit: Limit, sources: list[Source], name: str) -> None:
+    """Offsets by partition must name each partition that is read, as Kafka's source asks for it.
+
+    Raises:
+        OutOfRange: naming one that is missing.
+    """
+    if limit.timestamp_ms is not None:
+        return
+    given = limit.by_timestamp if limit.by_timestamp is not None else limit.offsets
+    if isinstance(given, dict):
+        for source in sources:
+            if source.bounds.partition not in given.get(source.topic.name, {}):
+                raise OutOfRange(f"{name} names no offset for {source.place}; name every partition that is read")
+
+
+def _message_range(session: Session, options: ReadOptions, source: Source) -> Range:
+    bounds = source.bounds
+    lo = start_of(session, options, source)
+    hi, exact = _end_of(session, options.ending, source)
+    if hi > bounds.end:
+        raise OutOfRange(f"endingOffsets = {hi} for {source.place}: it ends at {bounds.end}")
+    hi = max(lo, hi)
+    hole = scan.find_hole(session, source.topic.id, bounds.partition, lo, hi)
+    if hole < hi and exact:
+        raise OutOfRange(
+            f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "
+            "it; read up to there, or try again when the workers have closed it"
+        )
+    return Range(source, lo, hole)
+
+
+def _log_range(session: Session, options: ReadOptions, source: Source) -> Range:
+    """What a group left behind may lie below the floor: dead letters outlive their messages."""
+    default = options.starting.timestamp_ms is None and options.starting.by_timestamp is None
+    if default and options.starting.offsets == "earliest":
+        lo = 0
+    else:
+        lo = start_of(session, replace(options, fail_on_data_loss=False), source)
+    return Range(source, lo, max(lo, _end_of(session, options.ending, source)[0]))
+
+
+def start_of(session: Session, options: ReadOptions, source: Source) -> int:
+    """The first offset to be read.
+
+    Raises:
+        DataLoss: it has been deleted, and failOnDataLoss is on.
+        OutOfRange: it lies beyond the end, or no message is as young as the time that was asked for.
+    """
+    bounds, limit = source.bounds, options.starting
+    time_ms = time_of(limit, source)
+    if time_ms is not None:
+        found = _offset_at(session, source, time_ms)
+        if found == bounds.end and limit.strict:
+            raise OutOfRange(
+                f"no message of {source.place} is of {time_ms} ms or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end then"
+            )
+        return found
+    offset = offset_of(limit, source)
+    if offset in (EARLIEST, LATEST):
+        return bounds.floor if offset == EARLIEST else bounds.end
+    if offset > bounds.end:
+        raise OutOfRange(f"startingOffsets = {offset} for {source.place}: it ends at {bounds.end}")
+    return above_floor(options, source, max(1, offset))
+
+
+def above_floor(options: ReadOptions, source: Source, offset: int) -> int:
+    """The offset, or the floor if that is higher.
+
+    Raises:
+        DataLoss: it is, and failOnDataLoss is on.
+    """
+    floor = source.bounds.floor
+    if offset >= floor:
+        return offset
+    text = f"offsets {offset} to {floor - 1} of {source.place} have been deleted (its floor is {floor})"
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{text}; begin at {floor}, or set failOnDataLoss=false to read what is left")
+    log.warning("%s; reading on from there", text)
+    return floor
+
+
+def _end_of(session: Session, limit: Limit, source: Source) -> tuple[int, bool]:
+    """One past the last offset, and whether exactly that was asked for."""
+    time_ms = time_of(limit, source)
+    if time_ms is not None:
+        return _offset_at(session, source, time_ms), False
+    offset = offset_of(limit, source)
+    return (source.bounds.end, False) if offset == LATEST else (offset, True)
+
+
+def time_of(limit: Limit, source: Source) -> int | None:
+    """The time of a limit for a source, in milliseconds, if it is one."""
+    if limit.timestamp_ms is not None:
+        return limit.timestamp_ms
+    return None if limit.by_timestamp is None else limit.by_timestamp[source.topic.name][source.bounds.partition]
+
+
+def offset_of(limit: Limit, source: Source) -> int:
+    """The offset of a limit for a source, -2 and -1 included."""
+    if isinstance(limit.offsets, dict):
+        return limit.offsets[source.topic.name][source.bounds.partition]
+    return EARLIEST if limit.offsets == "earliest" else LATEST
+
+
+def _offset_at(session: Session, source: Source, time_ms: int) -> int:
+    bounds = source.bounds
+    return scan.find_time(session, source.topic.id, bounds.partition, bounds.floor, bounds.end, time_ms * 1000)
+
+
+# -- in how many pieces ------------------------------------------------------------------------------------------------
+
+
+def split(ranges: list[Range], options: ReadOptions, weigh: Callable[[Range], int]) -> list[Range]:
+    """Cut ranges by partitionBytes, maxRecordsPerPartition and minPartitions; every cut is by offsets.
+
+    Args:
+        weigh: about how many bytes a range has.
+    """
+    ranges = [one for one in ranges if one.hi > one.lo]
+    total = sum(one.hi - one.lo for one in ranges)
+    pieces = []
+    for one in ranges:
+        count = one.hi - one.lo
+        parts = -(-weigh(one) // options.partition_bytes)
+        if options.max_records_per_partition:
+            parts = max(parts, -(-count // options.max_records_per_partition))
+        if options.min_partitions and len(ranges) < options.min_partitions:
+            parts = max(parts, -(-options.min_partitions * count // total))
+        pieces += _cut(one, min(max(parts, 1), count))
+    return pieces
+
+
+def _cut(one: Range, parts: int) -> list[Range]:
+    edges = [one.lo + (one.hi - one.lo) * number // parts for number in range(parts + 1)]
+    return [Range(one.source, lo, hi) for lo, hi in pairwise(edges)]
+
+
+def offsets_json(places: Iterable[tuple[Source, int]]) -> Offsets:
+    """Offsets as Kafka's source writes them: by topic and partition."""
+    found: Offsets = {}
+    for source, offset in places:
+        found.setdefault(source.topic.name, {})[source.bounds.partition] = offset
+    return found

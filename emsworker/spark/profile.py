@@ -1,0 +1,75 @@
+"""Where the stream is: from the environment or a profile file, never from options, which land in plans and logs."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from emsworker.app import Ems
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.store.database import Database
+from emsworker.store.session import Session
+
+T = TypeVar("T")
+
+_FILE_VARIABLE = "EMS_PROFILES"
+_DEFAULT_FILE = "~/.config/ems/profiles.ini"
+
+
+def open_stream(profile: str | None) -> Ems:
+    """An app on the stream of a profile, or without one on that of EMS_URL (or the local stream).
+
+    Raises:
+        ConfigError: there is no such profile, or it is incomplete.
+    """
+    if profile is None:
+        return Ems("spark")
+    section = _section(profile)
+    return Ems("spark", url=section["url"], redis_url=section.get("redis_url"))
+
+
+@contextlib.contextmanager
+def open_database(profile: str | None) -> Iterator[Database]:
+    """The stream's database for this thread; its one connection is closed at the end.
+
+    Raises:
+        SchemaMissing, AccessDenied, StoreUnavailable: it cannot be used.
+    """
+    with closing_session(open_stream(profile).database) as database:
+        yield database
+
+
+@contextlib.contextmanager
+def closing_session(database: Database) -> Iterator[Database]:
+    """Close this thread's connection at the end."""
+    try:
+        yield database
+    finally:
+        database.thread_session().close()
+
+
+def call(profile: str | None, work: Callable[[Session], T]) -> T:
+    """Run ``work`` on a connection of its own, and again when that is lost: it must bear repetition."""
+    with open_database(profile) as database:
+        return database.call(work)
+
+
+def _section(profile: str) -> configparser.SectionProxy:
+    path = Path(os.environ.get(_FILE_VARIABLE) or _DEFAULT_FILE).expanduser()
+    parser = configparser.ConfigParser(interpolation=None)  # passwords may contain %
+    try:
+        parser.read_string(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        mend = f"the profile file {path} cannot be read ({error.strerror}); {_FILE_VARIABLE} names another"
+        raise ConfigError([Problem("profile", profile, mend)]) from None
+    except configparser.Error:  # its text repeats lines, and so may repeat a password
+        mend = f"the profile file {path} is malformed; write [{profile}] and below it url = mysql://..."
+        raise ConfigError([Problem("profile", profile, mend)]) from None
+    if not parser.has_option(profile, "url"):
+        mend = f"{path} has no section [{profile}] with a url; it has {', '.join(parser.sections()) or 'none'}"
+        raise ConfigError([Problem("profile", profile, mend)])
+    return parser[profile]

@@ -1,0 +1,106 @@
+"""Filters that the store applies, so that what nobody wants is never read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from emsworker.spark.planning import Range, Source
+from emsworker.store import scan
+from emsworker.store.scan import Window
+from emsworker.store.session import Session
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")
+_NEVER = 1 << 62
+_LAST_US = 253_402_300_799_999_999  # the end of the year 9999, where DATETIME ends
+# Offsets and times of insertion run in parallel, but for producers that took an offset and were slow to use it.
+_SLACK_US = 600 * 1_000_000
+
+
+class Pushed:
+    """What has been taken from Spark's filters: bounds on offsets and times, and sets of names."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[Any]] = {}
+        self._offsets = (0, _NEVER)
+        self._times = (0, _LAST_US)
+
+    def take(self, one: Filter, dataset: str) -> bool:
+        """Whether the store applies this filter exactly."""
+        column: tuple[str, ...] = getattr(one, "attribute", ())
+        name = ".".join(column)
+        if isinstance(one, IsNotNull):
+            return name in _NEVER_NULL
+        if name in ("topic", "partition", "group") and isinstance(one, EqualTo | In):
+            wanted = {one.value} if isinstance(one, EqualTo) else set(one.value)
+            self._names[name] = self._names.get(name, wanted) & wanted
+            return True
+        if name == ("lo" if dataset == "claims" else "offset"):
+            found = _bounds(one, int)
+            if found is not None:
+                self._offsets = _both(self._offsets, found)
+            return found is not None
+        if name == "timestamp":
+            found = _bounds(one, _microseconds)
+            if found is not None:
+                self._times = _both(self._times, found)
+            return found is not None
+        return False
+
+    @property
+    def window(self) -> Window | None:
+        """The times between which messages are wanted, if not all are."""
+        return None if self._times == (0, _LAST_US) else Window(*self._times)
+
+    def wants(self, source: Source) -> bool:
+        """Whether anything of a source is wanted."""
+        values = {"topic": source.topic.name, "partition": source.bounds.partition}
+        if source.group is not None:
+            values["group"] = source.group.name
+        return all(values[name] in wanted for name, wanted in self._names.items())
+
+    def narrow(self, session: Session, one: Range) -> Range:
+        """The part of a range in which wanted rows can lie."""
+        lo, hi = max(one.lo, self._offsets[0]), min(one.hi, self._offsets[1])
+        if self.window is not None and one.source.group is None and lo < hi:
+            place = (one.source.topic.id, one.source.bounds.partition)
+            first = scan.find_time(session, *place, lo, hi, max(0, self._times[0] - _SLACK_US))
+            last = scan.find_time(session, *place, first, hi, self._times[1] + _SLACK_US)
+            lo, hi = first, last
+        return replace(one, lo=lo, hi=max(lo, hi))
+
+
+def _bounds(one: Filter, number: Callable[[Any], int]) -> tuple[int, int] | None:
+    """The half-open interval that a comparison leaves, or ``None`` if it leaves none."""
+    if not isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+        return None
+    value = number(one.value)
+    if isinstance(one, EqualTo):
+        return value, value + 1
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return value + isinstance(one, GreaterThan), _NEVER
+    return 0, value + isinstance(one, LessThanOrEqual)
+
+
+def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
+    return max(first[0], second[0]), max(0, min(first[1], second[1]))
+
+
+def _microseconds(value: datetime) -> int:
+    """Spark's timestamps are moments; one without a zone is in that of the Python worker."""
+    since = value.astimezone(UTC) - _EPOCH
+    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,0 +1,146 @@
+"""Writing into the stream: tasks stage, the driver commits; :mod:`emsworker.store.staging` says why nothing doubles."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from emsworker.core.errors import EmsError, MessageTooLarge
+from emsworker.core.ids import new_uid
+from emsworker.spark.options import WriteOptions
+from emsworker.spark.profile import call, closing_session, open_stream
+from emsworker.spark.rows import Rows
+from emsworker.store import staging
+from emsworker.store.schema import server_facts
+from emsworker.store.staging import Batch, Staged, StagedRow
+from emsworker.wakeup import Bell
+
+_QUERY_ID = "sql.streaming.queryId"
+_PACKET_SLACK = 65536
+_CHUNK_ROWS, _CHUNK_BYTES = 5000, 16 << 20
+
+
+class WriteFailed(EmsError):
+    """A write cannot be told from others like it, so it is refused rather than doubled."""
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    staged: Staged
+    query_id: str | None = None
+
+
+class EmsWriter(DataSourceArrowWriter):
+    """One batch job.
+
+    Args:
+        rows: how a row becomes a message.
+        options: with a ``jobId`` the same job can be run again: it is written once.
+    """
+
+    def __init__(self, rows: Rows, options: WriteOptions) -> None:
+        self._rows = rows
+        self._options = options
+        self._batch = Batch(f"job:{options.job_id or new_uid().hex()}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """Stage one task's rows, on an executor."""
+        return TaskDone(_stage(self._rows, self._options, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have staged: the rows are written, now or, if this driver dies, by whoever writes next."""
+        _commit(self._options, self._batch, _staged(messages))
+        if self._options.job_id is None:  # nobody can name this job again
+            call(self._options.profile, partial(staging.forget, batch=self._batch))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Some task failed; it may also come after a commit whose answer was lost, and then changes nothing."""
+        _abort(self._options, messages)
+
+
+class EmsStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query's sink; micro-batches are told apart by the query's id, which its checkpoint keeps."""
+
+    def __init__(self, rows: Rows, options: WriteOptions) -> None:
+        self._rows = rows
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """Stage one task's rows, on an executor."""
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        return TaskDone(_stage(self._rows, self._options, iterator), query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Write the micro-batch, unless it has been written before this restart."""
+        queries = {one.query_id for one in messages if isinstance(one, TaskDone)}
+        if not queries:
+            return  # no task, no row
+        query_id = queries.pop()
+        if queries or query_id is None:
+            raise WriteFailed(f"the tasks of batch {batchId} do not name one query: {[query_id, *queries]}")
+        _commit(self._options, Batch(f"query:{query_id}", batchId), _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """See :meth:`EmsWriter.abort`."""
+        _abort(self._options, messages)
+
+
+def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
+    return [one.staged for one in messages if isinstance(one, TaskDone)]
+
+
+def _commit(options: WriteOptions, batch: Batch, tasks: Sequence[Staged]) -> None:
+    app, who = open_stream(options.profile), f"spark-{socket.gethostname()}-{os.getpid()}"[-128:]
+    with closing_session(app.database) as database:
+        if not database.call(partial(staging.commit, batch=batch, tasks=tasks)):
+            database.call(partial(staging.give_up, tasks=tasks))
+        topics = database.call(partial(staging.move, batch=batch, producer_id=who))
+        topics |= database.call(partial(staging.tidy, producer_id=who))
+        Bell(app.redis_url, app.stream_id, lambda: None).ring(topics)
+
+
+def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
+    call(options.profile, partial(staging.give_up, tasks=_staged(messages)))
+
+
+def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
+    token, chunks = new_uid(), 0
+    app = open_stream(options.profile)
+    with closing_session(app.database) as database:
+        most = min(_CHUNK_BYTES, database.call(server_facts).max_allowed_packet - _PACKET_SLACK)
+        for chunk in _chunks(rows.messages(app, batches), most):
+            if not chunks:
+                database.call(partial(staging.begin_task, token=token))
+            database.call(partial(staging.stage, token=token, chunk=chunks, rows=chunk))
+            chunks += 1
+    return Staged(token if chunks else None, chunks)
+
+
+def _chunks(rows: Iterator[StagedRow], most_bytes: int) -> Iterator[list[StagedRow]]:
+    """Parts that are one packet each, in which a byte takes two, and later one transaction each."""
+    part: list[StagedRow] = []
+    size = 0
+    for row in rows:
+        message = row.message
+        weight = (
+            2 * (len(message.body) + len(message.headers) + len(message.key or b"") + len(message.tag or b"")) + 200
+        )
+        if weight > most_bytes:
+            raise MessageTooLarge(f"a value of {len(message.body)} bytes is over what the server takes as one packet")
+        if part and (len(part) == _CHUNK_ROWS or size + weight > most_bytes):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += weight
+    if part:
+        yield part

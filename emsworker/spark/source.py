@@ -1,0 +1,71 @@
+"""``format("ems")``: what Spark calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from emsworker.spark.columns import check_schema, default_schema
+from emsworker.spark.options import dataset_of, read_options, write_options
+
+if TYPE_CHECKING:
+    from emsworker.spark.batch import EmsReader
+
+
+class EmsSource(DataSource):
+    """The stream as a table, read and written, at rest and in motion.
+
+    Found by Spark through the package ``pyspark_ems``; what a role needs is imported when Spark asks for it, because
+    the lookup of data sources must not fail for want of pyarrow.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """As ``format`` is given it."""
+        return "ems"
+
+    def schema(self) -> StructType:
+        """The columns, named as Kafka's source names them."""
+        dataset, headers, meta = dataset_of(self.options)
+        return default_schema(dataset, headers=headers, meta=meta)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        from emsworker.spark.batch import EmsReader, FilteringReader
+
+        options = read_options(self.options, streaming=False)
+        check_schema(options.dataset, schema)
+        kind: type[EmsReader] = FilteringReader if options.push_filters else EmsReader
+        return kind(schema, options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        from emsworker.spark.stream import EmsStreamReader
+
+        options = read_options(self.options, streaming=True)
+        check_schema(options.dataset, schema)
+        return EmsStreamReader(schema, options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``DataFrame.write``."""
+        from emsworker.spark.rows import Rows
+        from emsworker.spark.sink import EmsWriter
+
+        options = write_options(self.options, streaming=False, overwrite=overwrite)
+        return EmsWriter(Rows.of(schema, options.topic), options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``DataFrame.writeStream``; asked for on the driver once more at each commit."""
+        from emsworker.spark.rows import Rows
+        from emsworker.spark.sink import EmsStreamWriter
+
+        options = write_options(self.options, streaming=True, overwrite=overwrite)
+        return EmsStreamWriter(Rows.of(schema, options.topic), options)

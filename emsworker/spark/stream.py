@@ -1,0 +1,203 @@
+"""The streaming reader.
+
+Offsets are written as Kafka's source writes them, ``{"topic": {"0": 23}}``. A query begins at symbols, -2 (earliest) or
+-1 (latest), and of the latter the first micro-batch reads nothing but writes down what it meant: Spark asks for the
+beginning again after a restart until a batch is in its checkpoint, and ``latest`` would be another place each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from emsworker.spark import planning
+from emsworker.spark.batch import EmsPartition, read_piece
+from emsworker.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from emsworker.spark.planning import DataLoss, Range, Source
+from emsworker.spark.profile import call
+from emsworker.store import scan
+from emsworker.store.session import Session
+
+Place = tuple[str, int]
+Journal = dict[str, dict[str, int]]
+"""Offsets as Spark's checkpoint has them: JSON knows no numbers as names."""
+
+
+class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, in one process as long as the query lives, and reads them on the executors.
+
+    ``commit`` does nothing: the checkpoint alone knows how far a query is, and no group's cursor is moved.
+    """
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._resolved: dict[tuple[int, int], int] = {}
+        self._goal: dict[Place, int] | None = None
+        self._waiting_since: float | None = None
+
+    # -- where from, where to ------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Journal:
+        """Where the query begins; symbols stay symbols."""
+        return call(self._options.profile, self._find_beginning)
+
+    def _find_beginning(self, session: Session) -> Journal:
+        sources = planning.find_sources(session, self._options)
+        planning.check_covered(self._options.starting, sources, "startingOffsets")
+        return _journal({_place(source): self._beginning(session, source) for source in sources})
+
+    def _beginning(self, session: Session, source: Source) -> int:
+        limit = self._options.starting
+        if planning.time_of(limit, source) is None:
+            offset = planning.offset_of(limit, source)
+            return offset if offset in (EARLIEST, LATEST) else planning.start_of(session, self._options, source)
+        found = planning.start_of(session, self._options, source)
+        return LATEST if found == source.bounds.end else found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What maxOffsetsPerTrigger says."""
+        return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
+
+    def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:
+        """Up to where the next micro-batch may read: the resolved frontier, or less by the limit.
+
+        Raises:
+            DataLoss: a topic or partition is gone, and failOnDataLoss is on.
+        """
+        begin = _places(start)
+        ranges = call(self._options.profile, lambda session: self._open_ranges(session, begin))
+        if LATEST not in begin.values() and self._is_too_little(sum(one.hi - one.lo for one in ranges)):
+            return start
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _journal({_place(one.source): end for one, end in zip(ranges, _share(ranges, most), strict=True)})
+
+    def _open_ranges(self, session: Session, start: dict[Place, int]) -> list[Range]:
+        sources = planning.find_sources(session, self._options)
+        self._check_all_there(start, sources)
+        ranges = []
+        for source in sources:
+            offset = start.get(_place(source), EARLIEST)
+            lo = self._concrete(session, source, offset)
+            hi = lo if offset == LATEST else self._frontier(session, source, lo)
+            if self._goal is not None:
+                hi = min(hi, self._goal.get(_place(source), lo))
+            ranges.append(Range(source, lo, max(lo, hi)))
+        return ranges
+
+    def _check_all_there(self, start: dict[Place, int], sources: Sequence[Source]) -> None:
+        gone = sorted(set(start) - {_place(source) for source in sources})
+        if gone and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{gone[0][0]}/{gone[0][1]} is gone, but the checkpoint has it at offset {start[gone[0]]}; "
+                "set failOnDataLoss=false to go on without it"
+            )
+
+    def _concrete(self, session: Session, source: Source, offset: int) -> int:
+        if offset == LATEST:
+            return self._frontier(session, source, source.bounds.floor)
+        if offset == EARLIEST:
+            return source.bounds.floor
+        if offset > source.bounds.end and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{source.place} ends at {source.bounds.end}, but the checkpoint has it at offset {offset}: the topic "
+                "was made anew; begin with a new checkpoint, or set failOnDataLoss=false to wait for that offset"
+            )
+        return planning.above_floor(self._options, source, offset)
+
+    def _frontier(self, session: Session, source: Source, lo: int) -> int:
+        """The first offset without a row; what was found whole once is not counted again."""
+        bounds = source.bounds
+        key = (source.topic.id, bounds.partition)
+        known = max(lo, self._resolved.get(key, 0))
+        self._resolved[key] = scan.find_hole(session, *key, known, max(known, bounds.end))
+        return self._resolved[key]
+
+    def _is_too_little(self, offsets: int) -> bool:
+        """Whether minOffsetsPerTrigger says to wait, which it does for at most maxTriggerDelay."""
+        least = self._options.min_offsets
+        if least is None or offsets >= least or self._goal is not None:
+            self._waiting_since = None
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if offsets and time.monotonic() - self._waiting_since >= self._options.max_trigger_delay_s:
+            self._waiting_since = None
+            return False
+        return True
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember the frontier of now: nothing later is read by this query."""
+        self._goal = self._ends()
+
+    def reportLatestOffset(self) -> Journal:
+        """Where the partitions end, for the query's progress."""
+        return _journal(self._ends())
+
+    def _ends(self) -> dict[Place, int]:
+        sources = call(self._options.profile, lambda session: planning.find_sources(session, self._options))
+        return {_place(source): source.bounds.end for source in sources}
+
+    # -- one micro-batch -----------------------------------------------------------------------------------------------
+
+    def partitions(self, start: Journal, end: Journal) -> list[InputPartition]:
+        """The tasks of a micro-batch; a batch that is run again gets the same rows, however they are cut."""
+        pieces = call(self._options.profile, lambda session: self._plan(session, _places(start), _places(end)))
+        return [EmsPartition.of(one) for one in pieces]
+
+    def _plan(self, session: Session, start: dict[Place, int], end: dict[Place, int]) -> list[Range]:
+        options = self._options
+        sources = {_place(source): source for source in planning.find_sources(session, options)}
+        ranges = []
+        for place, hi in end.items():
+            lo = start.get(place, EARLIEST)
+            if place in sources and lo != LATEST:
+                source = sources[place]
+                lo = source.bounds.floor if lo == EARLIEST else planning.above_floor(options, source, lo)
+                ranges.append(Range(source, min(lo, hi), hi))
+        return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece, on an executor."""
+        assert isinstance(partition, EmsPartition)
+        return read_piece(self._schema, self._options, partition)
+
+    def commit(self, end: Journal) -> None:
+        """Nothing: Spark calls it one batch late, and not for the last one."""
+
+    def stop(self) -> None:
+        """Nothing is held between calls."""
+
+
+def _place(source: Source) -> Place:
+    return source.topic.name, source.bounds.partition
+
+
+def _journal(offsets: dict[Place, int]) -> Journal:
+    found: Journal = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _places(journal: Journal | Offsets) -> dict[Place, int]:
+    return {(topic, int(number)): offset for topic, places in journal.items() for number, offset in places.items()}
+
+
+def _share(ranges: Sequence[Range], most: int | None) -> list[int]:
+    """The ends of a batch of at most ``most`` offsets: each partition gets its share of what is open, at least one."""
+    total = sum(one.hi - one.lo for one in ranges)
+    if most is None or total <= most:
+        return [one.hi for one in ranges]
+    left, ends = most, []
+    for one in ranges:
+        size = one.hi - one.lo
+        part = min(size, left, max(1, most * size // total)) if size else 0
+        left -= part
+        ends.append(one.lo + part)
+    return ends

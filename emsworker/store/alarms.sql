@@ -1,0 +1,89 @@
+-- name: add_rule
+INSERT INTO ems_alarm_rule (name, metric, above, for_s, within_s, topic, group_name, webhook, command, created_at)
+VALUES (%(name)s, %(metric)s, %(above)s, %(for_s)s, %(within_s)s, %(topic)s, %(group)s, %(webhook)s, %(command)s, NOW(6))
+ON DUPLICATE KEY UPDATE name = VALUES(name)
+
+-- name: list_rules
+SELECT name, metric, above, for_s, within_s, topic, group_name, webhook, command FROM ems_alarm_rule ORDER BY name
+
+-- name: lock_rule
+-- Whoever changes a rule, or writes an alarm of it, holds this row.
+SELECT name FROM ems_alarm_rule WHERE name = %(name)s FOR UPDATE
+
+-- name: delete_rule
+DELETE FROM ems_alarm_rule WHERE name = %(name)s
+
+-- name: delete_alarms
+DELETE FROM ems_alarm WHERE rule = %(name)s
+
+-- name: list_events_of_rule
+SELECT event_id FROM ems_alarm_event WHERE rule = %(name)s
+
+-- name: delete_event
+DELETE FROM ems_alarm_event WHERE event_id = %(event_id)s
+
+-- name: list_alarms
+SELECT rule, topic, group_name, alarm_id, state = 'firing', value, since, fired_at FROM ems_alarm ORDER BY rule, topic, group_name
+
+-- name: get_now
+SELECT NOW(6)
+
+-- name: list_backlogs
+-- Each cursor with its partition's last offset and its first retry: index dives, however much there is.
+SELECT t.name, g.name, g.id, t.id, g.paused = 1 OR t.rule NOT IN ('rw', 'r'), c.`partition`, c.next_offset,
+  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = t.id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0),
+  (SELECT r.`offset` FROM ems_retry r FORCE INDEX (PRIMARY) WHERE r.group_id = g.id AND r.`partition` = c.`partition`
+    ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1)
+FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
+
+-- name: list_claims
+-- Live claims only, of which there are few. One that is held back on purpose is as good as one that is worked on.
+SELECT group_id, `partition`, SUM(IF(source = 'stream', hi - done_to, 0)), MIN(IF(source = 'stream', done_to + 1, NULL)), 
+  SUM(state = 'start' OR COALESCE(not_before > NOW(6), 0)),
+  MAX(IF(state = 'start', TIMESTAMPDIFF(MICROSECOND, progress_at, NOW(6)) / 1000000, 0))
+FROM ems_claim FORCE INDEX (live) WHERE state IN ('start', 'waiting') GROUP BY group_id, `partition`
+
+-- name: get_age
+SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
+
+-- name: count_retries
+-- No further than to the rule's limit.
+SELECT COUNT(*) FROM (SELECT 1 FROM ems_retry FORCE INDEX (PRIMARY) WHERE group_id = %(group_id)s LIMIT %(limit)s) r
+
+-- name: count_dead
+SELECT COUNT(*) FROM (SELECT 1 FROM ems_dead FORCE INDEX (recent)
+  WHERE group_id = %(group_id)s AND dead_at > NOW(6) - INTERVAL %(within_s)s SECOND LIMIT %(limit)s) d
+
+-- name: begin_alarm
+-- Whoever measured too long ago (it was paused, perhaps another leads) changes nothing.
+INSERT IGNORE INTO ems_alarm (rule, topic, group_name, alarm_id, state, value, since)
+SELECT %(rule)s, %(topic)s, %(group)s, %(alarm_id)s, 'pending', %(value)s, NOW(6) FROM DUAL
+WHERE NOW(6) < %(measured_at)s + INTERVAL %(fresh_s)s SECOND
+
+-- name: fire_alarm
+UPDATE ems_alarm SET state = 'firing', value = %(value)s, fired_at = NOW(6)
+WHERE rule = %(rule)s AND topic = %(topic)s AND group_name = %(group)s AND alarm_id = %(alarm_id)s AND state = 'pending'
+AND NOW(6) < %(measured_at)s + INTERVAL %(fresh_s)s SECOND
+
+-- name: end_alarm
+DELETE FROM ems_alarm WHERE rule = %(rule)s AND topic = %(topic)s AND group_name = %(group)s AND alarm_id = %(alarm_id)s
+AND NOW(6) < %(measured_at)s + INTERVAL %(fresh_s)s SECOND
+
+-- name: add_event
+INSERT INTO ems_alarm_event (alarm_id, rule, target, body, created_at, due_at) VALUES (%(alarm_id)s, %(rule)s, %(target)s, %(body)s, NOW(6), NOW(6))
+
+-- name: list_due_events
+-- The first one of each alarm and target: that it is resolved is told after that it fires.
+SELECT e.event_id, e.rule, e.target, e.body, e.tries, TIMESTAMPDIFF(SECOND, e.created_at, NOW(6)), r.webhook, r.command
+FROM ems_alarm_event e JOIN ems_alarm_rule r ON r.name = e.rule WHERE e.due_at <= NOW(6)
+AND NOT EXISTS (SELECT 1 FROM ems_alarm_event p WHERE p.alarm_id = e.alarm_id AND p.target = e.target AND p.event_id < e.event_id)
+ORDER BY e.due_at LIMIT %(limit)s
+
+-- name: take_event
+-- For as long as a delivery may take; should its process die, it is delivered again after that.
+UPDATE ems_alarm_event SET due_at = NOW(6) + INTERVAL %(taken_s)s SECOND, tries = tries + 1 WHERE event_id = %(event_id)s AND due_at <= NOW(6)
+
+-- name: postpone_event
+UPDATE ems_alarm_event SET due_at = NOW(6) + INTERVAL %(delay_s)s SECOND WHERE event_id = %(event_id)s

@@ -1,0 +1,172 @@
+"""Reading a broadcast topic: no lock, no claim, no ack. A reader with a stable name keeps its position in a row.
+
+The row belongs to the reader that took it last. One that ends well signs off; when the next one finds that the last
+one did not, it counts a death, which is forgotten as soon as somebody gets further. So a message that kills its reader
+again and again is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from emsworker.core.filters import Filter
+from emsworker.core.model import Topic
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("broadcast")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A partition: the first offset that is kept, the one after its last row, and whether it may be read."""
+
+    floor: int
+    end: int
+    readable: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was read from an offset on.
+
+    Attributes:
+        hi: the last offset, or ``None`` if nothing is at the first one.
+        floor: of the partition; above the offset that was asked for, something was deleted before it was read.
+        first: the first offset that there is, or ``None``.
+        rows: the messages, without tombstones and what the filter leaves out.
+        now: the server's clock.
+    """
+
+    hi: int | None
+    floor: int
+    first: int | None = None
+    rows: Sequence[tuple[Any, ...]] = ()
+    now: str = ""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a named reader is in a partition, and how many that kept it before have died there."""
+
+    next_offset: int
+    deaths: int
+
+
+@dataclass(frozen=True)
+class ReaderRow:
+    """A stored position as ``ems readers`` shows it."""
+
+    topic: str
+    reader: str
+    partition: int
+    next_offset: int
+    lag: int
+    open: bool
+    stored_at: datetime
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """A reader with a stable name.
+
+    Args:
+        token: of this very process; another one that takes the name has another.
+    """
+
+    topic_id: int
+    name: str
+    token: bytes
+    args: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = {"topic_id": self.topic_id, "name": self.name, "reader": self.token}
+        object.__setattr__(self, "args", values)
+
+
+def find_ends(session: Session, topic_ids: Sequence[int]) -> dict[tuple[int, int], Extent]:
+    """The extent of every partition of these topics, by topic id and partition."""
+    rows = session.rows(_SQL.find_ends, {"topic_ids": sorted(topic_ids)})
+    return {
+        (int(topic_id), int(partition)): Extent(int(floor), max(int(floor), int(end)), bool(readable))
+        for topic_id, partition, floor, end, readable in rows
+    }
+
+
+def read(
+    session: Session, topic: Topic, partition: int, offset: int, limit: int, limit_bytes: int, wanted: Filter
+) -> Batch:
+    """Read from an offset on, up to the first hole, at most so many offsets and body bytes."""
+    where = {"topic_id": topic.id, "partition": partition}
+    packet = session.packet()
+    packet.add(_SQL.read_sizes, where | {"from_offset": offset, "limit": limit})
+    packet.add(_SQL.get_floor, where)
+    sizes, floors = (result.rows for result in packet.send())
+    floor = int(floors[0][0]) if floors else 0
+    hi, size = offset - 1, 0
+    for found, bytes_ in sizes:
+        if found != hi + 1 or (size and size + bytes_ > limit_bytes):
+            break
+        hi, size = int(found), size + int(bytes_)
+    if hi < offset:
+        return Batch(None, floor, int(sizes[0][0]) if sizes else None)
+    packet = session.packet()
+    packet.add(_SQL.get_now)
+    packet.add(_SQL.read_bodies, where | {"lo": offset, "hi": hi} | wanted.args)
+    now, rows = (result.rows for result in packet.send())
+    return Batch(hi, floor, offset, rows, now[0][0])
+
+
+def take_positions(session: Session, keeper: Keeper, beginning: Mapping[int, int]) -> dict[int, Position]:
+    """Take a name over from whoever had it; by partition, where it had come to.
+
+    Args:
+        beginning: for partitions that it has never been in.
+    """
+
+    def work(session: Session) -> None:
+        for partition, offset in sorted(beginning.items()):
+            session.execute(_SQL.take_position, keeper.args | {"partition": partition, "next_offset": offset})
+
+    session.transaction(work)
+    rows = session.rows(_SQL.get_positions, keeper.args)
+    return {int(partition): Position(int(offset), int(deaths)) for partition, offset, deaths in rows}
+
+
+def store_position(session: Session, keeper: Keeper, partition: int, offset: int) -> bool:
+    """Write down where a reader is; false if another process has taken its name."""
+    args = keeper.args | {"partition": partition, "next_offset": offset}
+    return session.transaction(lambda s: s.execute(_SQL.store_position, args).affected) == 1
+
+
+def sign_off(session: Session, keeper: Keeper) -> None:
+    """A reader ends well."""
+    session.transaction(lambda s: s.execute(_SQL.sign_off, keeper.args))
+
+
+def list_positions(session: Session) -> list[ReaderRow]:
+    """Every stored position, by topic and name."""
+    return [
+        ReaderRow(
+            topic,
+            name,
+            int(partition),
+            int(offset),
+            max(0, int(end) - int(offset)),
+            bool(is_open),
+            datetime.fromisoformat(at).replace(tzinfo=UTC),
+        )
+        for topic, name, partition, offset, end, is_open, at in session.rows(_SQL.list_positions)
+    ]
+
+
+def forget_positions(session: Session, topic_id: int, name: str | None, idle_s: float) -> int:
+    """Delete stored positions of a topic, of one name or of all, that nobody has written for so long; how many?"""
+    args = {"topic_id": topic_id, "any_name": int(name is None), "name": name or "", "idle_s": idle_s}
+    total = 0
+    while deleted := session.transaction(lambda s: s.execute(_SQL.forget_positions, args).affected):
+        total += deleted
+    return total

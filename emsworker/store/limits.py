@@ -1,0 +1,129 @@
+"""Rates, and limits of what runs at once, counted for all machines in one row of each group, by the server's clock.
+
+Only groups that have a limit come here: their workers ask for permits in one packet before each claim. A permit that
+was not used is given back with the next question. A slot belongs to a client; it is free when its lease is not good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.core.limits import Limit
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("limits")
+_SAVE_S = 0.05  # worth waiting for: fewer and larger claims
+_FULL_S, _LONGEST_S, _SHORTEST_S = 0.05, 1.0, 0.005
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The answer to who wants to start something.
+
+    Attributes:
+        granted: how many messages may be started.
+        rated: whether they are to be started soon, because they were counted for this moment.
+        wait_s: if it is none: after how many seconds to ask again.
+    """
+
+    granted: int
+    rated: bool
+    wait_s: float
+
+
+def acquire(
+    session: Session, group_id: int, client_id: str, wanted: int, *, at_once: bool = False, refund: int = 0
+) -> Permit:
+    """Ask for permits for a group's next claim, and for a slot; the client keeps it until it asks again or releases it.
+
+    Args:
+        wanted: how many messages the claim is to hold.
+        at_once: it runs them at once rather than one after another.
+        refund: permits that were granted and not used; below 0, those that were used without having been granted.
+    """
+    args = {"group_id": group_id, "client_id": client_id, "wanted": wanted, "at_once": int(at_once), "refund": refund}
+
+    def attempt() -> Permit:
+        packet = session.packet()
+        packet.begin()
+        for statement in _ACQUIRE:
+            packet.add(statement, args)
+        packet.commit()
+        packet.add(_SQL.get_granted, args)
+        granted, per_s, tokens, capacity = packet.send()[-1].rows[0]
+        return Permit(int(granted), per_s is not None, _wait_s(per_s, tokens, capacity))
+
+    return session.again_on_conflict(attempt)
+
+
+_ACQUIRE = (
+    _SQL.forget,
+    _SQL.lock_limit,
+    _SQL.refill,
+    _SQL.read_tokens,
+    _SQL.count_others,
+    _SQL.grant,
+    _SQL.spend,
+    _SQL.take_slot,
+    _SQL.drop_slot_unless_granted,
+)
+
+
+def _wait_s(per_s: Any, tokens: Any, capacity: Any) -> float:
+    if per_s is None or capacity is None or float(tokens) >= 1:
+        return _FULL_S
+    worth = min(float(capacity), max(1.0, float(per_s) * _SAVE_S))
+    return min(max((worth - float(tokens)) / float(per_s), _SHORTEST_S), _LONGEST_S)
+
+
+def release(session: Session, group_id: int, client_id: str) -> None:
+    """Give a slot back."""
+    session.transaction(lambda s: s.execute(_SQL.release, {"group_id": group_id, "client_id": client_id}))
+
+
+def get_limit(session: Session, group_id: int) -> Limit:
+    """The limits of a group."""
+    rows = session.rows(_SQL.get_limit, {"group_id": group_id})
+    return Limit(*rows[0]) if rows else Limit()
+
+
+def count_running(session: Session, group_id: int) -> int:
+    """How many slots of a group are taken."""
+    return int(session.rows(_SQL.count_slots, {"group_id": group_id})[0][0])
+
+
+def declare(session: Session, group_id: int, limit: Limit) -> Limit:
+    """Set the limits of a group that has none; returns those that hold."""
+    session.transaction(lambda s: s.execute(_SQL.declare_limit, _row(group_id, limit)))
+    return get_limit(session, group_id)
+
+
+def set_limit(session: Session, group_id: int, limit: Limit) -> None:
+    """Set the limits of a group; workers follow within a fifth of a second.
+
+    A group without limits keeps its row, so that what its app declares does not come back.
+    """
+    session.transaction(lambda s: s.execute(_SQL.set_limit, _row(group_id, limit)))
+
+
+def _row(group_id: int, limit: Limit) -> dict[str, Any]:
+    return {
+        "group_id": group_id,
+        "rate": limit.rate,
+        "max_running": limit.max_running,
+        "per_s": limit.per_s,
+        "capacity": limit.capacity,
+    }
+
+
+def delete(session: Session, group_id: int) -> None:
+    """Inside a transaction: the group is deleted."""
+    session.execute(_SQL.delete_limit, {"group_id": group_id})
+    session.execute(_SQL.delete_slots, {"group_id": group_id})
+
+
+def sweep(session: Session) -> int:
+    """Delete the slots of clients that are gone; returns how many."""
+    return session.transaction(lambda s: s.execute(_SQL.sweep_slots).affected)

@@ -1,0 +1,73 @@
+-- name: forget
+SET @ems_per_s = NULL, @ems_most = NULL, @ems_tokens = NULL, @ems_others = 0
+
+-- name: lock_limit
+-- Whoever wants to start anything of a limited group holds this row while it counts; it is the one place of the count.
+SELECT per_s, max_running INTO @ems_per_s, @ems_most FROM ems_limit WHERE group_id = %(group_id)s FOR UPDATE
+
+-- name: refill
+-- By the server's clock. The time of this statement may lie before that of another one which it waited for.
+UPDATE ems_limit SET
+  tokens = LEAST(capacity, tokens + %(refund)s + per_s * GREATEST(0, TIMESTAMPDIFF(MICROSECOND, filled_at, NOW(6))) / 1000000),
+  filled_at = GREATEST(filled_at, NOW(6))
+WHERE group_id = %(group_id)s AND per_s IS NOT NULL
+
+-- name: read_tokens
+SELECT tokens INTO @ems_tokens FROM ems_limit WHERE group_id = %(group_id)s AND per_s IS NOT NULL
+
+-- name: count_others
+-- A slot whose client has no good lease is free.
+SELECT COALESCE(SUM(s.weight), 0) INTO @ems_others FROM ems_slot s JOIN ems_client c ON c.client_id = s.client_id AND c.expires_at > NOW(6)
+WHERE s.group_id = %(group_id)s AND s.client_id <> %(client_id)s
+
+-- name: grant
+-- Who runs its claims one message after another takes one slot, whatever it claims; who runs them at once, one for each.
+SET @ems_granted = GREATEST(0, LEAST(%(wanted)s, IF(@ems_tokens IS NULL, %(wanted)s, FLOOR(@ems_tokens)),
+  CASE WHEN @ems_most IS NULL THEN %(wanted)s WHEN %(at_once)s = 1 THEN @ems_most - @ems_others
+    WHEN @ems_most > @ems_others THEN %(wanted)s ELSE 0 END))
+
+-- name: spend
+UPDATE ems_limit SET tokens = tokens - @ems_granted WHERE group_id = %(group_id)s AND per_s IS NOT NULL AND @ems_granted > 0
+
+-- name: take_slot
+INSERT INTO ems_slot (group_id, client_id, weight)
+SELECT %(group_id)s, %(client_id)s, IF(%(at_once)s = 1, @ems_granted, 1) FROM DUAL WHERE @ems_most IS NOT NULL AND @ems_granted > 0
+ON DUPLICATE KEY UPDATE weight = VALUES(weight)
+
+-- name: drop_slot_unless_granted
+DELETE FROM ems_slot WHERE group_id = %(group_id)s AND client_id = %(client_id)s AND (@ems_granted = 0 OR @ems_most IS NULL)
+
+-- name: get_granted
+SELECT @ems_granted, @ems_per_s, @ems_tokens, (SELECT capacity FROM ems_limit WHERE group_id = %(group_id)s)
+
+-- name: release
+DELETE FROM ems_slot WHERE group_id = %(group_id)s AND client_id = %(client_id)s
+
+-- name: declare_limit
+-- What an app declares holds until somebody has decided otherwise.
+INSERT INTO ems_limit (group_id, rate, max_running, per_s, capacity, tokens, filled_at)
+VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(per_s)s, %(capacity)s, 0, NOW(6))
+ON DUPLICATE KEY UPDATE group_id = group_id
+
+-- name: set_limit
+INSERT INTO ems_limit (group_id, rate, max_running, per_s, capacity, tokens, filled_at)
+VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(per_s)s, %(capacity)s, 0, NOW(6))
+ON DUPLICATE KEY UPDATE rate = VALUES(rate), max_running = VALUES(max_running), per_s = VALUES(per_s), capacity = VALUES(capacity),
+  tokens = LEAST(tokens, VALUES(capacity))
+
+-- name: get_limit
+SELECT rate, max_running FROM ems_limit WHERE group_id = %(group_id)s
+
+-- name: count_slots
+SELECT COALESCE(SUM(s.weight), 0) FROM ems_slot s JOIN ems_client c ON c.client_id = s.client_id AND c.expires_at > NOW(6)
+WHERE s.group_id = %(group_id)s
+
+-- name: delete_limit
+DELETE FROM ems_limit WHERE group_id = %(group_id)s
+
+-- name: delete_slots
+DELETE FROM ems_slot WHERE group_id = %(group_id)s
+
+-- name: sweep_slots
+-- Of clients that are gone. The table is as small as the number of busy threads.
+DELETE FROM ems_slot WHERE NOT EXISTS (SELECT 1 FROM ems_client c WHERE c.client_id = ems_slot.client_id)

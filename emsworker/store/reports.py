@@ -1,0 +1,59 @@
+"""How far running messages have come, as their handlers tell it; written along with the watermark, behind its fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from emsworker.core.model import Claim
+from emsworker.core.run import Progress, Report
+from emsworker.store.dead import utc
+from emsworker.store.session import Packet, Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("reports")
+
+
+def add_reports(packet: Packet, claim: Claim, topic_id: int, reports: Sequence[Report], ended: Sequence[bytes]) -> None:
+    """Append the reports of a claim's messages to an open transaction, and remove those of messages that have ended."""
+    if reports:
+        shape = "(%(topic_id)s,%(uid)s,%(group_id)s,%(client_id)s,%(attempt)s,%(fraction)s,%(text)s,NOW(6))"
+        common = {"topic_id": topic_id, "group_id": claim.group_id, "client_id": claim.client_id}
+        rows = [
+            packet.session.mogrify(
+                shape,
+                common | {"uid": one.uid, "attempt": one.attempt, "fraction": one.fraction, "text": one.text},
+            )
+            for one in sorted(reports, key=lambda one: one.uid)
+        ]
+        packet.add_escaped(f"{_SQL.upsert_reports} {','.join(rows)} {_SQL.upsert_reports_end}")
+    if ended:
+        packet.add(_SQL.delete_reports, {"topic_id": topic_id, "uids": sorted(ended), "group_id": claim.group_id})
+
+
+def find(
+    session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None = None
+) -> dict[bytes, Progress]:
+    """The last report of each of these messages that run, by uid."""
+    if not topic_ids or not uids:
+        return {}
+    args = {"topic_ids": list(topic_ids), "uids": list(uids), "group": group}
+    return {row[0]: _progress(row) for row in session.rows(_SQL.find_reports, args)}
+
+
+def list_by_client(session: Session) -> dict[str, list[Progress]]:
+    """What the clients' running messages have told, the latest last."""
+    found: dict[str, list[Progress]] = {}
+    for row in session.rows(_SQL.list_reports):
+        found.setdefault(row[0], []).append(_progress(row))
+    return found
+
+
+def _progress(row: tuple[Any, ...]) -> Progress:
+    _, fraction, text, attempt, client_id, reported_at = row
+    return Progress(None if fraction is None else float(fraction), text, attempt, client_id, utc(reported_at))
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete up to ``limit`` reports that are a day old; returns how many."""
+    return session.transaction(lambda s: s.execute(_SQL.delete_old, {"limit": limit})).affected

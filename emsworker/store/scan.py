@@ -1,0 +1,185 @@
+"""Reading the stream in bulk, by ranges of offsets, without any lock.
+
+What lies below the *resolved frontier* of a partition, the first offset without a row, never changes (but for messages
+that are cancelled before anybody ran them), so readers that share a range between them agree although each sees another
+snapshot. A hole may still be filled by a slow producer: nothing is read past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from emsworker.store.database import Database
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("scan")
+_COUNT = 200_000  # offsets in one counting statement: a tenth of a second
+_FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A partition of a topic: ``floor`` is its first offset, ``end`` one past its last row."""
+
+    partition: int
+    floor: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Times between which a message was inserted, in microseconds since 1970; ``to_us`` is exclusive."""
+
+    from_us: int
+    to_us: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to read of a dataset (``messages``, ``claims``, ``attempts`` or ``deadletters``).
+
+    Attributes:
+        columns: their names, as fragments of ``scan.sql`` have them.
+        window: only rows of messages inserted then.
+        cancelled: cancelled messages too.
+        fetch_bytes: about how much one fetch may hold.
+    """
+
+    dataset: str
+    columns: tuple[str, ...]
+    window: Window | None = None
+    cancelled: bool = False
+    fetch_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of offsets of one partition, ``hi`` exclusive; its rows belong to a topic or to a group of it."""
+
+    owner_id: int
+    topic_id: int
+    partition: int
+    lo: int
+    hi: int
+
+    @property
+    def args(self) -> dict[str, int]:
+        """As parameters."""
+        where = {"owner_id": self.owner_id, "topic_id": self.topic_id, "partition": self.partition}
+        return where | {"lo": self.lo, "hi": self.hi}
+
+    def cut(self, lo: int, hi: int) -> Piece:
+        """A part of it."""
+        return Piece(self.owner_id, self.topic_id, self.partition, lo, hi)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The rows of a piece, and the floor of the partition after they were read (``None``: the partition is gone)."""
+
+    piece: Piece
+    rows: tuple[tuple[Any, ...], ...]
+    floor: int | None
+
+
+def list_bounds(session: Session, topic_id: int) -> list[Bounds]:
+    """The partitions of a topic and their extents."""
+    rows = session.rows(_SQL.list_bounds, {"topic_id": topic_id})
+    return [Bounds(int(partition), int(floor), int(end)) for partition, floor, end in rows]
+
+
+def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int) -> int:
+    """The first offset in ``[lo, hi)`` that has no row, or ``hi``."""
+
+    def full(lo: int, hi: int) -> bool:
+        args = {"topic_id": topic_id, "partition": partition, "lo": lo, "hi": hi}
+        return int(session.rows(_SQL.count_rows, args)[0][0]) >= hi - lo
+
+    for start in range(lo, hi, _COUNT):
+        end = min(start + _COUNT, hi)
+        if full(start, end):
+            continue
+        while end - start > 1:
+            middle = (start + end) // 2
+            start, end = (middle, end) if full(start, middle) else (start, middle)
+        return start
+    return hi
+
+
+def find_time(session: Session, topic_id: int, partition: int, lo: int, hi: int, time_us: int) -> int:
+    """The first offset in ``[lo, hi)`` inserted at a time (microseconds since 1970) or later, or ``hi``."""
+    while lo < hi:
+        middle = (lo + hi) // 2
+        args = {"topic_id": topic_id, "partition": partition, "lo": middle, "hi": hi}
+        rows = session.rows(_SQL.get_next_time, args)
+        if not rows or int(rows[0][1]) >= time_us:
+            hi = middle
+        else:
+            lo = int(rows[0][0]) + 1
+    return lo
+
+
+def weigh(session: Session, dataset: str, piece: Piece) -> tuple[int, int]:
+    """How many rows, and about how many bytes, a piece has; for one of a size that bears counting."""
+    rows, size = session.rows(getattr(_SQL, f"weigh_{dataset}"), piece.args)[0]
+    return int(rows), int(size)
+
+
+def estimate_bytes(session: Session, dataset: str, piece: Piece, samples: int = 5, sample: int = 200) -> int:
+    """About how many bytes a piece has, from a few samples: it costs the same however large the piece is."""
+    if piece.hi - piece.lo <= samples * sample:
+        return weigh(session, dataset, piece)[1]
+    step = (piece.hi - piece.lo - sample) // (samples - 1)
+    starts = [piece.lo + number * step for number in range(samples)]
+    size = sum(weigh(session, dataset, piece.cut(start, start + sample))[1] for start in starts)
+    return size * (piece.hi - piece.lo) // (samples * sample)
+
+
+def read(database: Database, query: Query, piece: Piece) -> Iterator[Fetched]:
+    """The rows of a piece in order, in parts of at most ``query.fetch_bytes`` or one offset.
+
+    Each part is a statement of its own: no snapshot stays open that would hold back the server's purge, and after a
+    lost connection only that part is asked for again.
+
+    Raises:
+        StoreUnavailable: the server could not be reached for so long as a call may take.
+    """
+    lo, step = piece.lo, _FIRST_ROWS
+    while lo < piece.hi:
+        part = piece.cut(lo, min(lo + step, piece.hi))
+        rows, size = database.call(partial(weigh, dataset=query.dataset, piece=part))
+        if size > query.fetch_bytes and part.hi - part.lo > 1:
+            step = max(1, (part.hi - part.lo) // 2)
+            continue
+        yield database.call(partial(_fetch, query=query, piece=part))
+        lo = part.hi
+        if size * 4 <= query.fetch_bytes and rows * 2 <= _MOST_ROWS:
+            step = min(step * 4, _MOST_ROWS)
+
+
+def _fetch(session: Session, query: Query, piece: Piece) -> Fetched:
+    packet = session.packet()
+    args = piece.args | {"cancelled": int(query.cancelled)}
+    columns = ", ".join(getattr(_SQL, f"{query.dataset}_{name}") for name in query.columns)
+    statement = [f"SELECT {columns or '1'}", getattr(_SQL, f"from_{query.dataset}")]
+    if query.window is not None:
+        statement.append(getattr(_SQL, f"between_{query.dataset}"))
+        args |= {"from_us": query.window.from_us, "to_us": query.window.to_us}
+    packet.add("\n".join([*statement, getattr(_SQL, f"order_{query.dataset}")]), args)
+    packet.add(_SQL.get_floor, args)
+    rows, floors = (result.rows for result in packet.send())
+    return Fetched(piece, rows, int(floors[0][0]) if floors else None)
+
+
+def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Those of the wanted columns that the tables hold; the others (topic, group ...) follow from the piece."""
+    return tuple(name for name in wanted if f"{dataset}_{name}" in _SQL)
+
+
+def predicate(piece: Piece) -> str:
+    """The condition on ``ems_message`` of a piece, for a driver that is not ours; it holds numbers only."""
+    return _SQL.predicate % piece.args

@@ -1,0 +1,198 @@
+-- Reading the stream in bulk. A statement on rows is put together from fragments: the columns that are wanted, where they
+-- come from, what narrows them.
+
+-- name: list_bounds
+-- Each partition of a topic: its floor, and one past its last row. One index dive each, however long the stream is.
+SELECT p.`partition`, p.floor,
+  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
+
+-- name: get_floor
+-- Asked for after rows were read: retention raises the floor, and commits, before it deletes anything.
+SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+
+-- name: count_rows
+-- As many rows as offsets means that there is no hole.
+SELECT COUNT(*) FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: get_next_time
+-- When the first row from an offset on was inserted, in microseconds since 1970.
+SELECT `offset`, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s ORDER BY `offset` LIMIT 1
+
+-- name: weigh_messages
+-- How many rows and bytes a range has, so that no fetch is larger than a process can hold.
+SELECT COUNT(*), COALESCE(SUM(size + LENGTH(headers)), 0) FROM ems_message
+WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: weigh_claims
+SELECT COUNT(*), COUNT(*) * 200 FROM ems_claim
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(lo)s AND lo < %(hi)s
+
+-- name: weigh_attempts
+SELECT COUNT(*), COALESCE(SUM(LENGTH(error)), 0) FROM ems_attempt
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: weigh_deadletters
+SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers) + LENGTH(error)), 0) FROM ems_dead
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: from_messages
+-- Tombstones never come; cancelled messages, whose bodies are gone, only on request.
+FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s))
+
+-- name: between_messages
+AND born_at >= '1970-01-01' + INTERVAL %(from_us)s MICROSECOND AND born_at < '1970-01-01' + INTERVAL %(to_us)s MICROSECOND
+
+-- name: order_messages
+ORDER BY `offset`
+
+-- name: from_claims
+FROM ems_claim WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(lo)s AND lo < %(hi)s
+
+-- name: order_claims
+ORDER BY lo, claim_id
+
+-- name: from_attempts
+FROM ems_attempt WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: order_attempts
+ORDER BY `offset`, ended_at, attempt
+
+-- name: from_deadletters
+FROM ems_dead WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: between_deadletters
+AND born_at >= '1970-01-01' + INTERVAL %(from_us)s MICROSECOND AND born_at < '1970-01-01' + INTERVAL %(to_us)s MICROSECOND
+
+-- name: order_deadletters
+ORDER BY `offset`
+
+-- name: messages_key
+`key`
+
+-- name: messages_value
+body
+
+-- name: messages_offset
+`offset`
+
+-- name: messages_timestamp
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at)
+
+-- name: messages_headers
+headers
+
+-- name: messages_uid
+uid
+
+-- name: messages_kind
+kind
+
+-- name: messages_tag
+tag
+
+-- name: messages_size
+size
+
+-- name: messages_producer
+producer_id
+
+-- name: messages_rawHeaders
+headers
+
+-- name: claims_lo
+lo
+
+-- name: claims_hi
+hi
+
+-- name: claims_doneTo
+done_to
+
+-- name: claims_state
+state
+
+-- name: claims_source
+source
+
+-- name: claims_care
+care
+
+-- name: claims_client
+client_id
+
+-- name: claims_claimId
+claim_id
+
+-- name: claims_claimedAt
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at)
+
+-- name: claims_progressAt
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', progress_at)
+
+-- name: attempts_offset
+`offset`
+
+-- name: attempts_attempt
+attempt
+
+-- name: attempts_outcome
+outcome
+
+-- name: attempts_ranMs
+ran_ms
+
+-- name: attempts_client
+client_id
+
+-- name: attempts_error
+error
+
+-- name: attempts_endedAt
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)
+
+-- name: deadletters_key
+`key`
+
+-- name: deadletters_value
+body
+
+-- name: deadletters_offset
+`offset`
+
+-- name: deadletters_timestamp
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at)
+
+-- name: deadletters_headers
+headers
+
+-- name: deadletters_uid
+uid
+
+-- name: deadletters_tag
+tag
+
+-- name: deadletters_producer
+producer_id
+
+-- name: deadletters_rawHeaders
+headers
+
+-- name: deadletters_attempts
+attempts
+
+-- name: deadletters_reason
+reason
+
+-- name: deadletters_error
+error
+
+-- name: deadletters_deadAt
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
+
+-- name: predicate
+-- For a driver that is not ours: what one task reads. Only numbers are put in.
+topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s AND kind = 'message'

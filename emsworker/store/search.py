@@ -1,0 +1,103 @@
+"""Looking for messages: a window of offsets at a time, bodies apart. Nothing here locks or changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from emsworker.core.bounds import Bounds
+from emsworker.core.filters import EVERYTHING, Filter
+from emsworker.store.dead import utc
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("search")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of a partition: offsets from ``lo`` to ``hi``, both included."""
+
+    topic_id: int
+    partition: int
+    lo: int
+    hi: int
+
+    @property
+    def args(self) -> dict[str, int]:
+        """As parameters."""
+        return {"topic_id": self.topic_id, "partition": self.partition, "lo": self.lo, "hi": self.hi}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A message without its body."""
+
+    partition: int
+    offset: int
+    uid: bytes
+    key: bytes | None
+    tag: bytes | None
+    raw_headers: bytes
+    size: int
+    born_at: datetime
+    producer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Born:
+    """Of a message, only where it is and when it was written."""
+
+    offset: int
+    born_at: datetime
+
+
+def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter = EVERYTHING) -> list[Found]:
+    """The messages of a window within the bounds, by offset.
+
+    Args:
+        wanted: a group's filter.
+    """
+    rows = session.rows(_SQL.list_window, window.args | bounds.args | wanted.args)
+    return [
+        Found(window.partition, offset, uid, key, tag, headers, size, utc(born_at), producer)
+        for offset, uid, key, tag, headers, size, born_at, producer in rows
+    ]
+
+
+def list_wanted(session: Session, window: Window, wanted: Filter) -> list[Born]:
+    """The messages of a window that a group wants, by offset."""
+    return [
+        Born(int(offset), utc(born_at)) for offset, born_at in session.rows(_SQL.list_wanted, window.args | wanted.args)
+    ]
+
+
+def read_bodies(session: Session, topic_id: int, piece: Sequence[Found]) -> dict[int, bytes]:
+    """The bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile."""
+    where = {"topic_id": topic_id, "partition": piece[0].partition, "offsets": [one.offset for one in piece]}
+    return dict(session.rows(_SQL.read_bodies, where))
+
+
+def pieces(found: Sequence[Found], most_bytes: int) -> Iterator[list[Found]]:
+    """These messages in pieces whose bodies have at most so many bytes, or of one message."""
+    piece: list[Found] = []
+    size = 0
+    for one in found:
+        if piece and size + one.size > most_bytes:
+            yield piece
+            piece, size = [], 0
+        piece.append(one)
+        size += one.size
+    if piece:
+        yield piece
+
+
+def list_extents(session: Session, topic_id: int) -> list[tuple[int, int, int]]:
+    """Each partition of a topic with its floor and one past its last offset."""
+    return [(int(row[0]), int(row[1]), int(row[2])) for row in session.rows(_SQL.list_extents, {"topic_id": topic_id})]
+
+
+def find_pending(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
+    """Which of these messages are delayed still."""
+    return {uid for (uid,) in session.rows(_SQL.find_pending, {"topic_id": topic_id, "uids": list(uids)})}

@@ -1,0 +1,35 @@
+-- name: list_window
+-- A window of the primary key, so that no statement runs long, whatever is chosen; without bodies. The group's filter, then what
+-- the predicate says of plain columns. Values that have no use for an index only spare the client's time.
+SELECT `offset`, uid, `key`, tag, headers, size, born_at, producer_id FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+  AND (%(any_tag)s = 1 OR tag IN %(tags)s)
+  AND (%(any_headers)s = 1 OR CASE WHEN JSON_VALID(CONVERT(headers USING utf8mb4)) = 1
+    THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
+  AND (%(any_of_keys)s = 1 OR `key` IN %(keys)s) AND (%(any_of_tags)s = 1 OR tag IN %(wanted_tags)s)
+  AND (%(key_prefix)s = '' OR LEFT(`key`, LENGTH(%(key_prefix)s)) = %(key_prefix)s)
+  AND born_at BETWEEN %(born_from)s AND %(born_to)s
+ORDER BY `offset`
+
+-- name: list_wanted
+-- A window of a whole range: what the group wants.
+SELECT `offset`, born_at FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+  AND (%(any_tag)s = 1 OR tag IN %(tags)s)
+  AND (%(any_headers)s = 1 OR CASE WHEN JSON_VALID(CONVERT(headers USING utf8mb4)) = 1
+    THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
+ORDER BY `offset`
+
+-- name: read_bodies
+SELECT `offset`, body FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
+
+-- name: list_extents
+-- Each partition with its floor and one past its last row.
+SELECT p.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT MAX(m.`offset`) + 1 FROM ems_message m
+  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor))
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
+
+-- name: find_pending
+-- Which of these messages are delayed still.
+SELECT uid FROM ems_pending WHERE topic_id = %(topic_id)s AND uid IN %(uids)s

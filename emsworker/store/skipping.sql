@@ -1,0 +1,21 @@
+-- name: list_policies
+-- The groups that have one; a small table.
+SELECT s.group_id, s.most_waiting, s.older_ms / 1000, s.below_priority, t.name FROM ems_skip_policy s
+JOIN ems_group g ON g.id = s.group_id JOIN ems_topic t ON t.id = g.topic_id ORDER BY s.group_id
+
+-- name: hold_group
+-- A group that is being deleted gets no policy any more.
+SELECT id FROM ems_group WHERE id = %(group_id)s LOCK IN SHARE MODE
+
+-- name: set_policy
+INSERT INTO ems_skip_policy (group_id, most_waiting, older_ms, below_priority)
+VALUES (%(group_id)s, %(most_waiting)s, %(older_ms)s, %(below_priority)s)
+ON DUPLICATE KEY UPDATE most_waiting = VALUES(most_waiting), older_ms = VALUES(older_ms), below_priority = VALUES(below_priority)
+
+-- name: delete_policy
+DELETE FROM ems_skip_policy WHERE group_id = %(group_id)s
+
+-- name: is_older
+-- Whether the first message from a cursor on is older than so many seconds: one probe, for the usual case that it is not.
+SELECT born_at < NOW(6) - INTERVAL %(older_s)s SECOND, NOW(6) - INTERVAL %(older_s)s SECOND FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s ORDER BY `offset` LIMIT 1

@@ -1,0 +1,65 @@
+"""TLS to MySQL: from an address's options to what the driver takes, and from its errors to ours."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import pymysql
+
+from emsworker.core.errors import ConfigError, Problem, TlsError
+
+_NO_TLS = 2026
+
+
+def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
+    """The settings of a connection that must be encrypted; ``None`` if it need not be.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    mode = mode_of(options)
+    if mode in ("disabled", "preferred"):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+        if "ssl_cert" in options:
+            context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
+    except OSError as error:  # ssl's own errors are such, too
+        files = ", ".join(f"{name}={options[name]}" for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in options)
+        raise ConfigError([Problem("url", files, f"its certificates cannot be read: {error}")]) from None
+    # Certificates that MySQL makes for itself do not pass what Python 3.13 asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = mode == "verify_identity"
+    context.verify_mode = ssl.CERT_NONE if mode == "required" else ssl.CERT_REQUIRED
+    return context
+
+
+def mode_of(options: Mapping[str, str]) -> str:
+    """What an address asks for; one that names a CA or a certificate means it."""
+    default = "verify_identity" if "ssl_ca" in options else "required" if "ssl_cert" in options else "preferred"
+    return options.get("ssl_mode", default)
+
+
+def check_encrypted(connection: pymysql.connections.Connection[Any]) -> None:
+    """Refuse a connection that some driver has opened without the TLS that it was asked for."""
+    if not isinstance(getattr(connection, "_sock", None), ssl.SSLSocket):
+        connection._force_close()  # type: ignore[attr-defined]
+        raise pymysql.err.OperationalError(_NO_TLS, "the connection is not encrypted")
+
+
+def tls_error(error: Exception, host: str) -> TlsError | None:
+    """What an error of connecting means, if it is about TLS and trying again would not help."""
+    cause = getattr(error, "original_exception", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return TlsError(
+            f"the certificate of MySQL on {host} is not trusted: {cause.verify_message}; "
+            "ssl_ca must name the CA that signed it, and the address the host that it was made for"
+        )
+    if error.args and error.args[0] == _NO_TLS:
+        return TlsError(
+            f"MySQL on {host} offers no TLS, which the address asks for; nothing was sent to it "
+            "(turn TLS on there, or find out who is in between)"
+        )
+    return None

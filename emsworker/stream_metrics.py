@@ -1,0 +1,56 @@
+"""Metrics for Prometheus about the stream itself: how far each group is. Read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from emsworker.app import Ems
+from emsworker.monitoring import GroupLag, Monitoring
+from emsworker.store.database import Database
+
+_LABELS = ("topic", "group")
+
+
+class StreamMetrics:
+    """A collector: ``REGISTRY.register(StreamMetrics(app))``. Needs the extra ``metrics``.
+
+    One program of a stream is enough: the numbers are those of all workers. Each time they are asked for, the lag of
+    all groups is read, as `ems groups list` does.
+
+    Args:
+        stream: an app, or its database.
+    """
+
+    def __init__(self, stream: Ems | Database) -> None:
+        self._monitoring = Monitoring(stream)
+
+    def describe(self) -> Iterator[Any]:
+        """The same without any number, so that registering asks no server."""
+        return self._families([])
+
+    def collect(self) -> Iterator[Any]:
+        """The numbers of this moment."""
+        return self._families(self._monitoring.lag())
+
+    def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        gauges = {
+            "unclaimed": "Messages that a group has not claimed",
+            "claimed": "Messages in live claims",
+            "retries": "Messages that wait for a retry",
+            "dead": "Dead letters",
+        }
+        for name, text in gauges.items():
+            family = GaugeMetricFamily(f"ems_group_{name}", text, labels=_LABELS)
+            for lag in lags:
+                family.add_metric((lag.topic.name, lag.group.name), getattr(lag, name))
+            yield family
+        oldest = GaugeMetricFamily("ems_group_oldest_seconds", "Age of the oldest unfinished message", labels=_LABELS)
+        skipped = CounterMetricFamily("ems_group_skipped", "Offsets that were passed over", labels=_LABELS)
+        for lag in lags:
+            oldest.add_metric((lag.topic.name, lag.group.name), lag.oldest_age_s or 0.0)
+            skipped.add_metric((lag.topic.name, lag.group.name), lag.skipped)
+        yield oldest
+        yield skipped

@@ -1,0 +1,35 @@
+"""Alarms, and the readers of broadcasts."""
+
+from emsworker.store import broadcast
+from emsworker.store.database import Database
+from tests.support.commands import Ems
+from tests.support.webhooks import receiver
+
+
+def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) -> None:
+    assert ems.ok("topics", "create", "news", "--kind", "broadcast", "--json").json["kind"] == "broadcast"
+    done = ems("groups", "create", "news", "g")
+    assert done.code == 2 and done.errors[0].startswith("Error: topic = 'news': is a broadcast topic")
+    for name in ("cache/a/0", "cache/b/0"):
+        keeper = broadcast.Keeper(1, name, b"0" * 16)
+        stream.call(lambda session, keeper=keeper: broadcast.take_positions(session, keeper, {0: 1}))
+    assert ems("readers", "forget", "news", "-y").code == 2
+    assert ems.ok("readers", "forget", "news", "--idle", "1h", "-y", "--json").json["forgotten_rows"] == 0
+    assert ems.ok("readers", "forget", "news", "cache/a/0", "-y", "--json").json["forgotten_rows"] == 1
+    assert [row["reader"] for row in ems.ok("readers", "list", "news", "--json").json] == ["cache/b/0"]
+
+
+def test_a7_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
+    with receiver() as web:
+        options = ["--on", "oldest", "--above", "5m", "--for", "30s", "--webhook", web.url, "--json"]
+        made = ems.ok("alarms", "create", "late", *options).json
+        assert (made["above"], made["for_s"], made["topic"], made["webhook"]) == (300.0, 30.0, None, web.url)
+        assert ems.ok("alarms", "test", "late", "--json").json == [{"target": "webhook", "ok": True, "problem": None}]
+        assert web.events == [("late", "test")]
+    done = ems("alarms", "test", "late", "--json")
+    assert done.code == 1 and "could not be reached" in done.json[0]["problem"]
+    done = ems("alarms", "create", "x", "--on", "lag", "--above", "many")
+    assert done.code == 2 and "neither a number nor a duration" in done.err
+    (row,) = ems.ok("alarms", "list", "--json").json
+    assert (row["alarm"], row["on"], row["for_s"], row["firing"], row["alarms"]) == ("late", "oldest", 30.0, 0, [])
+    assert ems.ok("alarms", "delete", "late", "-y", "--json").json == {"deleted": "late"}

@@ -1,0 +1,20 @@
+"""An app whose handler leaks."""
+
+import os
+import time
+
+from emsworker import Ems, Message
+from emsworker.runtime.recycling import resident_mib
+from tests.process.record import note
+
+app = Ems("leaky")
+_hoard: list[bytes] = []
+
+
+@app.subscribe("leaks", "a")
+def leak(message: Message) -> None:
+    n = message.body["n"]
+    note("start", n=n)
+    _hoard.extend(os.urandom(1 << 20) for _ in range(message.body.get("mib", 0)))
+    time.sleep(message.body.get("s", 0))
+    note("end", n=n, mib=resident_mib())

@@ -1,0 +1,83 @@
+"""An app whose handlers ask for more time and tell how far they have come."""
+
+import asyncio
+import time
+from typing import Any
+
+from emsworker import Ems, Message, RunEnded, SoftTimeLimitExceeded
+from tests.process.record import note
+
+app = Ems("lengthy", timeout_s=0.6, ladder="100ms", max_attempts=2, jitter=0.0)
+
+
+@app.task(name="work", topic="works", group="a", bind=True, result=True)
+def work(self: Any, n: int, s: float, extends: bool) -> str:
+    request = self.request
+    note("begin", n=n, left=request.time_left)
+    deadline = time.monotonic() + s
+    while (left := deadline - time.monotonic()) > 0:
+        if extends:
+            request.extend(0.5)
+            request.report_progress(1 - left / s, f"{left:.1f} s to go")
+        time.sleep(0.05)
+    note("end", n=n, left=request.time_left)
+    return "done"
+
+
+@app.task(name="await", topic="awaits", group="a", bind=True, timeout_s=0.6, soft_time_limit_s=0.3)
+async def wait(self: Any, n: int, s: float, extends: bool) -> None:
+    request = self.request
+    note("begin", n=n, left=request.time_left)
+    deadline = time.monotonic() + s
+    while (left := deadline - time.monotonic()) > 0:
+        if extends and n % 2:
+            await asyncio.to_thread(request.extend, 0.5)
+        elif extends:
+            request.extend(0.5)
+        request.report_progress(text=f"coroutine {n}")
+        await asyncio.sleep(min(0.05, left))
+    note("end", n=n)
+
+
+@app.subscribe("softs", "a", soft_time_limit_s=0.3, hard_time_limit_s=0.8, timeout_s=30, max_attempts=1)
+def soft(message: Message) -> None:
+    message.run.extend(message.body["more"])
+    note("begin", n=message.body["n"], left=message.run.time_left)
+    began = time.monotonic()
+    try:
+        while True:
+            time.sleep(0.01)
+    except SoftTimeLimitExceeded:
+        note("soft", n=message.body["n"], after=time.monotonic() - began, left=message.run.time_left)
+    if message.body.get("stays"):
+        time.sleep(30)
+
+
+@app.subscribe("lates", "a", timeout_s=0.4)
+def late(message: Message) -> None:
+    note("begin", n=message.body["n"])
+    if message.attempt > 1:
+        return
+    time.sleep(0.8)
+    try:
+        message.run.extend(10)
+    except RunEnded:
+        note("ended", n=message.body["n"], left=message.run.time_left)
+
+
+@app.subscribe("moved", "a", transactional=True)
+def moved(transaction: Any, message: Message) -> None:
+    transaction.execute("INSERT INTO effect (n, pid) VALUES (%s, 0)", (message.body["n"],))
+    for step in range(10):
+        message.run.extend(0.5)
+        message.run.report_progress(step / 10)
+        time.sleep(0.15)
+
+
+@app.subscribe("keyed", "a", order="key")
+def keyed(message: Message) -> None:
+    for _ in range(8):
+        message.run.extend(0.5)
+        message.run.report_progress(text=str(message.key))
+        time.sleep(0.15)
+    note("end", n=message.body["n"])

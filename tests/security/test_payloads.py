@@ -1,0 +1,161 @@
+"""Bodies that mean harm: they cost little, run nothing, and end as dead letters that say why."""
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers
+from emsworker.core.errors import ContentRefused, DecodeError
+from tests.process.stream import Stream, open_stream
+from tests.security.bombs import BOMBS
+from tests.support.servers import TestServers, chosen_flavors
+from tests.support.waiting import until
+
+_DEEP = 100_000
+_LIMIT = 64 << 20
+_MEASURE = """
+import resource, sys, time
+from emsworker.core.codec import Decoder
+from emsworker.core.errors import DecodeError
+import kombu.compression, kombu.serialization
+raw, decoder = sys.stdin.buffer.read(), Decoder(("json",))
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    decoder.decode(raw, {"content-type": "application/json", "compression": sys.argv[1]})
+except DecodeError as error:
+    print(error)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(grown, time.process_time() - began)
+"""
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_costs_bounded_memory_and_time(name: str) -> None:
+    compression, make = BOMBS[name]
+    raw = make()
+    assert len(raw) < 11 << 20
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, compression], input=raw, capture_output=True, timeout=60, check=True
+    )
+    said, cost = done.stdout.decode().splitlines()
+    expected = (
+        "no valid application/x-lzma: Memory usage limit" if "dictionary" in name else f"more than {_LIMIT} bytes"
+    )
+    assert expected in said
+    grown_kib, seconds = map(float, cost.split())
+    assert grown_kib < 3 * _LIMIT >> 10, f"{grown_kib / 1024:.0f} MiB"
+    assert seconds < 10
+
+
+_NESTED = {
+    "json": (b"[" * _DEEP + b"]" * _DEEP, "application/json"),
+    "json objects": (b'{"a":' * _DEEP + b"1" + b"}" * _DEEP, "application/json"),
+    "json types": (b'{"__type__":"x","__value__":' * _DEEP + b"1" + b"}" * _DEEP, "application/json"),
+    "msgpack": (b"\x91" * _DEEP + b"\xc0", "application/x-msgpack"),
+    "yaml": (b"[" * _DEEP, "application/x-yaml"),
+}
+
+
+@pytest.mark.parametrize("name", _NESTED)
+def test_deep_nesting_is_an_error_of_ours(name: str) -> None:
+    raw, content_type = _NESTED[name]
+    began = time.process_time()
+    with pytest.raises(DecodeError, match="no valid"):
+        Decoder(("json", "msgpack", "yaml")).decode(raw, {"content-type": content_type})
+    assert time.process_time() - began < 10
+
+
+def test_deep_or_long_headers_are_errors_of_ours() -> None:
+    for block in (b"[" * _DEEP, b'{"a":' * _DEEP, b'{"a":"' + b"x" * MAX_HEADERS_BYTES + b'"}', b"\xff", b'{"a":1}'):
+        with pytest.raises(DecodeError, match="headers"):
+            decode_headers(block)
+
+
+_LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    "text", [_LAUGHS, "&a [*a]", "&a {b: *a}", f"- &a {'x' * 1000}\n" + "- *a\n" * 1000], ids=lambda text: text[:12]
+)
+def test_aliases_that_repeat_too_much_are_refused(text: str) -> None:
+    with pytest.raises(DecodeError, match="aliases"):
+        Decoder(("yaml",)).decode(text.encode(), {"content-type": "application/x-yaml"})
+
+
+@pytest.mark.parametrize(
+    "text", ["?", "-", "[]", "{a}", "a: &x 1\nb: *x\n", "- &x [1, 2]\n- *x\n", "'x'", '"\\x41"', ""]
+)
+def test_yaml_without_such_aliases_is_read(text: str) -> None:
+    Decoder(("yaml",)).decode(text.encode(), {"content-type": "application/x-yaml"})
+
+
+@pytest.mark.parametrize("encoding", ["zlib", "bz2_codec", "hex", "idna", "punycode", "rot13", "unicode_escape", "\0"])
+def test_an_encoding_that_unpacks_is_refused(encoding: str) -> None:
+    with pytest.raises(ContentRefused, match="encoding"):
+        Decoder(("application/x-own",)).decode(
+            b"x", {"content-type": "application/x-own", "content-encoding": encoding}
+        )
+
+
+class _Harm:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture
+def stream(servers: TestServers, tmp_path: Path) -> Any:
+    with open_stream(servers.database(chosen_flavors()[0]), tmp_path) as stream:
+        yield stream
+
+
+def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_path: Path) -> None:
+    """Real messages, as a hostile producer writes them: with headers of its own choice."""
+    marks = [tmp_path / "pickled", tmp_path / "from-yaml", tmp_path / "packed"]
+    pickled = "application/x-python-serialize"
+    zlib_type, make = BOMBS["zstd"]
+    harm: list[tuple[bytes, dict[str, str], str]] = [
+        (pickle.dumps(_Harm(marks[0])), {"content-type": pickled, "content-encoding": "binary"}, "is not accepted"),
+        (pickle.dumps(_Harm(marks[0])), {"content-type": "pickle"}, "is not accepted"),
+        (
+            f"!!python/object/apply:os.mknod ['{marks[1]}']".encode(),
+            {"content-type": "application/x-yaml"},
+            "could not determine a constructor",
+        ),
+        (_LAUGHS.encode(), {"content-type": "application/x-yaml"}, "aliases repeat too much"),
+        (make()[: 3 << 20], {"compression": zlib_type}, "unpacks to more than 1000000 bytes"),
+        (b"[" * _DEEP, {}, "no valid json"),
+        (b"\x91" * _DEEP, {"content-type": "application/x-msgpack"}, "no valid application/x-msgpack"),
+        (b"\xff\xfe", {"content-type": "text/plain"}, "no valid text"),
+    ]
+    stream.app.send("acts", {"n": 0})
+    for raw, headers, _ in harm:
+        sent = stream.app.send("acts", b"?")
+        block = json.dumps(headers).encode()
+        stream.run(
+            "UPDATE ems_message SET body = %s, headers = %s, size = %s WHERE `offset` = %s",
+            raw, block, len(raw), sent.offset,
+        )  # fmt: skip
+    stream.app.send("acts", {"n": 1})
+    worker = stream.worker(
+        topics=["acts"], groups=["a"], settings={"accept": "json,yaml,msgpack", "max_decoded_bytes": 1_000_000}
+    )
+    until(lambda: len(stream.rows("SELECT * FROM ems_dead")) == len(harm), 40, "all of them are dead")
+    stream.wait_ended([0, 1], group="a")
+    dead = stream.rows("SELECT attempts, reason FROM ems_dead ORDER BY `offset`")
+    for (attempts, reason), (_, _, expected) in zip(dead, harm, strict=True):
+        assert attempts == 1 and expected in reason and len(reason) < 1000
+    assert not any(mark.exists() for mark in marks), "nothing was executed"
+    assert worker.stop() == 0

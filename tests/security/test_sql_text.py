@@ -1,0 +1,150 @@
+"""SQL is made of the store's own named statements and of escaped values, and of nothing else.
+
+A value that goes into a text without the escaping functions is listed here with the reason why that is safe; a new one
+turns this red until somebody has thought about it.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.security.sql_text import Part, parts
+
+_PACKAGE = Path(__file__).parents[2] / "emsworker"
+_STORE = _PACKAGE / "store"
+_ROWS = "rows that mogrify has escaped, one by one"
+_NUMBERS = "numbers that the server or the code itself has made"
+
+# module: (function, reason, values)
+_KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
+    "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
+    "dead": [
+        ("_requeue", _NUMBERS, {"group.topic_id", "partition", "offset", "below"}),
+        ("_requeue", _ROWS, {"rows"}),
+        ("_requeue", "a named statement, or NULL", {"key"}),
+    ],
+    "dedup": [
+        ("take_key", "bytes_literal's, of the two lines before", {"key", "uid_text"}),
+        ("take_key", "numbers: round makes one or fails", {"round(wanted.window_s * 1000000)", "wanted.topic_id"}),
+        ("take_key", "made of the others, in this function", {"row", "until"}),
+        (
+            "take_key",
+            "the same, and the table's quoted name",
+            {"{'table': table, 'where': where, 'uid': uid_text, 'until': until}", "{'table': table, 'where': where}"},
+        ),
+        ("take_key", "the table's quoted name", {"{'table': table}"}),
+    ],
+    "messages": [
+        ("add_batch", _NUMBERS, {"batch.topic_id", "batch.partition", "number", "offset", "where | {'base': base}"}),
+        ("add_batch", "made of the others, in this function", {"head", "rows"}),
+        ("add_batch", "escape_message's", {"row"}),
+        ("close_hole", _NUMBERS, {"topic_id", "partition", "offset", "values"}),
+        ("escape_message", "a length", {"len(message.body)"}),
+    ],
+    "parking": [
+        ("park", _ROWS, {"rows"}),
+        ("park", "a constant", {"PARKED_YEAR"}),
+    ],
+    "pending": [
+        ("When.text", _NUMBERS, {"number", "round(self.delay_s * 1000000) + number"}),
+        (
+            "When.text",
+            "digits and their separators, of a datetime",
+            {"self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')"},
+        ),
+        ("insert_text", _NUMBERS, {"topic_id"}),
+        (
+            "insert_text",
+            "a partition that the topic has, by Ems._prepare",
+            {"'NULL' if message.partition is None else message.partition"},
+        ),
+        ("insert_text", "see When.text", {"when.text(number)"}),
+        ("insert_text", "made of the others, in this function", {"rows"}),
+        ("insert_text", "the table's quoted name", {"{'table': table}"}),
+    ],
+    "probe": [
+        ("_missing_on_tables", "names that stand in our own migrations", {"table", "column"}),
+        ("_missing_on_tables", "a named statement", {"statement"}),
+        ("_missing_on_tables", "for people", {"privilege"}),
+    ],
+    "progress": [
+        ("_add_done_retries", _ROWS, {"rows"}),
+        ("_add_retries", _ROWS, {"rows"}),
+        ("_add_retries", "a named statement, or NULL", {"key"}),
+        ("add_failures", _ROWS, {"attempts"}),
+    ],
+    "results": [("add_results", _ROWS, {"rows"})],
+    "schedules": [
+        ("_add_slots", _ROWS, {"rows"}),
+        ("slot_uid", "no SQL: a text to hash", {"name", "slot.isoformat()"}),
+    ],
+    "schema": [
+        ("create_database", "letters, digits and _, checked", {"_plain(name)"}),
+        ("drop_database", "letters, digits and _, checked", {"_plain(name)"}),
+        ("table_columns", "no SQL: text to search", {"(text for _, text in sorted(_migrations().items()))"}),
+        ("too_old", "for people", {"kind", "facts.version"}),
+    ],
+    "session": [
+        ("Packet.send", "what add and add_escaped were given", {"self._parts"}),
+        ("Session._find_writable", "for people", {"host", "port", "error"}),
+        (
+            "Session.mogrify",
+            "this is where values are escaped",
+            {"statement", "{name: self._literal(value) for name, value in args.items()}"},
+        ),
+        ("Session._literal", "this is where values are escaped", {"[self._literal(one) for one in value]"}),
+        ("bytes_literal", "hexadecimal digits", {"value.hex()"}),
+    ],
+    "sql": [
+        ("Statements.__init__", "the name of one of our files", {"subject"}),
+        ("_strip", "lines of our own files", {"lines"}),
+    ],
+    "tables": [("qualified", "backticks are doubled; the other is a table of ours", {"database", "table"})],
+}
+
+
+@pytest.mark.parametrize("module", sorted(path.stem for path in _STORE.glob("*.py")))
+def test_every_value_that_is_put_into_a_text_is_known(module: str) -> None:
+    found = parts((_STORE / f"{module}.py").read_text())
+    known = {Part(where, value) for where, _, values in _KNOWN.get(module, []) for value in values}
+    assert found - known == set(), "escape it with mogrify or bytes_literal, or say here why it is safe"
+    assert known - found == set(), "no longer there"
+
+
+_SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|GRANT|LOCK|SET (@|SESSION|GLOBAL))\b\s")
+_ACCOUNTS = _PACKAGE / "local"  # sets up the private servers of `ems local`, with names and passwords of its own
+
+
+def test_there_is_no_sql_outside_of_the_store() -> None:
+    found = [
+        f"{path.relative_to(_PACKAGE)}:{node.lineno}: {node.value}"
+        for path in _PACKAGE.rglob("*.py")
+        if path.parent not in (_STORE, _ACCOUNTS)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "session.rows(f'SELECT {name}')",
+        "session.execute('SELECT %s' % name)",
+        "session.execute(_SQL.get_topic % {'a': name})",
+        "session.send(_SQL.get_topic + name)",
+        "session.send('SELECT ' + name)",
+        "session.send('SELECT {}'.format(name))",
+        "session.send(_SQL.get_topic.replace('x', name))",
+        "packet.add_escaped(','.join(name))",
+    ],
+)
+def test_the_search_finds_what_it_should(line: str) -> None:
+    assert {part.value for part in parts(f"def work(name):\n    {line}\n")} & {"name", "{'a': name}"}
+
+
+def test_the_search_passes_what_is_escaped() -> None:
+    source = "def f(s, v):\n    s.send(f'{_SQL.a} {bytes_literal(v)} {s.mogrify(_SQL.b, v)}')\n    s.rows(_SQL.a, {'v': v})\n"
+    assert parts(source) == set()

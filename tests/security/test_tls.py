@@ -1,0 +1,170 @@
+"""TLS to MySQL and Redis with real certificates: who is not who he should be is refused, in one line."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from emsworker.checks import check
+from emsworker.core.errors import ConfigError, StoreUnavailable, TlsError
+from emsworker.core.url import DatabaseUrl
+from emsworker.local import Database as Server
+from emsworker.local import Redis
+from emsworker.offsets.redis import connect as connect_redis
+from emsworker.store.database import Database
+from tests.security.certificates import Authority
+from tests.support.commands import Ems
+from tests.support.proxy import proxied
+from tests.support.servers import TestServers, connect
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
+
+
+class _Files:
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.other = Authority.make(folder, "ca"), Authority.make(folder, "other")
+        self.cert, self.key = self.ca.sign("server", "IP:127.0.0.1")
+        self.client_cert, self.client_key = self.ca.sign("client", "DNS:client")
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> _Files:
+    return _Files(tmp_path_factory.mktemp("certificates"))
+
+
+@contextmanager
+def _mysql_with(server: Server, files: _Files) -> Iterator[str]:
+    """The shared server with other certificates for a while."""
+    names = ("ssl_ca", "ssl_cert", "ssl_key")
+    with connect(server.admin_url, autocommit=True) as root, root.cursor() as cursor:
+        cursor.execute(f"SELECT {','.join(f'@@{name}' for name in names)}")
+        before = cursor.fetchone()
+        for values in ((files.ca.certificate, files.cert, files.key), before):
+            for name, value in zip(names, values or (), strict=True):
+                cursor.execute(f"SET GLOBAL {name} = %s", (str(value),))
+            cursor.execute("ALTER INSTANCE RELOAD TLS")
+            if values is not before:
+                yield server.url
+
+
+@pytest.fixture(scope="session")
+def url(server: Server, servers: TestServers, files: _Files) -> Iterator[str]:
+    """The address of a server of each flavor with a certificate for 127.0.0.1."""
+    if server.flavor == "mysql":
+        with _mysql_with(server, files) as url:
+            yield url
+        return
+    options = {"ssl-ca": str(files.ca.certificate), "ssl-cert": str(files.cert), "ssl-key": str(files.key)}
+    own = Server(servers.folder / "tls", server.flavor, options=options)
+    try:
+        own.start(120)
+        yield own.url
+    finally:
+        own.kill()
+
+
+def _cipher(url: str) -> str:
+    database = Database(url, connect_timeout_s=5, call_timeout_s=0.5)
+    try:
+        return str(database.call(lambda session: session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'"))[0][1])
+    finally:
+        database.thread_session().close()
+
+
+def test_it_connects_to_who_has_the_right_certificate(url: str, files: _Files) -> None:
+    ca = files.ca.certificate
+    for options in (
+        f"ssl_ca={ca}",
+        f"ssl_ca={ca}&ssl_mode=verify_identity",
+        f"ssl_ca={ca}&ssl_cert={files.client_cert}&ssl_key={files.client_key}",
+        "ssl_mode=required",
+    ):
+        assert _cipher(f"{url}?{options}"), options
+    assert _cipher(f"{url}?ssl_mode=disabled") == ""
+    assert _cipher(f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca={ca}&ssl_mode=verify_ca")
+
+
+def test_it_refuses_everybody_else(url: str, files: _Files) -> None:
+    ca, other = files.ca.certificate, files.other.certificate
+    with pytest.raises(TlsError, match=r"127\.0\.0\.1 is not trusted: (unable to get local issuer|self.signed)"):
+        _cipher(f"{url}?ssl_ca={other}")
+    with pytest.raises(TlsError, match="not trusted"):
+        _cipher(f"{url}?ssl_mode=verify_identity")  # by the system's CAs
+    with pytest.raises(TlsError, match="localhost is not trusted: Hostname mismatch"):
+        _cipher(f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca={ca}")
+    with proxied(url) as (_, downgraded):  # somebody in between who takes TLS out of the server's offer
+        assert _cipher(downgraded) == ""
+        for options in ("ssl_mode=required", f"ssl_ca={ca}", f"ssl_ca={ca}&ssl_mode=verify_ca"):
+            with pytest.raises(TlsError, match="offers no TLS"):
+                _cipher(f"{downgraded}?{options}")
+    hosts = ",127.0.0.1:1/".join(url.rsplit("/", 1))
+    with pytest.raises(StoreUnavailable, match="not trusted"):
+        _cipher(f"{hosts}?ssl_ca={other}")
+
+
+def test_commands_say_it_in_one_line(url: str, files: _Files, tmp_path: Path) -> None:
+    done = Ems({}, tmp_path)("topics", "list", url=f"{url}?ssl_ca={files.other.certificate}")
+    assert done.code == 1 and len(done.errors) == 1 and "is not trusted" in done.errors[0]
+    missing = Ems({}, tmp_path)("topics", "list", url=f"{url}?ssl_ca=/no/such/file")
+    assert missing.code == 2 and "/no/such/file" in missing.errors[0] and "cannot be read" in missing.errors[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["ssl_mode=on", "ssl_mode=preferred&ssl_ca=/x", "ssl_mode=disabled&ssl_cert=/x", "ssl_key=/x", "ssl_verify=1"],
+)
+def test_options_that_contradict_each_other_are_refused(options: str) -> None:
+    with pytest.raises(ValueError, match="ssl_"):
+        DatabaseUrl.parse(f"mysql://u:p@h/d?{options}")
+
+
+def test_files_that_are_no_certificates_are_told(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for options in (f"ssl_ca={broken}", f"ssl_mode=required&ssl_cert={broken}"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            _cipher(f"mysql://u:p@127.0.0.1:1/d?{options}")
+
+
+class _TlsRedis(Redis):
+    """Redis with TLS on its only port."""
+
+    def __init__(self, folder: Path, files: _Files) -> None:
+        super().__init__(folder)
+        self._files = files
+
+    def _command(self, state: object) -> list[str]:
+        command = super()._command(state)  # type: ignore[arg-type]
+        config = Path(command[-1])
+        lines = config.read_text().replace("\nport ", "\nport 0\ntls-port ")
+        lines += f"tls-cert-file {self._files.cert}\ntls-key-file {self._files.key}\n"
+        config.write_text(lines + f"tls-ca-cert-file {self._files.ca.certificate}\ntls-auth-clients no\n")
+        return command
+
+
+def test_redis(servers: TestServers, files: _Files) -> None:
+    servers.redis()  # skips where there is none
+    server = _TlsRedis(servers.folder / "tls-redis", files)
+    try:
+        server.start(60)
+        url = server.url.replace("redis://", "rediss://")
+        with connect_redis(f"{url}?ssl_ca_certs={files.ca.certificate}") as client:
+            assert client.ping()
+        wrong = (
+            f"{url}?ssl_ca_certs={files.other.certificate}",
+            f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca_certs={files.ca.certificate}",
+            url,
+        )
+        for address in wrong:
+            with (
+                connect_redis(address) as client,
+                pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"),
+            ):
+                client.ping()
+        told = str(check(None, wrong[0], environ={}))
+        assert "CERTIFICATE_VERIFY_FAILED" in told and ":***@127.0.0.1" in told
+    finally:
+        server.kill()

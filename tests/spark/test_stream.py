@@ -1,0 +1,169 @@
+"""Reading the stream in motion. Queries run in the test's own session unless their driver is to be killed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.test_batch import fill, insert
+from tests.support.streams import Stream
+
+
+def run(spark: Any, folder: Path, topic: str = "t", **options: Any) -> list[int]:
+    """All that is there now into Parquet, then stop; returns the rows of each micro-batch."""
+    reader = spark.readStream.format("ems").option("profile", "test").option("subscribe", topic).options(**options)
+    writer = reader.load().writeStream.format("parquet").option("path", str(folder / "out"))
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+        return [progress["numInputRows"] for progress in query.recentProgress]
+    finally:
+        query.stop()
+
+
+def found(spark: Any, folder: Path) -> list[tuple[int, int]]:
+    rows = spark.read.parquet(str(folder / "out")).select("partition", "offset").collect()
+    return sorted((row.partition, row.offset) for row in rows)
+
+
+def stored(stream: Stream) -> list[tuple[int, int]]:
+    return sorted(stream.rows("SELECT `partition`, `offset` FROM ems_message WHERE kind = 'message'"))
+
+
+def test_a_query_goes_on_where_its_checkpoint_ends(stream: Stream, spark: Any, tmp_path: Path) -> None:
+    fill(stream, count=50)
+    batches = run(spark, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    assert sum(batches) == 50 and max(batches) <= 20
+    fill(stream, count=10)
+    assert sum(run(spark, tmp_path, startingOffsets="earliest")) == 10
+    assert found(spark, tmp_path) == stored(stream)
+
+
+def test_latest_is_where_the_query_first_began(stream: Stream, spark: Any, tmp_path: Path) -> None:
+    fill(stream, count=10)
+    assert sum(run(spark, tmp_path)) == 0
+    fill(stream, count=6)
+    assert sum(run(spark, tmp_path)) == 6
+
+
+def test_a_restart_before_the_first_batch_is_committed_keeps_the_beginning(stream: Stream, profile: None) -> None:
+    """Spark asks for the beginning again then: the same must come, although messages were sent since."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import StructType
+
+    from emsworker.spark.options import read_options
+    from emsworker.spark.stream import EmsStreamReader
+
+    fill(stream, count=10, partitions=1)
+
+    def reader() -> EmsStreamReader:
+        return EmsStreamReader(StructType([]), read_options({"subscribe": "t", "profile": "test"}, streaming=True))
+
+    first = reader()
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    assert (start, end) == ({"t": {"0": -1}}, {"t": {"0": 11}})
+    fill(stream, count=5, partitions=1)
+    second = reader()
+    assert second.initialOffset() == start
+    assert second.partitions(start, end) == []
+    assert second.latestOffset(end, ReadAllAvailable()) == {"t": {"0": 16}}
+    (partition,) = second.partitions(end, {"t": {"0": 16}})
+    assert (partition.piece.lo, partition.piece.hi) == (11, 16)
+
+
+def test_a_stream_waits_at_a_hole_and_goes_on_when_it_is_filled(stream: Stream, spark: Any, tmp_path: Path) -> None:
+    topic = stream.topic("t")
+    for offset in (1, 2, 4):
+        insert(stream, topic.id, offset)
+    assert sum(run(spark, tmp_path, startingOffsets="earliest")) == 2
+    insert(stream, topic.id, 3)
+    assert sum(run(spark, tmp_path, startingOffsets="earliest")) == 2
+    assert found(spark, tmp_path) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(stream: Stream, spark: Any, tmp_path: Path) -> None:
+    fill(stream, "t1", 4, partitions=1)
+
+    def all_topics() -> int:
+        reader = spark.readStream.format("ems").option("profile", "test").option("subscribePattern", "t.*")
+        writer = reader.option("startingOffsets", "earliest").load().writeStream.format("parquet")
+        writer = writer.option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    assert all_topics() == 4
+    fill(stream, "t2", 3, partitions=1)
+    assert all_topics() == 3
+
+
+def reader_of(**options: str) -> Any:
+    from pyspark.sql.types import StructType
+
+    from emsworker.spark.options import read_options
+    from emsworker.spark.stream import EmsStreamReader
+
+    given = {"subscribe": "t", "profile": "test", "startingOffsets": "earliest", **options}
+    return EmsStreamReader(StructType([]), read_options(given, streaming=True))
+
+
+def test_limits_are_shared_by_the_partitions(stream: Stream, profile: None) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    topic = stream.topic("t", partitions=2)
+    for offset in range(1, 91):
+        insert(stream, topic.id, offset)
+    stream.rows("UPDATE ems_message SET `partition` = 1, `offset` = `offset` - 80 WHERE `offset` > 80")
+    reader = reader_of(maxOffsetsPerTrigger="30")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert end == {"t": {"0": 1 + 26, "1": 1 + 3}}
+
+
+def test_a_minimum_is_waited_for_but_not_for_ever(stream: Stream, profile: None) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from tests.support.streams import wait_until
+
+    fill(stream, count=10, partitions=1)
+    start = {"t": {"0": 1}}
+    patient = reader_of(minOffsetsPerTrigger="11")
+    assert patient.latestOffset(start, ReadAllAvailable()) == start
+    fill(stream, count=2, partitions=1)
+    assert patient.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 13}}
+    hasty = reader_of(minOffsetsPerTrigger="100", maxTriggerDelay="200ms")
+    assert hasty.latestOffset(start, ReadAllAvailable()) == start
+    wait_until(lambda: hasty.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 13}}, what="the delay's end")
+
+
+def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from emsworker.spark.planning import DataLoss
+
+    fill(stream, count=10, partitions=1)
+    stream.rows("UPDATE ems_partition SET floor = 5")
+    everything = ReadAllAvailable()
+    with pytest.raises(DataLoss, match="offsets 2 to 4 of t/0 have been deleted"):
+        reader_of().latestOffset({"t": {"0": 2}}, everything)
+    with pytest.raises(DataLoss, match="t/0 ends at 11, but the checkpoint has it at offset 99"):
+        reader_of().latestOffset({"t": {"0": 99}}, everything)
+    with pytest.raises(DataLoss, match="u/3 is gone, but the checkpoint has it at offset 7"):
+        reader_of().latestOffset({"t": {"0": 6}, "u": {"3": 7}}, everything)
+    assert reader_of(failOnDataLoss="false").latestOffset({"t": {"0": 2}}, everything) == {"t": {"0": 11}}
+
+
+def test_streaming_options_are_checked(stream: Stream, profile: None) -> None:
+    from emsworker.core.errors import ConfigError
+    from emsworker.spark.options import read_options
+
+    given = {"subscribe": "t", "endingOffsets": "latest", "dataset": "claims", "engine": "jdbc", "assign": "{}"}
+    with pytest.raises(ConfigError) as caught:
+        read_options({**given, "maxTriggerDelay": "soon"}, streaming=True)
+    names = [problem.name for problem in caught.value.problems]
+    assert names == [
+        f"option {name}" for name in ("endingOffsets", "subscribe", "maxTriggerDelay", "engine", "dataset")
+    ]
+    assert json.dumps(str(caught.value)).count("soon") == 2

@@ -1,0 +1,246 @@
+"""A7: alarms fire once and are resolved once, and receivers are told at least once."""
+
+import json
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emsworker.admin import Admin
+from emsworker.core.alarms import Alarm, Metric, Rule, Step
+from emsworker.core.config import Settings
+from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
+from emsworker.core.model import Group, Topic
+from emsworker.runtime.alarming import Alarms
+from emsworker.store import alarms, progress
+from tests.support.streams import Stream, failed, flush_of, in_threads, wait_until
+from tests.support.webhooks import receiver
+
+SETTINGS = Settings(url="mysql://x@y/z", beat_s=0.05)
+
+
+def _duty(stream: Stream, settings: Settings = SETTINGS) -> Callable[[], float]:
+    """Turns of one beat's duty; each measures."""
+    duty = Alarms()
+
+    def turn() -> float:
+        duty._next_watch = 0.0
+        return duty(stream.session, settings)
+
+    return turn
+
+
+def _backlog(stream: Stream, count: int = 20) -> tuple[Topic, Group]:
+    topic = stream.topic("orders")
+    group = stream.group(topic, "billing")
+    stream.app().send_many("orders", range(count))
+    return topic, group
+
+
+def _drain(stream: Stream, topic: Topic, group: Group) -> None:
+    claim = stream.take(topic, group, stream.client())
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi))
+
+
+def _value(stream: Stream, metric: str, **settings: Any) -> float:
+    rule = Rule("r", Metric(metric), **settings)
+    return alarms.measure(stream.session, [rule])["r"]["orders", "billing"]
+
+
+def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
+    topic, group = _backlog(stream)
+    stream.group(topic, "other")
+    assert _value(stream, "lag") == _value(stream, "no_consumer") == 20
+    stream.rows("UPDATE ems_message SET born_at = NOW(6) - INTERVAL `offset` * 100 SECOND")
+    assert 100 <= _value(stream, "oldest") < 110
+    claim = stream.take(topic, group, stream.client(), 10)
+    failures = [failed(1, retry_in_s=900.0), failed(2, retry_in_s=900.0), failed(3, dead="no")]
+    progress.flush(stream.session, flush_of(claim, topic, 6, failures=failures))
+    assert _value(stream, "lag") == 14
+    assert _value(stream, "no_consumer") == 0, "somebody works"
+    assert (_value(stream, "retries", above=9), _value(stream, "retries", above=0)) == (2, 1), "no further than needed"
+    assert _value(stream, "dead", above=9) == 1
+    stream.rows("UPDATE ems_dead SET dead_at = NOW(6) - INTERVAL 1 HOUR")
+    assert _value(stream, "dead", above=9) == 0 and _value(stream, "dead", above=9, within_s=7200) == 1
+    assert 100 <= _value(stream, "oldest") < 110, "what waits for a retry is not finished"
+    assert _value(stream, "stuck") < 5
+    stream.rows("UPDATE ems_claim SET progress_at = NOW(6) - INTERVAL 90 SECOND")
+    assert 90 <= _value(stream, "stuck") < 100
+    stream.rows("UPDATE ems_claim SET state = 'waiting'")
+    assert _value(stream, "stuck") == 0 and _value(stream, "no_consumer") == 14
+    stream.rows("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 1 MINUTE")
+    assert _value(stream, "no_consumer") == 0, "what is held back is meant to wait"
+    stream.rows("UPDATE ems_claim SET not_before = NULL")
+    stream.rows("UPDATE ems_group SET paused = 1")
+    assert _value(stream, "no_consumer") == 0, "a paused group is meant to rest"
+    rules = [Rule("a", Metric.LAG, group="other"), Rule("b", Metric.LAG, topic="nothing")]
+    assert alarms.measure(stream.session, rules) == {"a": {("orders", "other"): 20.0}, "b": {}}
+
+
+def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    topic, group = _backlog(stream)
+    with receiver() as web:
+        Admin(stream.app()).alarms.create("late", on="lag", above=10, topic="orders", webhook=web.url)
+
+        def beat(number: int) -> None:
+            duty = Alarms()
+            with stream.new_session() as session:
+                for _ in range(10):
+                    duty._next_watch = 0.0
+                    duty(session, SETTINGS)
+                wait_until(lambda: (duty(session, SETTINGS), not duty._flying)[1])
+
+        in_threads(4, beat)
+        turn = _duty(stream)
+        wait_until(lambda: (turn(), len(web.got) >= 1)[1])
+        _drain(stream, topic, group)
+        in_threads(4, beat)
+        wait_until(lambda: (turn(), len(web.got) >= 2)[1])
+        wait_until(lambda: turn() >= 0 and not stream.rows("SELECT * FROM ems_alarm_event WHERE due_at <= NOW(6)"))
+    assert web.events == [("late", "firing"), ("late", "resolved")]
+    firing, resolved = web.got
+    assert firing["id"] == resolved["id"] and (firing["value"], firing["above"]) == (20, 10)
+    assert (firing["topic"], firing["group"], firing["metric"]) == ("orders", "billing", "lag")
+    assert firing["text"] == "late firing: lag of orders/billing is 20 (alarm above 10)"
+    assert caplog.text.count("alarm late firing") == caplog.text.count("alarm late resolved") == 1
+    assert stream.rows("SELECT * FROM ems_alarm") == []
+
+
+def test_a7_a_breach_must_last_and_the_next_leader_goes_on_counting(stream: Stream) -> None:
+    topic, group = _backlog(stream)
+    admin = Admin(stream.app())
+    admin.alarms.create("late", on="lag", above=10, for_s=60)
+    _duty(stream)()
+    ((alarm,),) = [watched.alarms for watched in admin.alarms.list()]
+    assert not alarm.firing
+    stream.rows("UPDATE ems_alarm SET since = NOW(6) - INTERVAL 61 SECOND")
+    _duty(stream)()
+    ((fired,),) = [watched.firing for watched in admin.alarms.list()]
+    assert fired.alarm_id == alarm.alarm_id and fired.value == 20
+    _drain(stream, topic, group)
+    _duty(stream)()
+    assert admin.alarms.list()[0].alarms == ()
+    stream.app().send_many("orders", range(11))
+    _duty(stream)()
+    _drain(stream, topic, group)
+    _duty(stream)()
+    assert admin.alarms.list()[0].alarms == (), "a short breach is forgotten"
+    assert stream.rows("SELECT * FROM ems_alarm_event") == [], "it has neither a webhook nor a command"
+
+
+def test_a7_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> None:
+    _backlog(stream)
+    admin = Admin(stream.app())
+    rule = admin.alarms.create("late", on="lag")
+    _duty(stream)()
+    ((alarm,),) = [watched.firing for watched in admin.alarms.list()]
+    stream.rows("SET timestamp = UNIX_TIMESTAMP() - 10")
+    old = stream.value("SELECT NOW(6)").replace(tzinfo=alarm.since.tzinfo)
+    stream.rows("SET timestamp = DEFAULT")
+    assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, old) is None
+    assert admin.alarms.list()[0].firing == (alarm,)
+    other = Alarm(**vars(alarm) | {"alarm_id": b"x" * 16})
+    assert alarms.change(stream.session, rule, Step.RESOLVE, other, alarms.server_now(stream.session)) is None
+    assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, alarms.server_now(stream.session)) is not None
+
+
+def test_a7_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:
+    _backlog(stream)
+    admin = Admin(stream.app())
+    with receiver(hangs=True) as hung, receiver() as web:
+        admin.alarms.create("a-hung", on="lag", webhook=hung.url)
+        admin.alarms.create("late", on="lag", webhook=web.url)
+        turn = _duty(stream)
+        longest = 0.0
+
+        def both() -> bool:
+            nonlocal longest
+            began = time.monotonic()
+            turn()
+            longest = max(longest, time.monotonic() - began)
+            return hung.hanging.is_set() and web.events == [("late", "firing")]
+
+        wait_until(both)
+        assert longest < 2
+        assert stream.rows("SELECT rule, tries, due_at > NOW(6) FROM ems_alarm_event WHERE rule = 'a-hung'") == [
+            ("a-hung", 1, 1)
+        ]
+        assert len(hung.got) == 1, "while it hangs nobody tries again"
+
+
+def test_a7_what_fails_is_tried_again_in_order_and_a_dead_beats_delivery_too(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = _backlog(stream)
+    with receiver() as web:
+        Admin(stream.app()).alarms.create("late", on="lag", webhook=web.url)
+        web.answers = [500, 302, 404]
+        turn = _duty(stream)
+        wait_until(lambda: (turn(), "tried again in" in caplog.text)[1])
+        assert "the webhook answered 404" in caplog.text and web.url not in caplog.text
+        _drain(stream, topic, group)
+        turn()
+        assert web.events == [("late", "firing")] * 3, "what comes later waits for what comes first"
+        stream.rows("UPDATE ems_alarm_event SET due_at = NOW(6)")
+        (taken,) = alarms.take_deliveries(stream.session, 9, 60.0)
+        assert alarms.take_deliveries(stream.session, 9, 60.0) == []
+        assert json.loads(taken.body)["event"] == "firing"  # and here its process dies
+        stream.rows("UPDATE ems_alarm_event SET due_at = NOW(6)")
+        turn = _duty(stream)
+        wait_until(lambda: (turn(), len(web.got) == 5)[1])
+        assert web.events[3:] == [("late", "firing"), ("late", "resolved")]
+        wait_until(lambda: turn() >= 0 and not stream.rows("SELECT * FROM ems_alarm_event"))
+        assert len({body["id"] for body in web.got}) == 1
+
+
+def test_a7_a_command_gets_the_alarm_if_its_program_is_allowed(
+    stream: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _backlog(stream)
+    program, out = tmp_path / "page", tmp_path / "out"
+    program.write_text(f"#!{sys.executable}\nimport sys\nopen(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')\n")
+    program.chmod(stat.S_IRWXU)
+    admin = Admin(stream.app())
+    admin.alarms.create("late", on="lag", command=f"{program} '{out}'")
+    turn = _duty(stream)
+    wait_until(lambda: (turn(), "add it to the setting alarm_commands" in caplog.text)[1])
+    assert not out.exists()
+    assert "alarm_commands" in str(admin.alarms.test("late")["command"])
+    stream.rows("UPDATE ems_alarm_event SET due_at = NOW(6)")
+    turn = _duty(stream, Settings(url="mysql://x@y/z", alarm_commands=(str(program),)))
+    wait_until(lambda: (turn(), not stream.rows("SELECT * FROM ems_alarm_event"))[1])
+    assert [json.loads(line)["event"] for line in out.read_text().splitlines()] == ["firing"]
+    assert admin.alarms.test("late", [str(program)]) == {"command": None}
+    assert json.loads(out.read_text().splitlines()[-1])["event"] == "test"
+    admin.alarms.create("late", on="lag", command=f"{program} /", replace=True)
+    assert "ended with 1" in str(admin.alarms.test("late", [str(program)])["command"])
+
+
+def test_a7_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: Stream) -> None:
+    _backlog(stream)
+    admin = Admin(stream.app())
+    with pytest.raises(ConfigError) as caught:
+        admin.alarms.create("x", on="lag", above=-1, for_s=-1, webhook="file:///etc/passwd", command="'")
+    assert [problem.name for problem in caught.value.problems] == ["for_s", "above", "webhook", "command"]
+    with pytest.raises(ConfigError, match="must be one of lag"):
+        admin.alarms.create("x", on="mood")
+    admin.alarms.create("x", on="lag", webhook="http://127.0.0.1:1/")
+    with pytest.raises(AlreadyExists):
+        admin.alarms.create("x", on="oldest")
+    _duty(stream)()
+    assert len(admin.alarms.list()[0].firing) == 1
+    admin.alarms.create("x", on="lag", above=100, replace=True)
+    assert (admin.alarms.list()[0].alarms, stream.rows("SELECT * FROM ems_alarm_event")) == ((), [])
+    admin.alarms.delete("x")
+    for call in (admin.alarms.delete, admin.alarms.test):
+        with pytest.raises(UnknownAlarm):
+            call("x")
+    admin.alarms.create("gone", on="lag")
+    _duty(stream)()
+    admin.delete_group("orders", "billing")
+    _duty(stream)()
+    assert admin.alarms.list()[0].alarms == (), "a group that is deleted has no lag"
