@@ -13,6 +13,10 @@ from emsworker.store.schema import server_now
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 _WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%ems_retry%' AND id <> CONNECTION_ID()"
+_RETRY_CLAIM = (
+    "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
+    "VALUES (%s, 0, 12, %s, 12, 11, 'start', 'retry', %s, NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)"
+)
 
 
 @pytest.fixture
@@ -119,14 +123,12 @@ def test_a_reset_waits_for_a_claim_of_retries_that_is_being_made(stream: Stream,
     progress.flush(stream.session, flush_of(claim, topic, 20, failures=[failed(12)]))
     with stream.other() as other, other.cursor() as cursor, ThreadPoolExecutor(1) as pool:
         cursor.execute("UPDATE ems_retry SET claim_id = %s", (claim_id,))
-        cursor.execute(
-            "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
-            "VALUES (%s, 0, 12, %s, 12, 11, 'start', 'retry', %s, NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)",
-            (group.id, claim_id, me),
-        )
         with stream.new_session() as session:
             moved = pool.submit(cursors.reset, session, group, 0, 10, "reset")
-            wait_until(lambda: stream.value(_WAITING), what="the reset waits")
-            other.commit()
+            try:
+                wait_until(lambda: stream.value(_WAITING), what="the reset waits")
+            finally:
+                cursor.execute(_RETRY_CLAIM, (group.id, claim_id, me))
+                other.commit()
             assert moved.result(30) == -11
     assert stream.retries(group) == [] and stream.claims(group)[1:] == []
