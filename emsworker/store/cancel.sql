@@ -48,8 +48,15 @@ DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AN
 -- name: count_retries
 SELECT COUNT(*) FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL
 
--- name: delete_some_retries
-DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL LIMIT %(limit)s
+-- name: lock_some_retries
+SELECT `partition`, `offset` FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL LIMIT %(limit)s FOR UPDATE
+
+-- name: cancel_offsets
+UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
+
+-- name: delete_retries
+DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: list_stale_retries
 -- Retries whose body is gone: nothing is left to be run.
