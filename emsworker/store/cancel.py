@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from emsworker.core.model import Topic
+from emsworker.store import parking
 from emsworker.store.dead import utc
 from emsworker.store.dedup import is_unfinished
 from emsworker.store.session import Session
@@ -51,17 +53,30 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
         rows = session.rows(_SQL.lock_message, args)
         if not rows:
             return None
-        partition, offset, kind = rows[0]
+        partition, offset, kind, key = rows[0]
         if kind == "cancelled":
             return Cancelled.BEFORE
         if not is_unfinished(session, topic_id, uid):
             return Cancelled.FINISHED
         place = {"topic_id": topic_id, "partition": partition, "offset": offset}
         session.execute(_SQL.cancel_message, place)
-        session.execute(_SQL.drop_waiting_retries, place)
+        _drop_retries(session, place, key)
         return Cancelled.WAITING
 
     return session.transaction(work)
+
+
+def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) -> None:
+    """In no group does it run again; where keys run in order, what waits behind it has its turn."""
+    keyed = session.rows(_SQL.list_keyed_groups, place) if key is not None else ()
+    packet = session.packet()
+    for (group_id,) in keyed:
+        parking.lock_turn_of(packet, group_id, place["partition"])
+    packet.add(_SQL.drop_waiting_retries, place)
+    for (group_id,) in keyed:
+        assert key is not None
+        parking.promote_of(packet, group_id, place["partition"], key)
+    packet.send()
 
 
 def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Progress, *, dry_run: bool) -> Purged:
@@ -76,7 +91,7 @@ def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Pr
     return Purged(
         messages,
         _purge_pending(session, topic.id, progress, dry_run),
-        sum(_purge_retries(session, group_id, progress, dry_run) for group_id in group_ids),
+        sum(_purge_retries(session, topic.id, group_id, progress, dry_run) for group_id in group_ids),
     )
 
 
@@ -115,13 +130,26 @@ def _purge_pending(session: Session, topic_id: int, progress: Progress, dry_run:
     return total
 
 
-def _purge_retries(session: Session, group_id: int, progress: Progress, dry_run: bool) -> int:
-    args = {"group_id": group_id, "limit": _CHUNK}
-    total = step = _step(session, progress, dry_run, _SQL.count_retries, _SQL.delete_some_retries, args)
-    while step == _CHUNK and not dry_run:
-        step = _step(session, progress, dry_run, _SQL.count_retries, _SQL.delete_some_retries, args)
+def _purge_retries(session: Session, topic_id: int, group_id: int, progress: Progress, dry_run: bool) -> int:
+    where = {"topic_id": topic_id, "group_id": group_id, "limit": _CHUNK}
+    if dry_run:
+        return int(session.rows(_SQL.count_retries, where)[0][0])
+    total, step = 0, _CHUNK
+    while step == _CHUNK:
+        step = session.transaction(lambda s: _cancel_retries(s, where))
+        progress(step)
         total += step
     return total
+
+
+def _cancel_retries(session: Session, where: dict[str, Any]) -> int:
+    """Those that nobody runs; their messages, which lie behind what the group has claimed, are cancelled with them."""
+    found = session.rows(_SQL.lock_some_retries, where)
+    for partition, members in groupby(sorted(found), key=lambda row: row[0]):
+        place = where | {"partition": partition, "offsets": [offset for _, offset in members]}
+        session.execute(_SQL.cancel_offsets, place)
+        session.execute(_SQL.delete_retries, place)
+    return len(found)
 
 
 def list_stale_retries(session: Session, topic_id: int, limit: int) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid = %(uid)s
 
 -- name: lock_message
-SELECT `partition`, `offset`, kind FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
+SELECT `partition`, `offset`, kind, `key` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
 
 -- name: cancel_message
 -- The row stays, as a tombstone does, so that no hole arises and the id cannot be sent anew; its body goes.
@@ -13,6 +13,10 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(o
 -- name: drop_waiting_retries
 DELETE r FROM ems_retry r JOIN ems_group g ON g.id = r.group_id
 WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NULL
+
+-- name: list_keyed_groups
+-- Groups that run keys in order: where a message is not run any more, the next one of its key has its turn.
+SELECT id FROM ems_group WHERE topic_id = %(topic_id)s AND ordering = 'key' ORDER BY id
 
 -- name: find_unfinished_from
 -- Where the unfinished part of a partition begins and ends: at the hindmost cursor or live claim of any group, or at the
@@ -44,8 +48,15 @@ DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AN
 -- name: count_retries
 SELECT COUNT(*) FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL
 
--- name: delete_some_retries
-DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL LIMIT %(limit)s
+-- name: lock_some_retries
+SELECT `partition`, `offset` FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL LIMIT %(limit)s FOR UPDATE
+
+-- name: cancel_offsets
+UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
+
+-- name: delete_retries
+DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: list_stale_retries
 -- Retries whose body is gone: nothing is left to be run.

@@ -106,7 +106,8 @@ def reset(session: Session, group: Group, partition: int, to: int, reason: str) 
 
     Forward: what is passed over is skipped and written down; what is claimed or waits for a retry already is still run.
     Back: everything from there on is delivered again. Claims and retries behind it are taken away from their owners,
-    who can finish nothing of them any more, so that no message is in two places.
+    who can finish nothing of them any more, and dead letters behind it are dead no more, so that no message is in two
+    places.
 
     Args:
         to: the new cursor; never below the floor.
@@ -139,8 +140,9 @@ def _take_back(session: Session, where: dict[str, Any], offset: int) -> None:
             if first <= last:
                 part = {"lo": first, "hi": last, "done_to": upto, "state": state, "care": care}
                 session.execute(_SQL.add_claim, where | part | {"claim_id": new_claim_id()})
-    claimed = [row[0] for row in session.rows(_SQL.list_retry_claims_behind, behind)]
+    claimed = sorted({row[0] for row in session.rows(_SQL.list_retry_claims_behind, behind)} - {None})
     if claimed:
         session.execute(_SQL.delete_retry_claims, where | {"claim_ids": claimed})
         session.execute(_SQL.release_retries, where | {"claim_ids": claimed})
     session.execute(_SQL.delete_retries_behind, behind)
+    session.execute(_SQL.delete_dead_behind, behind)

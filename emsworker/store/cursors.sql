@@ -42,7 +42,8 @@ INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, 
 VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(done_to)s, %(state)s, 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
 
 -- name: list_retry_claims_behind
-SELECT DISTINCT claim_id FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND claim_id IS NOT NULL
+-- Locked, those that nobody has claimed, too: whoever is claiming one just now is waited for, and seen.
+SELECT claim_id FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s FOR UPDATE
 
 -- name: delete_retry_claims
 DELETE FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IN %(claim_ids)s
@@ -52,3 +53,8 @@ UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND `partitio
 
 -- name: delete_retries_behind
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s
+
+-- name: delete_dead_behind
+-- What is delivered again is not dead any more. One whose message was cancelled since is not delivered, and stays.
+DELETE d FROM ems_dead d JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = d.`partition` AND m.`offset` = d.`offset`
+AND m.kind = 'message' WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` >= %(offset)s

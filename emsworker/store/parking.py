@@ -20,7 +20,12 @@ PARKED_YEAR = 9999  # the time of a row that waits for an earlier one
 
 def lock_turn(packet: Packet, claim: Claim) -> None:
     """Append the lock under which keys of the claim's partition are parked and promoted."""
-    packet.add(_SQL.lock_turn, {"group_id": claim.group_id, "partition": claim.partition})
+    lock_turn_of(packet, claim.group_id, claim.partition)
+
+
+def lock_turn_of(packet: Packet, group_id: int, partition: int) -> None:
+    """The same of any partition."""
+    packet.add(_SQL.lock_turn, {"group_id": group_id, "partition": partition})
 
 
 def park(packet: Packet, claim: Claim, parked: Sequence[tuple[int, bytes | None]]) -> None:
@@ -39,6 +44,10 @@ def park(packet: Packet, claim: Claim, parked: Sequence[tuple[int, bytes | None]
 
 def promote(packet: Packet, claim: Claim, keys: Iterable[bytes | None]) -> None:
     """Append that for each of these keys the first message that waits may run."""
-    where = {"group_id": claim.group_id, "partition": claim.partition}
     for key in sorted({key for key in keys if key is not None}):
-        packet.add(_SQL.promote, where | {"key": key})
+        promote_of(packet, claim.group_id, claim.partition, key)
+
+
+def promote_of(packet: Packet, group_id: int, partition: int, key: bytes) -> None:
+    """The same of one key of any partition."""
+    packet.add(_SQL.promote, {"group_id": group_id, "partition": partition, "key": key})

@@ -6,7 +6,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
-from emsworker.store import claims, ordered, progress
+from emsworker.store import cancel, claims, ordered, progress
 from emsworker.store.claims import Miss, Work
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
@@ -143,3 +143,13 @@ def test_what_waits_for_its_time_is_not_passed(stream: Stream) -> None:
     assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
     stream.rows("UPDATE ems_claim SET not_before = NULL WHERE state = 'waiting'")
     assert offsets(take(stream, topic, group, me)) == [2]
+
+
+def test_the_next_of_a_key_comes_when_the_one_before_is_cancelled(stream: Stream) -> None:
+    topic, group, me = filled(stream, Order.KEY, "aba")
+    claim = take(stream, topic, group, me)
+    later = flush_of(claim, topic, 3, failures=[failed(1, 1, 60.0)], parked=[(3, b"a")])
+    progress.flush(stream.session, later)
+    uid = stream.value("SELECT uid FROM ems_message WHERE `offset` = 1")
+    assert cancel.cancel(stream.session, topic.id, uid) is cancel.Cancelled.WAITING
+    assert offsets(take_retries(stream, topic, group, me)) == [3], "nothing is before it any more"

@@ -1,5 +1,6 @@
 """Resetting a group's cursor (A2): only that group, and nothing in two places."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -7,9 +8,15 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError, FenceLost
 from emsworker.core.model import Group, Topic
-from emsworker.store import claims, cursors, progress
+from emsworker.store import claims, cursors, dead, progress
 from emsworker.store.schema import server_now
-from tests.support.streams import Stream, failed, flush_of, offsets
+from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
+
+_WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%ems_retry%' AND id <> CONNECTION_ID()"
+_RETRY_CLAIM = (
+    "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
+    "VALUES (%s, 0, 12, %s, 12, 11, 'start', 'retry', %s, NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)"
+)
 
 
 @pytest.fixture
@@ -93,3 +100,35 @@ def test_a2_never_below_the_floor(stream: Stream, group: Group) -> None:
     stream.rows("UPDATE ems_partition SET floor = 5")
     assert cursors.reset(stream.session, group, 0, 1, "test") == 4
     assert stream.cursor(group) == 5
+
+
+def test_a_dead_letter_that_is_delivered_again_is_dead_no_more(stream: Stream, topic: Topic, group: Group) -> None:
+    me = stream.client()
+    claim = stream.take(topic, group, me)
+    died = [failed(n, dead="no") for n in (3, 12, 14)]
+    progress.flush(stream.session, flush_of(claim, topic, 20, failures=died))
+    stream.rows("UPDATE ems_message SET kind = 'cancelled' WHERE `offset` = 14")
+    assert cursors.reset(stream.session, group, 0, 10, "reset") == -11
+    assert stream.rows("SELECT `offset` FROM ems_dead ORDER BY `offset`") == [(3,), (14,)], "14 is not delivered again"
+    again = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(again, topic, 20, failures=[failed(12)]))
+    assert dead.requeue(stream.session, group, [(0, 3), (0, 12), (0, 14)], lambda _: None) == 1
+    assert [row[0] for row in stream.retries(group)] == [3, 12]
+
+
+def test_a_reset_waits_for_a_claim_of_retries_that_is_being_made(stream: Stream, topic: Topic, group: Group) -> None:
+    """Or its owner would end, and put back, what is behind the new cursor."""
+    me, claim_id = stream.client(), 4711
+    claim = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(claim, topic, 20, failures=[failed(12)]))
+    with stream.other() as other, other.cursor() as cursor, ThreadPoolExecutor(1) as pool:
+        cursor.execute("UPDATE ems_retry SET claim_id = %s", (claim_id,))
+        with stream.new_session() as session:
+            moved = pool.submit(cursors.reset, session, group, 0, 10, "reset")
+            try:
+                wait_until(lambda: stream.value(_WAITING), what="the reset waits")
+            finally:
+                cursor.execute(_RETRY_CLAIM, (group.id, claim_id, me))
+                other.commit()
+            assert moved.result(30) == -11
+    assert stream.retries(group) == [] and stream.claims(group)[1:] == []

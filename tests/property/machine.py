@@ -1,0 +1,319 @@
+"""Hypothesis calls the store's operations in any order; the oracle says what each has to do, and the tables are recounted.
+
+Here is what workers, producers and the beat do; what people do by hand is in :mod:`tests.property.byhand`.
+
+One client does one thing at a time here: what happens at once is tried in tests/race and explored in tests/model.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from emsworker.core.errors import FenceLost
+from emsworker.core.ids import new_claim_id, new_uid
+from emsworker.core.model import Claim, ClaimSource, Failure, Message, NewMessage, Order, Outcome
+from emsworker.store import aside, claims, messages, ordered, progress, recovery
+from emsworker.store.claims import Miss
+from emsworker.store.errors import AssertionBroken, Duplicate
+from emsworker.store.progress import Flush
+from tests.property.oracle import ALONE, Oracle
+from tests.property.recount import recount
+from tests.support.streams import TIMEOUT_S, Stream, failed
+
+CLIENTS = st.integers(0, 2)
+BATCHES = st.sampled_from([1, 2, 5, 100])
+OUTCOMES = st.lists(st.sampled_from(["ok", "ok", "ok", "now", "later", "dead", "ignored"]), max_size=6)
+NEAR = st.integers(-8, 2)  # an offset, counted from the cursor
+MAX_ATTEMPTS = 3
+_ROWS = 40  # a partition stays small, so that operations meet
+
+
+class RunningMachine(RuleBasedStateMachine):
+    """One topic with one partition, one group, three clients.
+
+    Args:
+        stream: a migrated database.
+        order: of the group.
+    """
+
+    def __init__(self, stream: Stream, order: Order) -> None:
+        super().__init__()
+        self.stream, self.session = stream, stream.session
+        self.topic = stream.topic(f"t-{uuid.uuid4().hex}", trim_done=True)
+        self.group = stream.group(self.topic, ladder="1h 1h", max_attempts=MAX_ATTEMPTS, order=order)
+        self.oracle = Oracle(order, MAX_ATTEMPTS)
+        self.clients = [self._client() for _ in range(3)]
+        self.held: dict[int, Claim] = {}
+        self.done_to: dict[int, int] = {}
+        self.blocked: dict[int, set[bytes]] = {}
+
+    def _client(self) -> str:
+        client = self.stream.client()
+        self.oracle.good[client] = True
+        return client
+
+    def _publish(self, keys: list[str], base: int | None) -> list[int]:
+        made = [NewMessage(new_uid(), key.encode() or None, None, b"", b"x") for key in keys]
+        rows = [messages.escape_message(message, "p") for message in made]
+        batch = messages.PartitionBatch(self.topic.id, 0, rows, messages.Placement(base))
+        first = messages.publish(self.session, [batch])[0]
+        for number, message in enumerate(made):
+            self.oracle.rows[first + number] = "message"
+            self.oracle.keys[first + number] = message.key
+        return list(range(first, first + len(made)))
+
+    @initialize(keys=st.lists(st.sampled_from(["", "a", "b"]), min_size=3, max_size=12))
+    def begin(self, keys: list[str]) -> None:
+        self._publish(keys, None)
+
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.oracle.end < _ROWS)
+    @rule(keys=st.lists(st.sampled_from(["", "a", "b"]), min_size=1, max_size=5))
+    def publish(self, keys: list[str]) -> None:
+        end = self.oracle.end
+        assert self._publish(keys, None)[0] >= end
+
+    @precondition(lambda self: self.oracle.end < _ROWS)
+    @rule(gap=st.integers(1, 3), key=st.sampled_from(["", "a"]))
+    def publish_behind_a_hole(self, gap: int, key: str) -> None:
+        self._publish([key], self.oracle.end + gap)
+
+    @rule(offset=NEAR)
+    def publish_late(self, offset: int) -> None:
+        offset = max(1, self.oracle.cursor + offset)
+        free = offset not in self.oracle.rows and offset >= self.oracle.floor
+        try:
+            self._publish(["a"], offset)
+        except (Duplicate, AssertionBroken):
+            assert not free
+        else:
+            ahead = offset >= self.oracle.cursor or offset in self.oracle.skipped
+            assert free and ahead, "a late producer never writes below a cursor, unless it was moved by hand"
+
+    @rule()
+    def close_hole(self) -> None:
+        oracle = self.oracle
+        behind = [offset for offset in oracle.rows if offset > oracle.cursor]
+        way_free = oracle.cursor in oracle.rows or bool(behind)
+        assert messages.close_hole(self.session, self.topic.id, self.group.id, 0, 0.0) == way_free
+        if oracle.cursor not in oracle.rows and behind:
+            oracle.rows |= dict.fromkeys(range(oracle.cursor, min(behind)), "tombstone")
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    @rule(who=CLIENTS, batch=BATCHES, what=st.sampled_from(["range", "waiting", "retries"]), outcomes=OUTCOMES)
+    def take(self, who: int, batch: int, what: str, outcomes: list[str]) -> None:
+        """With a claim in hand, its end travels in the same packet."""
+        before = None
+        if who in self.held:
+            before = self._progress(who, outcomes, 100)
+            if not before.finished or (before.claim.order is Order.PARTITION and before.failures):
+                return
+        taker = self.stream.taker(self.topic, self.group, self.clients[who], batch)
+        try:
+            claim = self._take(taker, what, before)
+        except FenceLost:
+            assert before is not None and not self.oracle.owns(before.claim)
+            self._drop(who)
+            return
+        if before is not None:
+            self._flushed(who, before)
+        if isinstance(claim, Miss):
+            self._missed(who, batch, what, claim)
+            return
+        self.oracle.took(claim, batch)
+        self.held[who], self.done_to[who], self.blocked[who] = claim, claim.done_to, set(claim.blocked)
+
+    def _take(self, taker: claims.Taker, what: str, before: Flush | None) -> Claim | Miss:
+        if self.group.order is not Order.NONE:
+            return ordered.take_next(self.session, taker, 0, before)
+        if what == "range":
+            return claims.take_range(self.session, taker, 0, before)
+        take = claims.take_waiting if what == "waiting" else claims.take_retries
+        return take(self.session, taker, before)
+
+    def _missed(self, who: int, batch: int, what: str, miss: Miss) -> None:
+        oracle, good = self.oracle, self.oracle.good[self.clients[who]]
+        assert miss is Miss.EMPTY or what == "waiting" or self.group.order is not Order.NONE, "nobody else is here"
+        if self.group.order is not Order.NONE:
+            oracle.nothing_taken(self.clients[who], batch)
+        elif what == "range":
+            assert not good or oracle.next_range(batch) is None
+        elif what == "waiting":
+            assert not good or not oracle.waiting
+        else:
+            assert not good or not any(row.due and row.claim_id is None for row in oracle.retries.values())
+
+    # -- running and writing down --------------------------------------------------------------------------------------
+
+    def _progress(self, who: int, outcomes: list[str], count: int) -> Flush:
+        """A client runs up to so many messages of its claim, and tells what became of them."""
+        claim, done, over = self.held[who], self.done_to[who], []
+        failures = [Failure.gone(*one) for one in claim.gone] if done == claim.done_to else []
+        parked: list[tuple[int, bytes | None]] = []
+        left = [message for message in claim.messages if message.offset > done]
+        for number, message in enumerate(left[:count]):
+            if claim.order is Order.KEY and message.key in self.blocked[who]:
+                parked.append((message.offset, message.key))
+            else:
+                outcome = outcomes[number] if number < len(outcomes) else "ok"
+                failures += _failure(outcome, message.offset, message.attempt)
+                over += [(message.offset, message.attempt)] if outcome == "ok" else []
+                if outcome in ("now", "later"):
+                    self.blocked[who] |= {message.key} - {None}  # type: ignore[arg-type]
+                    if claim.order is Order.PARTITION:
+                        return self._flush(who, message.offset, over, failures, parked, message.offset >= claim.hi)
+        whole = count >= len(left)
+        done = claim.hi if whole else left[count - 1].offset if count else done
+        return self._flush(who, done, over, failures, parked, whole)
+
+    def _flush(self, who: int, done: int, over: Any, failures: Any, parked: Any, finished: bool) -> Flush:
+        claim = self.held[who]
+        over = over if claim.source is ClaimSource.RETRY else []
+        running = next((m.offset for m in claim.messages if m.offset > done), None) if claim.care == ALONE else None
+        more = {"failures": failures, "done_offsets": over, "parked": parked, "finished": finished}
+        return Flush(claim, self.topic.id, done, TIMEOUT_S, None if finished else running, **more)
+
+    def _flushed(self, who: int, flush: Flush) -> None:
+        self.oracle.flush(flush)
+        self.done_to[who] = flush.done_to
+        if flush.finished:
+            self._drop(who)
+
+    def _drop(self, who: int) -> None:
+        for kept in (self.held, self.done_to, self.blocked):
+            kept.pop(who, None)  # type: ignore[attr-defined]
+
+    @precondition(lambda self: self.held)
+    @rule(who=CLIENTS, outcomes=OUTCOMES, count=st.integers(0, 6), back=st.booleans())
+    def flush(self, who: int, outcomes: list[str], count: int, back: bool) -> None:
+        """Some of a claim is done; the rest may be given back in the same transaction."""
+        if who not in self.held:
+            return
+        claim, owner = self.held[who], self.oracle.owns(self.held[who])
+        flush = self._progress(who, outcomes, count)
+        again = any(failure.retry_in_s is not None for failure in flush.failures)
+        back = not flush.finished and (back or (claim.order is Order.PARTITION and again))
+        untouched = back and flush.done_to < claim.lo and claim.source is ClaimSource.STREAM
+        if back and not untouched:
+            flush = Flush(**{**vars(flush), "finished": True, "running": None})
+        try:
+            if back:
+                progress.give_back(self.session, flush, flush.done_to)
+            else:
+                progress.flush(self.session, flush)
+        except FenceLost:
+            assert not owner
+            self._drop(who)
+            return
+        assert owner, "only the owner writes anything"
+        if untouched:
+            del self.oracle.live[claim.claim_id]
+            self.oracle._wait(claim.lo, claim.hi, claim.care)
+            self._drop(who)
+        else:
+            if back:
+                self.oracle.give_back(claim, flush.done_to)
+            self._flushed(who, flush)
+
+    @precondition(lambda self: self.group.order is Order.KEY and self.held)
+    @rule(who=CLIENTS, done=st.integers(0, 3), running=st.integers(1, 2))
+    def set_aside(self, who: int, done: int, running: int) -> None:
+        """Some messages of a claim run long: they go on beside the stream, and the partition is free for other keys."""
+        claim = self.held.get(who)
+        if claim is None or claim.source is not ClaimSource.STREAM or claim.care or self.done_to[who] >= claim.lo:
+            return
+        slow, free = self._split(who, done, running)
+        if not slow:
+            return
+        top = slow[-1].offset
+        parked = [(m.offset, m.key) for m in free if m.offset < top]
+        spans = {"lo": slow[0].offset, "hi": top, "done_to": slow[0].offset - 1, "claim_id": new_claim_id()}
+        kept = {"source": ClaimSource.RETRY, "messages": slow, "keys": {m.offset: m.key for m in slow}}
+        rest = replace(claim, **spans, **kept)  # type: ignore[arg-type]
+        flush = Flush(claim, self.topic.id, top, TIMEOUT_S, parked=parked, finished=True)
+        try:
+            aside.set_aside(self.session, flush, rest)
+        except FenceLost:
+            assert not self.oracle.owns(claim)
+            self._drop(who)
+            return
+        assert self.oracle.owns(claim), "only the owner writes anything"
+        self.oracle.set_aside(flush, rest)
+        self._drop(who)
+        self.held[who], self.done_to[who], self.blocked[who] = rest, rest.done_to, set()
+
+    def _split(self, who: int, done: int, running: int) -> tuple[list[Message], list[Message]]:
+        """Which messages of a claim run long, one of each key, and which would have to wait behind them."""
+        slow: list[Message] = []
+        free: list[Message] = []
+        held_up = set(self.blocked[who])
+        for message in self.held[who].messages[done:]:
+            if len(slow) == running:
+                break
+            (free if message.key in held_up else slow).append(message)
+            held_up |= {message.key} - {None}  # type: ignore[arg-type]
+        return slow, free
+
+    # -- clients, recovery, time ---------------------------------------------------------------------------------------
+
+    @rule(who=CLIENTS)
+    def expire(self, who: int) -> None:
+        """A lease runs out; its client does not know, and goes on with what it holds."""
+        self.stream.expire(self.clients[who])
+        self.oracle.good[self.clients[who]] = False
+
+    @rule(who=CLIENTS)
+    def replace_client(self, who: int) -> None:
+        if not self.oracle.good[self.clients[who]]:
+            self._drop(who)
+            self.clients[who] = self._client()
+
+    @precondition(lambda self: self.held)
+    @rule(who=CLIENTS)
+    def hang(self, who: int) -> None:
+        """The running message of a living client is past its deadline."""
+        if who in self.held and self.oracle.owns(self.held[who]):
+            claim = self.held[who]
+            self.stream.rows(
+                "UPDATE ems_claim SET deadline_at = NOW(6) - INTERVAL 1 DAY WHERE group_id = %s AND claim_id = %s",
+                *(self.group.id, claim.claim_id),
+            )
+            self.oracle.live[claim.claim_id].hung = True
+
+    @rule()
+    def recover(self) -> None:
+        recovery.recover(self.session, 0.0)
+        self.oracle.recover()
+
+    @rule()
+    def time_passes(self) -> None:
+        """Every retry that has a time is due."""
+        statement = (
+            "UPDATE ems_retry SET due_at = NOW(6) - INTERVAL 1 SECOND WHERE group_id = %s AND due_at < '9999-01-01'"
+        )
+        self.stream.rows(statement, self.group.id)
+        for row in self.oracle.retries.values():
+            row.due = not row.parked
+
+    # -- what always holds ---------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_tables_are_as_they_should_be(self) -> None:
+        recount(self.session, self.topic, self.group).check(self.oracle)
+
+
+def _failure(outcome: str, offset: int, attempt: int) -> list[Failure]:
+    if outcome == "ok":
+        return []
+    if outcome == "ignored":
+        return [replace(failed(offset, attempt, None), outcome=Outcome.IGNORED)]
+    if outcome == "dead" or attempt >= MAX_ATTEMPTS:
+        return [failed(offset, attempt, dead="no")]
+    return [failed(offset, attempt, 0.0 if outcome == "now" else 3600.0)]

@@ -1,0 +1,361 @@
+"""What one partition of one group should look like, kept in plain Python beside the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from emsworker.core.model import Claim, ClaimSource, Order
+from emsworker.store.progress import Flush
+
+ALONE = 2
+
+
+@dataclass
+class Live:
+    """A claim that somebody works on, or that waits (no client)."""
+
+    lo: int
+    hi: int
+    done_to: int
+    client: str | None
+    care: int
+    of_retries: bool = False
+    running: int | None = None
+    hung: bool = False
+    aside: bool = False
+
+    @property
+    def left(self) -> range:
+        """The offsets that are here and nowhere else."""
+        return range(0) if self.of_retries else range(self.done_to + 1, self.hi + 1)
+
+
+@dataclass
+class Retry:
+    """A message that is to run again."""
+
+    attempt: int
+    claim_id: int | None = None
+    care: int = 0
+    due: bool = True
+    parked: bool = False
+
+
+@dataclass
+class Oracle:
+    """The expected state; each method does what a transaction of the store should do."""
+
+    order: Order
+    max_attempts: int
+    keys: dict[int, bytes | None] = field(default_factory=dict)
+    rows: dict[int, str] = field(default_factory=dict)
+    cursor: int = 1
+    floor: int = 1
+    live: dict[int, Live] = field(default_factory=dict)
+    waiting: list[Live] = field(default_factory=list)
+    retries: dict[int, Retry] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
+    restored: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
+    passed_over: int = 0
+    paused: bool = False
+    good: dict[str, bool] = field(default_factory=dict)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """One past the last row."""
+        return max(self.rows, default=self.floor - 1) + 1
+
+    def places(self) -> dict[int, str]:
+        """Where each offset below the cursor is."""
+        found = dict.fromkeys(range(1, self.cursor), "over")
+        found |= dict.fromkeys(self.dead, "dead") | dict.fromkeys(self.retries, "retry")
+        for claim in [*self.live.values(), *self.waiting]:
+            found |= dict.fromkeys(claim.left, "claim")
+        return found
+
+    def next_range(self, batch: int) -> tuple[int, int] | None:
+        """The longest run from the cursor on."""
+        hi = self.cursor
+        while hi in self.rows and hi < self.cursor + batch:
+            hi += 1
+        return (self.cursor, hi - 1) if hi > self.cursor else None
+
+    def needed(self) -> int:
+        """The lowest offset that the group still needs."""
+        claims = [claim.done_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
+        return min([self.cursor, *claims, *self.retries])
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is at work; what was set aside does not count."""
+        return any(not claim.aside for claim in self.live.values())
+
+    def work(self) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
+        """What a worker that looks should find: waiting claims, due retries, the partition, or a hole in it."""
+        if self.paused or (self.order is not Order.NONE and self.busy):
+            return False, False, (), ()
+        due = [o for o, row in self.retries.items() if row.due and row.claim_id is None]
+        at_cursor, behind = self.cursor in self.rows, any(offset > self.cursor for offset in self.rows)
+        new = ((0,) if at_cursor else (), (0,) if behind and not at_cursor else ())
+        if self.order is Order.NONE:
+            return bool(self.waiting), bool(due), *new
+        if self.order is Order.PARTITION and self.retries:
+            return False, False, (0,) if min(self.retries) in due else (), ()
+        return (False, False, (0,), ()) if due or self.waiting else (False, False, *new)
+
+    def owns(self, claim: Claim) -> bool:
+        """The fence."""
+        mine = self.live.get(claim.claim_id)
+        return mine is not None and mine.client == claim.client_id
+
+    def finished(self, offset: int) -> bool:
+        """Whether nobody has to run a message any more."""
+        return offset < self.cursor and self.places()[offset] in ("over", "dead")
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def took(self, claim: Claim, batch: int) -> None:
+        """A client says that it has got a claim: was it to be had?"""
+        assert self.good[claim.client_id], "only a client whose lease is good takes anything"
+        if self.order is not Order.NONE:
+            assert not self.busy, "a partition in order has one owner"
+        if claim.source is ClaimSource.RETRY:
+            self._took_retries(claim, batch)
+            return
+        if claim.lo == self.cursor:
+            assert (claim.lo, claim.hi) == self.next_range(batch)
+            assert self.order is Order.NONE or not self.waiting, "what was given back comes first"
+            self.cursor = claim.hi + 1
+            care = 0
+        else:
+            care = self._adopt(claim, batch)
+        expected = [o for o in range(claim.lo, claim.hi + 1) if self.rows.get(o) == "message"]
+        assert [message.offset for message in claim.messages] == expected
+        assert claim.care == care
+        if self.order is Order.KEY:
+            waiting = {self.keys[offset] for offset in self.retries} - {None}
+            assert claim.blocked == waiting & {message.key for message in claim.messages}
+        self.live[claim.claim_id] = Live(claim.lo, claim.hi, claim.lo - 1, claim.client_id, care)
+
+    def _adopt(self, claim: Claim, batch: int) -> int:
+        if self.order is Order.PARTITION:
+            assert not self.retries, "what is to run again comes first"
+        old = next(waiting for waiting in self.waiting if waiting.lo == claim.lo)
+        if self.order is not Order.NONE:
+            assert old.lo == min(waiting.lo for waiting in self.waiting)
+        size = {0: batch, 1: min(batch, 32)}.get(old.care, 1)
+        assert claim.hi == min(old.hi, old.lo + size - 1)
+        self.waiting.remove(old)
+        self._wait(claim.hi + 1, old.hi, old.care)
+        return old.care
+
+    def _took_retries(self, claim: Claim, batch: int) -> None:
+        taken = sorted([m.offset for m in claim.messages] + [offset for offset, _ in claim.gone])
+        rows = [self.retries[offset] for offset in taken]
+        assert all(row.claim_id is None and row.care == rows[0].care for row in rows)
+        assert any(row.due for row in rows) and (len(rows) == 1 or rows[0].care == 0)
+        if self.order is not Order.KEY:
+            assert len(rows) <= batch and all(row.due for row in rows)
+        if self.order is Order.PARTITION:
+            assert taken == [min(self.retries)]
+        for row in rows:
+            row.claim_id = claim.claim_id
+        self.live[claim.claim_id] = Live(taken[0], taken[-1], taken[0] - 1, claim.client_id, rows[0].care, True)
+
+    def nothing_taken(self, client: str, batch: int) -> None:
+        """A client that may take was told that there is nothing: is that so?"""
+        if not self.good[client] or (self.order is not Order.NONE and self.busy):
+            return
+        due = [o for o, row in self.retries.items() if row.due and row.claim_id is None]
+        assert not due or (self.order is Order.PARTITION and min(self.retries) not in due), "a retry was due"
+        if self.order is Order.PARTITION and self.retries:
+            return
+        assert not self.waiting and not self.next_range(batch)
+
+    # -- writing down --------------------------------------------------------------------------------------------------
+
+    def flush(self, progress: Flush) -> None:
+        """Progress of an owner."""
+        mine = self.live[progress.claim.claim_id]
+        mine.done_to = progress.done_to if not mine.of_retries or not progress.finished else mine.done_to
+        mine.running, mine.hung = progress.running, False
+        over = [offset for offset, _ in progress.done_offsets]
+        for failure in progress.failures:
+            self._fail(failure.offset, failure.attempt, failure.retry_in_s)
+            if failure.dead is not None and self.rows.get(failure.offset) == "message":
+                self.dead.add(failure.offset)
+            over += [failure.offset] if failure.retry_in_s is None else []
+        for offset in over:
+            self.retries.pop(offset, None)
+        for offset, key in progress.parked:
+            row = self.retries.setdefault(offset, Retry(0, None, 0, key is None, key is not None))
+            row.claim_id = None
+        self._promote([*over, *(offset for offset, _ in progress.parked)] if self.order is Order.KEY else [])
+        if progress.finished:
+            del self.live[progress.claim.claim_id]
+
+    def _fail(self, offset: int, attempt: int, retry_in_s: float | None, care: int = 0) -> None:
+        if retry_in_s is not None:
+            old = self.retries.get(offset)
+            self.retries[offset] = Retry(attempt, None, max(care, old.care if old else 0), retry_in_s == 0)
+
+    def _promote(self, offsets: Iterable[int]) -> None:
+        for key in {self.keys[o] for o in offsets} - {None}:
+            same = [o for o in sorted(self.retries) if self.keys[o] == key]
+            if same and self.retries[same[0]].parked:
+                self.retries[same[0]] = replace(self.retries[same[0]], due=True, parked=False)
+
+    def give_back(self, claim: Claim, last: int) -> None:
+        """The owner keeps its claim up to ``last`` only; called before the flush that goes with it."""
+        mine = self.live[claim.claim_id]
+        if mine.of_retries:
+            for offset, row in self.retries.items():
+                if row.claim_id == claim.claim_id and offset > last:
+                    row.claim_id = None
+        else:
+            self._wait(last + 1, mine.hi, mine.care)
+        mine.hi = last
+
+    def set_aside(self, progress: Flush, rest: Claim) -> None:
+        """The owner ends its claim where it is, but for what runs; that is a claim of retries now."""
+        self.give_back(progress.claim, progress.done_to)
+        for message in rest.messages:
+            self.retries[message.offset] = Retry(0, rest.claim_id)
+        self.flush(progress)
+        self.live[rest.claim_id] = Live(rest.lo, rest.hi, rest.done_to, rest.client_id, 0, True, aside=True)
+
+    def _wait(self, lo: int, hi: int, care: int) -> None:
+        if lo <= hi:
+            self.waiting.append(Live(lo, hi, lo - 1, None, care))
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Every claim whose owner is gone or hangs."""
+        for claim_id, claim in list(self.live.items()):
+            assert claim.client is not None
+            orphaned = not self.good[claim.client]
+            if not orphaned and not claim.hung:
+                continue
+            del self.live[claim_id]
+            blamed = not orphaned or (claim.running is not None and claim.running > claim.done_to)
+            if claim.of_retries:
+                self._recover_retries(claim_id, blamed, orphaned)
+            else:
+                self._recover_range(claim, blamed, orphaned)
+
+    def _recover_range(self, claim: Live, blamed: bool, orphaned: bool) -> None:
+        lo, care = claim.done_to + 1, claim.care if blamed else min(claim.care + 1, ALONE)
+        suspect = next((o for o in claim.left if self.rows.get(o) == "message"), None)
+        if blamed and suspect is not None:
+            self._charge(suspect, 1, orphaned)
+            lo = suspect + 1
+        self._wait(lo, claim.hi, care)
+
+    def _recover_retries(self, claim_id: int, blamed: bool, orphaned: bool) -> None:
+        mine = sorted(o for o, row in self.retries.items() if row.claim_id == claim_id)
+        if blamed and mine:
+            self._charge(mine[0], self.retries[mine[0]].attempt + 1, orphaned)
+            mine = mine[1:]
+        for offset in mine:
+            self.retries[offset].claim_id, self.retries[offset].care = None, ALONE
+
+    def _charge(self, offset: int, attempt: int, orphaned: bool) -> None:
+        if attempt < self.max_attempts:
+            self._fail(offset, attempt, 3600.0, ALONE if orphaned else 0)
+            return
+        self.retries.pop(offset, None)
+        if self.rows.get(offset) == "message":
+            self.dead.add(offset)
+        self._promote([offset] if self.order is Order.KEY else [])
+
+    # -- moving, cancelling, second lives, retention -------------------------------------------------------------------
+
+    def reset(self, to: int) -> None:
+        """The cursor is moved by hand."""
+        to = max(to, self.floor)
+        if to < self.cursor:
+            self._take_back(to)
+        self.skip(to)
+        self.cursor = to
+
+    def skip(self, to: int) -> int:
+        """The cursor passes over what lies before an offset; returns how many those are."""
+        over = range(self.cursor, to)
+        self.skipped |= set(over)
+        self.passed_over += len(over)
+        self.cursor += len(over)
+        return len(over)
+
+    def replay(self, lo: int, hi: int, chosen: set[int], singly: bool) -> int:
+        """What of a window is over is run again; returns how many messages that are."""
+        places, again, first = self.places(), 0, 0
+        for offset in range(lo, hi + 2):
+            place = places.get(offset)
+            live, wanted = place in ("claim", "retry"), self.rows.get(offset) == "message" and offset <= hi
+            if offset in chosen and offset >= self.floor and place in ("over", "dead"):
+                again, first, last = again + 1, first or offset, offset
+                self.dead.discard(offset)
+                if singly:
+                    self.retries[offset] = Retry(0)
+            if first and (offset > hi or live or (wanted and last != offset)):
+                self._wait(first, last, 0) if not singly else None
+                first = 0
+        return again
+
+    def below(self, offsets: Sequence[int]) -> int:
+        """How many of these are below the floor."""
+        return sum(offset < self.floor for offset in offsets)
+
+    def purge(self) -> tuple[int, int]:
+        """Whatever is not finished is cancelled; returns how many messages, and retries that nobody runs."""
+        claimed = [claim.done_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
+        gone = [o for o in self.rows if o >= min([self.cursor, *claimed]) and self.rows[o] == "message"]
+        self.rows |= dict.fromkeys(gone, "cancelled")
+        unclaimed = [offset for offset, row in self.retries.items() if row.claim_id is None]
+        for offset in unclaimed:
+            del self.retries[offset]
+            self.rows |= {offset: "cancelled"} if self.rows.get(offset) == "message" else {}
+        return len(gone), len(unclaimed)
+
+    def _take_back(self, to: int) -> None:
+        for claim_id, claim in list(self.live.items()):
+            behind = [o for o, row in self.retries.items() if row.claim_id == claim_id and o >= to]
+            if behind if claim.of_retries else claim.hi >= to:
+                del self.live[claim_id]
+                self._wait(claim.done_to + 1, to - 1, claim.care) if not claim.of_retries else None
+        for claim in [one for one in self.waiting if one.hi >= to]:
+            self.waiting.remove(claim)
+            self._wait(claim.lo, to - 1, claim.care)
+        self.retries = {o: row for o, row in self.retries.items() if o < to}
+        for row in self.retries.values():
+            row.claim_id = row.claim_id if row.claim_id in self.live else None
+        self.dead = {o for o in self.dead if o < to or self.rows.get(o) != "message"}
+
+    def cancel(self, offset: int) -> None:
+        """A message that was not run yet never is."""
+        self.rows[offset] = "cancelled"
+        row = self.retries.get(offset)
+        if row and row.claim_id is None:
+            del self.retries[offset]
+            self._promote([offset] if self.order is Order.KEY else [])
+
+    def requeue(self, offsets: Sequence[int]) -> list[int]:
+        """Dead letters get a second life; those whose message was cancelled since do not."""
+        moved = [o for o in offsets if o in self.dead and self.rows.get(o) in (None, "message")]
+        for offset in moved:
+            self.dead.remove(offset)
+            self.rows[offset] = "message"
+            self.retries[offset] = Retry(0)
+            if offset < self.floor:
+                self.restored.add(offset)
+        return moved
+
+    def delete_below(self) -> None:
+        """Rows below the floor go, but for second lives that have not ended."""
+        self.restored = {o for o in self.restored if o in self.retries}
+        self.rows = {o: kind for o, kind in self.rows.items() if o >= self.floor or o in self.restored}
