@@ -13,7 +13,9 @@ from typing import Any
 
 from emsworker.pipeline.job import Job, Options, Result, WrongOption
 
-JOBS: dict[str, tuple[str, str]] = {}
+JOBS: dict[str, tuple[str, str]] = {
+    "archive": ("archive", "Move what retention may drop to Parquet files, compare, and only then drop it."),
+}
 """Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
 
 
