@@ -15,6 +15,12 @@ from emsworker.pipeline.job import Job, Options, Result, WrongOption
 
 JOBS: dict[str, tuple[str, str]] = {
     "archive": ("archive", "Move what retention may drop to Parquet files, compare, and only then drop it."),
+    "restore": ("restore", "Send archived messages into a topic, in order, with headers that tell their origin."),
+    "replay": ("replay", "Have one group run archived messages again, in order."),
+    "quality": (
+        "quality",
+        "Look for gaps, duplicates, orphans and wrong times, and compare an archive with its manifests.",
+    ),
 }
 """Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
 

@@ -48,14 +48,19 @@ def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slic
     return found
 
 
-def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], url: str) -> None:
-    """Write slices as Parquet files, filed by day, into a folder that is replaced if it is there.
+def frame_of(
+    spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], columns: Sequence[str] = ()
+) -> Any:
+    """A data frame of every row of some slices, tombstones included; each slice is one task.
 
-    Each slice is one task; what a task that is run again has left is not committed by Spark.
+    Args:
+        columns: by default all that an archive has.
     """
-    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
 
     schema = schema_of(dataset)
+    if columns:
+        schema = StructType([field for field in schema.fields if field.name in columns])
     tasks = list(slices)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
@@ -63,10 +68,22 @@ def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice],
             for number in batch.column(0).to_pylist():
                 yield from _rows(profile, dataset, schema, tasks[number])
 
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
+    if not tasks:
+        return spark.createDataFrame([], schema)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
+
+
+def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], url: str) -> None:
+    """Write slices as Parquet files, filed by day, into a folder that is replaced if it is there.
+
+    What a task that is run again has left is not committed by Spark.
+    """
+    from pyspark.sql import functions as F
+
     order = {"messages": ["offset"], "claims": ["lo", "claimId"], "attempts": ["offset", "endedAt", "attempt"]}[dataset]
     (
-        frame.withColumn("date", F.to_date(TIMES[dataset]))
+        frame_of(spark, profile, dataset, slices)
+        .withColumn("date", F.to_date(TIMES[dataset]))
         .sortWithinPartitions("date", "partition", *order)
         .write.mode("overwrite")
         .option("compression", "zstd")
