@@ -28,7 +28,7 @@ from emsworker.pipeline.copying import Slice, copy, cut
 from emsworker.pipeline.dropping import drop
 from emsworker.pipeline.folder import Folder, open_folder
 from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
-from emsworker.pipeline.manifest import File, Manifest, Part, quoted, read_files, read_manifests, segment_path
+from emsworker.pipeline.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import archive as store
@@ -242,7 +242,7 @@ class _Archiver:
                 for name, size in listed.items()
                 if name.startswith(f"{dataset}/") and name.endswith(".parquet")
             ]
-            found, rows = sums(read_files(self._spark, self._folder, dataset, mine), dataset)
+            found, rows = sums(self._spark, self._folder, dataset, mine)
             files += [replace(one, rows=rows.get(one.path.rsplit("/", 1)[1], 0)) for one in mine]
             for part in self._expected(dataset, ranges):
                 spark_sum = found.pop((part.group, part.partition), Sum())

@@ -9,7 +9,7 @@ from typing import Any
 
 from emsworker.pipeline.checksums import sums
 from emsworker.pipeline.folder import Folder
-from emsworker.pipeline.manifest import Manifest, quoted, read_files, read_manifests, segment_path, topics
+from emsworker.pipeline.manifest import Manifest, quoted, read_manifests, segment_path, topics
 
 ERROR, NOTE = "error", "note"
 Trimmed = dict[tuple[str, int], int]
@@ -25,6 +25,7 @@ class Finding:
         severity: ``error``, or ``note`` for what mends itself or may be meant.
         count: of rows, offsets or files.
         detail: what, where, and what to do.
+        damaged: the segment that cannot be trusted for it.
     """
 
     check: str
@@ -34,6 +35,7 @@ class Finding:
     partition: int | None
     count: int
     detail: str
+    damaged: str | None = None
 
 
 def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trimmed: Trimmed) -> Iterator[Finding]:
@@ -74,7 +76,7 @@ def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
         size = there.get(one.path)
         found = "is missing" if size is None else f"has {size} bytes instead of {one.bytes}"
         text = f"{one.path} {found}: restore it from a backup"
-        yield Finding("archive", ERROR, manifest.topic, None, None, one.rows, text)
+        yield Finding("archive", ERROR, manifest.topic, None, None, one.rows, text, manifest.segment)
     for dataset in sorted({part.dataset for part in manifest.parts}):
         if any(one.dataset == dataset for one in bad):
             continue  # said already; reading it would only fail
@@ -83,10 +85,10 @@ def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
 
 def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Iterator[Finding]:
     try:
-        found, _ = sums(read_files(spark, folder, dataset, manifest.files), dataset)
+        found, _ = sums(spark, folder, dataset, manifest.files)
     except Exception as error:  # a damaged Parquet file fails in many ways
         text = f"segment {manifest.segment}: {dataset} cannot be read ({str(error).strip().splitlines()[0][:200]})"
-        yield Finding("archive", ERROR, manifest.topic, None, None, 0, text)
+        yield Finding("archive", ERROR, manifest.topic, None, None, 0, text, manifest.segment)
         return
     for part in manifest.of(dataset):
         sum_ = found.pop((part.group, part.partition), None)
@@ -96,7 +98,8 @@ def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Itera
                 f"segment {manifest.segment}: {dataset} has {rows} rows ({checksum:x}), its manifest says "
                 f"{part.rows} ({part.checksum:x}): restore its files from a backup"
             )
-            yield Finding("archive", ERROR, manifest.topic, part.group or None, part.partition, part.rows, text)
+            place = (manifest.topic, part.group or None, part.partition)
+            yield Finding("archive", ERROR, *place, part.rows, text, manifest.segment)
     for (group, partition), sum_ in found.items():
         text = f"segment {manifest.segment} has {dataset} that its manifest does not know"
         yield Finding("archive", ERROR, manifest.topic, group or None, partition, sum_.rows, text)

@@ -5,8 +5,11 @@ Both write a row down as one text, hash it, and add up 60 bits of each hash: nei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from emsworker.pipeline.folder import Folder
+from emsworker.pipeline.manifest import File, read_files
 from emsworker.store.archive import Sum
 
 TEXTS = {
@@ -24,14 +27,17 @@ Key = tuple[str, int]
 """A group (empty for messages) and a partition."""
 
 
-def sums(frame: Any, dataset: str) -> tuple[dict[Key, Sum], dict[str, int]]:
-    """Count and hash the rows of Parquet files, in one pass.
+def sums(spark: Any, folder: Folder, dataset: str, files: Sequence[File]) -> tuple[dict[Key, Sum], dict[str, int]]:
+    """Count and hash the rows of those of some Parquet files that are of a dataset, in one pass.
 
     Returns:
         a sum for each group and partition, and the number of rows of each file by its name.
     """
     from pyspark.sql import functions as F
 
+    if not any(one.dataset == dataset for one in files):
+        return {}, {}
+    frame = read_files(spark, folder, dataset, files)
     group = "''" if dataset == "messages" else "group"
     rows = (
         frame.select(
@@ -45,9 +51,9 @@ def sums(frame: Any, dataset: str) -> tuple[dict[Key, Sum], dict[str, int]]:
         .collect()
     )
     found: dict[Key, Sum] = {}
-    files: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in rows:
         key = (row.owner, row.partition)
         found[key] = found.get(key, Sum()) + Sum(row.rows, int(row.checksum))
-        files[row.file] = files.get(row.file, 0) + row.rows
-    return found, files
+        counts[row.file] = counts.get(row.file, 0) + row.rows
+    return found, counts

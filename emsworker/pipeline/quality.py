@@ -12,7 +12,7 @@ from emsworker.pipeline.auditing import ERROR, NOTE, Finding, Trimmed, audit
 from emsworker.pipeline.copying import Slice, cut, frame_of
 from emsworker.pipeline.folder import open_folder
 from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
-from emsworker.pipeline.manifest import read_archive
+from emsworker.pipeline.manifest import File, read_files, read_manifests
 from emsworker.pipeline.output import Report, Table
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
@@ -93,27 +93,35 @@ class _Checks:
         self._now_us = round(database.call(server_now).timestamp() * 1_000_000)
 
     def run(self) -> Iterator[Finding]:
+        # The archive first: segments that are damaged are left out of the other checks.
+        damaged = set()
+        for one in self._audit():
+            damaged.add(one.damaged)
+            yield one
         messages = self._messages().cache()
         try:
-            for title, check in (
-                ("gaps", self._gaps),
-                ("duplicates", self._duplicates),
-                ("future times", self._future),
-                ("orphans", self._orphans),
-            ):
-                self._config.progress(f"looking for {title}")
-                yield from check(messages)
+            self._config.progress("looking for gaps")
+            yield from self._gaps(messages)
+            self._config.progress("looking for duplicates")
+            yield from self._duplicates(messages, damaged)
+            self._config.progress("looking for times in the future")
+            yield from self._future(messages)
         finally:
             messages.unpersist()
+        self._config.progress("looking for orphans")
+        yield from self._orphans()
         yield from self._pointing_at_nothing()
-        if self._config.folder is not None:
-            self._config.progress("comparing the archive with its manifests")
-            trimmed: Trimmed = {
-                (self._names[topic_id], number): trimmed
-                for (topic_id, number), (_, trimmed, _) in self._found.bounds.items()
-            }
-            folder = open_folder(self._spark, self._config.folder)
-            yield from audit(self._spark, folder, self._config.topic, self._stream, trimmed)
+
+    def _audit(self) -> Iterator[Finding]:
+        if self._config.folder is None:
+            return
+        self._config.progress("comparing the archive with its manifests")
+        trimmed: Trimmed = {
+            (self._names[topic_id], number): trimmed
+            for (topic_id, number), (_, trimmed, _) in self._found.bounds.items()
+        }
+        folder = open_folder(self._spark, self._config.folder)
+        yield from audit(self._spark, folder, self._config.topic, self._stream, trimmed)
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
@@ -132,6 +140,16 @@ class _Checks:
         if self._config.profile is not None:
             reader = reader.option("profile", self._config.profile)
         return reader.option("subscribe", ",".join(self._names.values())).load()
+
+    def _archived(self, damaged: set[str | None]) -> Any:
+        """What the archive has of the stream's own topics, as far as it can be read."""
+        files: list[File] = []
+        folder = open_folder(self._spark, self._config.folder or "")
+        for topic_id, topic in self._names.items() if self._config.folder is not None else ():
+            for manifest in read_manifests(folder, topic):
+                if (manifest.stream, manifest.topic_id) == (self._stream, topic_id) and manifest.segment not in damaged:
+                    files += manifest.files
+        return read_files(self._spark, folder, "messages", files)
 
     def _bounds(self) -> Any:
         rows = [(self._names[topic_id], number, *places) for (topic_id, number), places in self._found.bounds.items()]
@@ -161,15 +179,12 @@ class _Checks:
             text = f"offsets {lo} to {hi} have no row: a worker closes such holes in a second; is none running?"
             yield Finding("gaps", ERROR, row.topic, None, row.partition, hi - lo + 1, text)
 
-    def _duplicates(self, messages: Any) -> Iterator[Finding]:
+    def _duplicates(self, messages: Any, damaged: set[str | None]) -> Iterator[Finding]:
         """One id at two places, the archive included; and messages that a group has finished several times."""
         from pyspark.sql import functions as F
 
-        everywhere = messages.select("topic", "partition", "offset", "uid")
-        for topic in self._names.values() if self._config.folder is not None else ():
-            assert self._config.folder is not None
-            archived = read_archive(self._spark, self._config.folder, topic)
-            everywhere = everywhere.unionByName(archived.select("topic", "partition", "offset", "uid"))
+        columns = ("topic", "partition", "offset", "uid")
+        everywhere = messages.select(*columns).unionByName(self._archived(damaged).select(*columns))
         place = F.struct("partition", "offset")
         rows = everywhere.where("uid IS NOT NULL").groupBy("topic", "uid").agg(F.collect_set(place).alias("places"))
         for row in rows.where("size(places) > 1").orderBy("topic", "uid").limit(_SAMPLES).collect():
@@ -201,7 +216,7 @@ class _Checks:
                 )
                 yield Finding("future", ERROR, row.topic, row.group, row.partition, row.n, text)
 
-    def _orphans(self, messages: Any) -> Iterator[Finding]:
+    def _orphans(self) -> Iterator[Finding]:
         """Claims and attempts of what is not there."""
         from pyspark.sql import functions as F
 
@@ -213,7 +228,6 @@ class _Checks:
         below = attempts.where("offset < trimmed").join(letters, ["topic", "group", "partition", "offset"], "left_anti")
         for frame, severity, column, text in (
             (beyond, ERROR, "lo", "claims reach beyond the end of the stream: were messages deleted by hand?"),
-            (attempts.where("offset >= end"), ERROR, "offset", "attempts of offsets beyond the end of the stream"),
             (below, NOTE, "offset", "attempts of messages that are gone, such as requeued dead letters"),
         ):
             grouped = frame.groupBy("topic", "group", "partition").agg(

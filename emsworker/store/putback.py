@@ -110,6 +110,6 @@ def _have_run(session: Session, group: Group, where: dict[str, int], rows: Seque
 
 def _values(where: dict[str, int], row: Row) -> str:
     blobs = ",".join(map(bytes_literal, (row.uid, row.key, row.tag, row.headers, row.body)))
-    born = f"'1970-01-01' + INTERVAL {row.born_us} MICROSECOND"
     producer = bytes_literal(row.producer_id.encode())
-    return f"({where['topic_id']},{where['partition']},{row.offset},{blobs},{len(row.body)},{born},{producer})"
+    born = f"'1970-01-01' + INTERVAL {row.born_us:d} MICROSECOND"
+    return f"({where['topic_id']},{where['partition']},{row.offset:d},{blobs},{len(row.body)},{born},{producer})"

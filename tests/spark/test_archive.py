@@ -19,7 +19,7 @@ from tests.spark.archives import archived, fill, table_attempts, table_claims, t
 from tests.support.streams import Stream
 
 LONG = bool(os.environ.get("EMS_TEST_LONG"))
-ROWS, SEGMENT, MOMENTS = (1_000_000, 100_000, 20) if LONG else (20_000, 4_000, 3)
+ROWS, SEGMENT, MOMENTS = (1_000_000, 50_000, 20) if LONG else (20_000, 5_000, 2)
 _STEPS = ("copying", "comparing", "is archived", "deleting offsets")
 
 
@@ -141,8 +141,9 @@ def test_nothing_is_lost_or_doubled_when_the_archiver_is_killed(
         kills += archives.killed(
             archives.job(profiles, *arguments, log=log), log, step, chance.random() * (2.0 if LONG else 0.4)
         )
-        left, kept = table_messages(stream, topic.id), archived(lake, "orders", "messages")
-        assert left | kept == rows, f"after kill {moment} at {step!r}"
+        if not LONG or moment % 5 == 4:  # of a million rows it takes longer than the job
+            left, kept = table_messages(stream, topic.id), archived(lake, "orders", "messages")
+            assert left | kept == rows, f"after kill {moment} at {step!r}"
     assert kills == MOMENTS, "the kills came too late to be in the middle"
     process = archives.job(profiles, *arguments, "--json", log=log)
     assert process.wait(3600 if LONG else 300) == 0, log.read_text()[-3000:]

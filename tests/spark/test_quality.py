@@ -32,7 +32,7 @@ def test_each_fault_in_the_stream_is_found_and_named(stream: Stream, spark: Any)
     stream.rows("DELETE FROM ems_message WHERE `offset` BETWEEN 50 AND 52")
     stream.rows("UPDATE ems_message SET born_at = NOW(6) + INTERVAL 1 HOUR WHERE `offset` IN (7, 8)")
     stream.rows("UPDATE ems_claim SET hi = 900 WHERE lo = (SELECT * FROM (SELECT MAX(lo) FROM ems_claim) m)")
-    for offset, outcome in ((60, "done"), (60, "done"), (61, "failed"), (901, "failed")):
+    for offset, outcome in ((60, "done"), (60, "done"), (61, "failed")):
         stream.rows(
             "INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome) SELECT %s, 0, %s, NOW(6) - INTERVAL COUNT(*) SECOND, 1, %s FROM ems_attempt",
             group.id,
@@ -55,7 +55,6 @@ def test_each_fault_in_the_stream_is_found_and_named(stream: Stream, spark: Any)
         ("orphans", "error", "orders", "g", 0, 1),
         ("orphans", "error", "orders", "g", 0, 1),
         ("orphans", "error", "orders", "g", 0, 1),
-        ("orphans", "error", "orders", "g", 0, 1),
         ("duplicates", "note", "orders", "g", 0, 1),
     ]
     assert result.report is not None
@@ -66,7 +65,7 @@ def test_each_fault_in_the_stream_is_found_and_named(stream: Stream, spark: Any)
         "running claims whose client is gone",
     ):
         assert part in details
-    assert result.failure == "6 errors were found"
+    assert result.failure == "5 errors were found"
 
 
 def test_an_archive_is_compared_with_its_manifests(stream: Stream, spark: Any, tmp_path: Path) -> None:
