@@ -33,6 +33,7 @@ _COMMANDS = {
     "readers": ("readers", "List where the named readers of broadcast topics are; forget those that are gone."),
     "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
     "send": ("send", "Send a message, a task call, or many messages."),
+    "pipeline": ("pipeline", "Run a job of the data pipeline on Spark: reports, archive, restore and others."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),
 }
@@ -130,10 +131,14 @@ def ems() -> None:
     """EMS: Celery-style workers over a durable, replayable message stream in MySQL."""
 
 
-def main() -> None:
-    """The console script."""
+def main(args: list[str] | None = None) -> None:
+    """The console script.
+
+    Args:
+        args: instead of the command line's.
+    """
     if any("://" in argument for argument in sys.argv):
         from .hiding import hide_passwords
 
         hide_passwords()
-    ems(prog_name="ems")
+    ems(args=args, prog_name="ems")

@@ -1,0 +1,40 @@
+"""The data pipeline: jobs for Spark that look at more than one message at a time.
+
+Each job is a module that has a :class:`~emsworker.pipeline.job.Job` named ``JOB``: its options and a function
+``run(spark, config) -> Result``. It is run by ``ems pipeline NAME``, by ``python -m emsworker.pipeline NAME``, by
+``spark-submit``, or from a program that has a session of its own: ``load("archive").run(spark, options)``. Nothing of
+Spark is imported until a job runs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from emsworker.pipeline.job import Job, Options, Result, WrongOption
+
+JOBS: dict[str, tuple[str, str]] = {
+    "archive": ("archive", "Move what retention may drop to Parquet files, compare, and only then drop it."),
+    "restore": ("restore", "Send archived messages into a topic, in order, with headers that tell their origin."),
+    "replay": ("replay", "Have one group run archived messages again, in order."),
+    "quality": (
+        "quality",
+        "Look for gaps, duplicates, orphans and wrong times, and compare an archive with its manifests.",
+    ),
+}
+"""Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
+
+
+def load(name: str) -> Job[Any]:
+    """The job of a name.
+
+    Raises:
+        WrongOption: there is none.
+    """
+    if name not in JOBS:
+        raise WrongOption("job", name, f"there is no such job; there are {', '.join(JOBS)}")
+    job: Job[Any] = import_module(f"{__name__}.{JOBS[name][0]}").JOB
+    return job
+
+
+__all__ = ["JOBS", "Job", "Options", "Result", "WrongOption", "load"]

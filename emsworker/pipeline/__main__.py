@@ -1,0 +1,7 @@
+"""``python -m emsworker.pipeline NAME``, and the file that ``spark-submit`` is given: ``ems pipeline NAME``."""
+
+import sys
+from importlib import import_module
+
+if __name__ == "__main__":
+    import_module("emsworker.cli.main").main(["pipeline", *sys.argv[1:]])
