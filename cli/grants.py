@@ -6,7 +6,8 @@ import click
 
 from emsworker.store.grants import ALLOWANCES, ROLES
 
-from .common import open_stream, stream_options
+from .common import json_option, open_stream, stream_options
+from .output import print_json
 
 
 @click.command()
@@ -14,8 +15,9 @@ from .common import open_stream, stream_options
 @click.option("--user", "account", required=True, metavar="USER@HOST", help="Who gets them; the user must exist.")
 @click.option("--database", metavar="NAME", help="The stream's database; that of --url or EMS_URL.")
 @click.option("--allow", multiple=True, type=click.Choice(ALLOWANCES), help="What it may do besides; repeatable.")
+@json_option
 @stream_options
-def grants(role: str, account: str, database: str | None, allow: tuple[str, ...]) -> None:
+def grants(role: str, account: str, database: str | None, allow: tuple[str, ...], as_json: bool) -> None:
     """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
 
     A producer sends; a worker runs tasks, does the beat's duties and sends; a reader looks, and reads with Spark; a
@@ -26,5 +28,8 @@ def grants(role: str, account: str, database: str | None, allow: tuple[str, ...]
     from emsworker.store.grants import statements
 
     name = database or DatabaseUrl.parse(open_stream().url).database
-    for statement in statements(role, name, account, allow):
+    needed = statements(role, name, account, allow)
+    if as_json:
+        print_json(needed)
+    for statement in () if as_json else needed:
         click.echo(f"{statement};")

@@ -21,7 +21,7 @@ _COMMANDS = {
     "beat": ("worker", "Run the beat alone: the duties that keep the stream's house."),
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
-    "grants": ("grants", "Print the privileges that a producer, worker, reader or admin needs."),
+    "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
     "topics": ("topics", "List, create, change, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
     "clients": ("looking", "List the clients with their leases, and who leads the beat."),

@@ -1,5 +1,6 @@
 """Least privilege: each role does its work, as a user with the grants that ``ems grants`` prints, and no other's."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -298,6 +299,7 @@ def test_the_command_prints_them() -> None:
     more = grants("producer", "--user", "s@h", "--allow", "auto-create").output
     assert "INSERT, UPDATE ON `my_shop`.ems_topic TO 's'@'h';" in more
     assert grants("admin", "--user", "s@h").output.endswith("ON `my\\_shop`.* TO 's'@'h';\n")
+    assert json.loads(grants("admin", "--user", "s@h", "--json").output) == statements("admin", "my_shop", "s@h")
     wrong = grants("reader", "--user", "s@h", "--allow", "cancel")
     assert wrong.exit_code == 2 and "that is for producer, worker" in wrong.output
 
