@@ -172,7 +172,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "retries not given back": Fault(
         "retries that were not started stay claimed",
-        "none",
+        f"{_STORE}test_claims.py::test_retries_are_claimed_finished_and_given_back",
         _sql("progress", "release_retries", "SET claim_id = NULL", "SET claim_id = claim_id"),
     ),
     "failure forgotten": Fault(
@@ -182,7 +182,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "failed retry stays claimed": Fault(
         "a retry that has failed is never taken again",
-        "none",
+        f"{_STORE}test_claims.py::test_retries_are_claimed_finished_and_given_back",
         _sql("progress", "upsert_retries_end", ", claim_id = NULL"),
     ),
     "dead letter not kept": Fault(

@@ -24,7 +24,7 @@ _LONG = bool(os.environ.get("EMS_TEST_LONG"))
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs/discussions/testing.md"
 _SITE = Path(__file__).parent / "site"
-_SETTINGS = settings(SETTINGS, derandomize=True, max_examples=100, stateful_step_count=50, phases=[Phase.generate])
+_SETTINGS = settings(SETTINGS, derandomize=True, max_examples=400, stateful_step_count=50, phases=[Phase.generate])
 _BY_PROPERTIES = [name for name, fault in FAULTS.items() if "::" not in fault.found_by]
 _BY_TESTS = [name for name, fault in FAULTS.items() if "::" in fault.found_by]
 """How the oracle notices: something is not as expected, or what it was told cannot be."""
