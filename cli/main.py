@@ -32,6 +32,7 @@ _COMMANDS = {
     "readers": ("readers", "List where the named readers of broadcast topics are; forget those that are gone."),
     "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
     "send": ("send", "Send a message, a task call, or many messages."),
+    "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),
 }

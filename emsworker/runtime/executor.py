@@ -195,13 +195,13 @@ class Executor:
         for message in messages:
             refuse_expired(message, work.claim)
         if options.transactional:
-            return self._tell_all(messages, self._call_transactional(work, messages, handler), ticks() - began)
-        failed = self._call_plainly(work, messages, handler)
-        failures = self._failures_of(messages, failed, options, ticks() - began)
-        rows = self._results(messages, options)
-        self._keeper.put(rows)
-        self._tell_all(messages, failures, ticks() - began)  # first: once it is done the completer may write it down
-        work.done(messages, failures, self._keeper.for_flush(rows))
+            self._tell_all(messages, self._call_transactional(work, messages, handler), ticks() - began)
+        else:
+            failed = self._call_plainly(work, messages, handler)
+            failures = self._failures_of(messages, failed, options, ticks() - began)
+            self._keeper.put(rows := self._results(messages, options))
+            self._tell_all(messages, failures, ticks() - began)  # first: once done, the completer may write it down
+            work.done(messages, failures, self._keeper.for_flush(rows))
 
     def _tell_all(self, messages: list[Message], failures: list[Failure], ran_s: float) -> None:
         outcomes = {failure.offset: failure for failure in failures}

@@ -34,7 +34,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
-    local.status local.url"""
+    local.status local.url chaos chaos.break chaos.check"""
     assert {".".join(path) for path in ALL if path} == set(wanted.split())
 
 
@@ -68,6 +68,7 @@ def test_everything_that_prints_knows_json() -> None:
         ("schedules",),
         ("readers",),
         ("alarms",),
+        ("chaos",),
         ("local",),
     }
     for path, command in ALL.items():
