@@ -53,7 +53,7 @@ class Snapshot:
         topics: names by id; groups: by id.
         messages: by topic and partition, for each offset the uid (``None`` for a tombstone) and the kind.
         floors: by topic and partition; cursors: by group and partition.
-        retries, dead, given_up: places of groups.
+        retries, dead, given_up: places of groups; attempted: those that were not just run as the stream goes.
         skips: group, partition, first and last offset of what a group never runs.
         pending: topic and uid of what may not be read yet.
         clients: for how many seconds each one's lease has been over.
@@ -68,6 +68,7 @@ class Snapshot:
     retries: set[Place] = field(default_factory=set)
     dead: set[Place] = field(default_factory=set)
     given_up: set[Place] = field(default_factory=set)
+    attempted: set[Place] = field(default_factory=set)
     skips: list[tuple[int, int, int, int]] = field(default_factory=list)
     pending: set[tuple[int, str]] = field(default_factory=set)
     clients: dict[str, float] = field(default_factory=dict)
@@ -86,6 +87,7 @@ def read_snapshot(session: Session) -> Snapshot:
 def _read(session: Session) -> Snapshot:
     topics = dict(session.rows(_SQL.list_topics))
     floors = {(row[0], row[1]): row[2] for row in session.rows(_SQL.list_floors) if row[0] in topics}
+    attempts = session.rows(_SQL.list_attempts)
     return Snapshot(
         topics=topics,
         groups={
@@ -99,7 +101,8 @@ def _read(session: Session) -> Snapshot:
         claims=[ClaimRow(*row) for row in session.rows(_SQL.list_claims)],
         retries=_places(session.rows(_SQL.list_retries)),
         dead=_places(session.rows(_SQL.list_dead)),
-        given_up=_places(session.rows(_SQL.list_given_up)),
+        given_up={row[:3] for row in attempts if row[3]},
+        attempted={row[:3] for row in attempts},
         skips=[(row[0], row[1], row[2], row[3]) for row in session.rows(_SQL.list_skips)],
         pending={(row[0], uid_text(row[1])) for row in session.rows(_SQL.list_pending)},
         clients={row[0]: float(row[1]) for row in session.rows(_SQL.list_clients)},

@@ -34,9 +34,9 @@ SELECT group_id, `partition`, `offset` FROM ems_retry
 -- name: list_dead
 SELECT group_id, `partition`, `offset` FROM ems_dead
 
--- name: list_given_up
--- Attempts after which there is neither another nor a dead letter.
-SELECT group_id, `partition`, `offset` FROM ems_attempt WHERE outcome IN ('ignored', 'expired', 'rejected')
+-- name: list_attempts
+-- After some of them there is neither another nor a dead letter.
+SELECT DISTINCT group_id, `partition`, `offset`, outcome IN ('ignored', 'expired', 'rejected') FROM ems_attempt
 
 -- name: list_skips
 SELECT group_id, `partition`, lo, hi FROM ems_skip

@@ -1,0 +1,134 @@
+"""Runs a scenario and makes a row of the table out of what came of it."""
+
+import math
+import random
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from emsworker.chaos import Fault, History, Kind, read_history
+from emsworker.local import Database as Server
+from emsworker.local import Redis
+from tests.chaos.arena import opened
+from tests.chaos.names import GROUPS
+from tests.chaos.scenarios import Scenario
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a scenario on a server.
+
+    Attributes:
+        recovery_s: after a kill of a worker until 99 of 100 messages that were under way are done; after other faults
+            until each group runs again and a send is confirmed.
+        other: findings of the other kinds.
+    """
+
+    scenario: str
+    server: str
+    allocator: str
+    sent: int
+    run: int
+    lost: int
+    phantom: int
+    duplicated: int
+    order: int
+    other: int
+    recovery_s: float | None
+    heals_within_s: float | None
+    took_s: float
+    wrong: str = ""
+    note: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it is as it must be."""
+        late = self.heals_within_s is not None and (self.recovery_s is None or self.recovery_s > self.heals_within_s)
+        return not (self.wrong or self.lost or self.phantom or self.order or self.other or late)
+
+    def to_json(self) -> dict[str, object]:
+        """For a file."""
+        return asdict(self) | {"good": self.good}
+
+
+def run_scenario(
+    scenario: Scenario, server: Server, redis: Redis | None, allocator: str, folder: Path, seed: int
+) -> Row:
+    """Bring it about, and judge.
+
+    Raises:
+        AssertionError: it did not recover at all.
+    """
+    began = time.monotonic()
+    chance = random.Random(f"{seed} {scenario.name} {server.flavor}")
+    allocator = "redis" if scenario.redis else allocator
+    options = {"allocator": allocator, "chance": chance, "settings": scenario.settings, "networked": scenario.networked}
+    with opened(server, redis if allocator == "redis" else None, folder, **options) as arena:  # type: ignore[arg-type]
+        arena.start()
+        scenario.bring_about(arena)
+        arena.goes_on()
+        arena.finish()
+        report = arena.judge()
+        dead = arena.looker.rows("SELECT COUNT(*) FROM ems_dead")[0][0]
+    history = read_history(folder / "history")
+    counts = report.counts
+    named = (Kind.LOST, Kind.PHANTOM, Kind.ORDER)
+    wrong = "\n".join(str(finding) for finding in report.findings[:8])
+    if dead != scenario.dead:
+        wrong += f"\n{dead} dead letters, and there should be {scenario.dead}"
+    return Row(
+        scenario=scenario.name,
+        server=server.flavor,
+        allocator=allocator,
+        sent=report.confirmed,
+        run=report.runs,
+        lost=counts[Kind.LOST],
+        phantom=counts[Kind.PHANTOM],
+        duplicated=report.repeated,
+        order=counts[Kind.ORDER],
+        other=sum(counts.values()) - sum(counts[kind] for kind in named),
+        recovery_s=recovery_s(history),
+        heals_within_s=scenario.heals_within_s,
+        took_s=round(time.monotonic() - began, 1),
+        wrong=wrong.strip(),
+    )
+
+
+def recovery_s(history: History) -> float | None:
+    """The longest recovery from any fault of a history, in seconds."""
+    spans = [
+        _after_kill(history, fault) if fault.pid is not None else _after_all(history, fault) for fault in history.faults
+    ]
+    known = [span for span in spans if span is not None]
+    return round(max(known), 2) if known else None
+
+
+def _after_kill(history: History, fault: Fault) -> float | None:
+    """Until 99 of 100 that were sent, and not done, when a process was hit are done."""
+    done: dict[tuple[str, str], float] = {}
+    for run in history.runs:
+        if run.ended is not None and run.outcome == "done":
+            where = run.uid, run.group
+            done[where] = min(run.ended, done.get(where, math.inf))
+    spans = []
+    for sent in history.sent.values():
+        if sent.confirmed_at is None or sent.confirmed_at > fault.at or sent.offset is None:
+            continue
+        ends = [done[sent.uid, group] for group in GROUPS if (sent.uid, group) in done]
+        spans += [end - fault.at for end in ends if end > fault.at]
+    return sorted(spans)[math.ceil(len(spans) * 0.99) - 1] if spans else 0.0
+
+
+def _after_all(history: History, fault: Fault) -> float | None:
+    """Until a send is confirmed and each group has finished a run."""
+    firsts = [
+        min(
+            (s.confirmed_at for s in history.sent.values() if s.confirmed_at and s.confirmed_at > fault.until),
+            default=None,
+        )
+    ]
+    for group in GROUPS:
+        ends = (run.ended for run in history.runs if run.group == group and run.outcome == "done")
+        firsts.append(min((end for end in ends if end and end > fault.until), default=None))
+    known = [first for first in firsts if first is not None]
+    return max(known) - fault.until if len(known) == len(firsts) else None
