@@ -57,6 +57,7 @@ class Arena:
         url: of the database; network: between it and its clients, or ``None``.
         allocator: ``mysql`` or ``redis``.
         chance: decides everything that is not said.
+        settings: of the workers; topic: of the topic; root: the folder whose code the processes run.
     """
 
     server: Server
@@ -67,6 +68,8 @@ class Arena:
     chance: random.Random
     network: Network | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    topic: dict[str, Any] = field(default_factory=dict)
+    root: Path = ROOT
     environ: dict[str, str] = field(default_factory=dict)
     workers: list[Program] = field(default_factory=list)
     producers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -76,7 +79,7 @@ class Arena:
         self.looker = DirectLooker(self.url, self.network.url if self.network else self.url)
         with Database(self.url).session() as session:
             migrate(session)
-            create_topic(session, TOPIC, partitions=PARTITIONS)
+            create_topic(session, TOPIC, partitions=PARTITIONS, **self.topic)
         self.looker.rows(
             "CREATE TABLE cash (id BIGINT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36) NOT NULL) ENGINE=InnoDB"
         )
@@ -87,7 +90,9 @@ class Arena:
         """One more worker: a supervisor, a child, three threads."""
         settings = SETTINGS | self.settings | self._allocation()
         log = self.folder / f"worker-{len(self.workers)}.log"
-        program = Program("worker", self.looker, log, settings, app=APP, threads=3, environ=self.environ)
+        program = Program(
+            "worker", self.looker, log, settings, app=APP, threads=3, environ=self.environ, root=self.root
+        )
         self.workers.append(program)
         return program
 
@@ -103,7 +108,7 @@ class Arena:
         seed = self.chance.randrange(10**6)
         with (self.folder / f"producer-{len(self.producers)}.log").open("ab") as log:
             command = [sys.executable, "-m", "tests.chaos.app", str(seed), str(pause_s)]
-            self.producers.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
+            self.producers.append(subprocess.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log))
         return self.producers[-1]
 
     def start(self, workers: int = 2, producers: int = 2) -> None:

@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from emsworker.local import Redis
 from tests.chaos.arena import opened
 from tests.chaos.names import GROUPS
 from tests.chaos.scenarios import Scenario
+from tests.support.worker import ROOT
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,8 @@ class Row:
     """What came of a scenario on a server.
 
     Attributes:
-        recovery_s: after a kill of a worker until 99 of 100 messages that were under way are done; after other faults
-            until each group runs again and a send is confirmed.
+        recovery_s: of messages that a process had in hand when it was hit, until 99 of 100 were done elsewhere; after
+            other faults until each group runs again and a send is confirmed.
         other: findings of the other kinds.
     """
 
@@ -52,9 +54,12 @@ class Row:
 
 
 def run_scenario(
-    scenario: Scenario, server: Server, redis: Redis | None, allocator: str, folder: Path, seed: int
+    scenario: Scenario, server: Server, redis: Redis | None, allocator: str, folder: Path, seed: int, root: Path = ROOT
 ) -> Row:
     """Bring it about, and judge.
+
+    Args:
+        root: the folder whose code the processes run.
 
     Raises:
         AssertionError: it did not recover at all.
@@ -62,7 +67,8 @@ def run_scenario(
     began = time.monotonic()
     chance = random.Random(f"{seed} {scenario.name} {server.flavor}")
     allocator = "redis" if scenario.redis else allocator
-    options = {"allocator": allocator, "chance": chance, "settings": scenario.settings, "networked": scenario.networked}
+    options = {"allocator": allocator, "chance": chance, "networked": scenario.networked}
+    options |= {"settings": scenario.settings, "topic": scenario.topic, "root": root}
     with opened(server, redis if allocator == "redis" else None, folder, **options) as arena:  # type: ignore[arg-type]
         arena.start()
         scenario.bring_about(arena)
@@ -95,28 +101,27 @@ def run_scenario(
 
 
 def recovery_s(history: History) -> float | None:
-    """The longest recovery from any fault of a history, in seconds."""
-    spans = [
-        _after_kill(history, fault) if fault.pid is not None else _after_all(history, fault) for fault in history.faults
-    ]
+    """How long recovery took after the faults of a history, in seconds: see :class:`Row`."""
+    hit = sorted(span for fault in history.faults if fault.pid is not None for span in _after_hit(history, fault))
+    spans = [_after_all(history, fault) for fault in history.faults if fault.pid is None]
+    spans += [hit[math.ceil(len(hit) * 0.99) - 1]] if hit else []
     known = [span for span in spans if span is not None]
     return round(max(known), 2) if known else None
 
 
-def _after_kill(history: History, fault: Fault) -> float | None:
-    """Until 99 of 100 that were sent, and not done, when a process was hit are done."""
+def _after_hit(history: History, fault: Fault) -> Iterator[float]:
+    """For each message that a process had in hand when it was hit: until somebody else had done it."""
+    held = {
+        (run.uid, run.group)
+        for run in history.runs
+        if run.pid == fault.pid and run.began <= fault.at and (run.ended is None or run.ended > fault.at)
+    }
     done: dict[tuple[str, str], float] = {}
     for run in history.runs:
-        if run.ended is not None and run.outcome == "done":
-            where = run.uid, run.group
+        where = run.uid, run.group
+        if where in held and run.pid != fault.pid and run.ended is not None and run.outcome == "done":
             done[where] = min(run.ended, done.get(where, math.inf))
-    spans = []
-    for sent in history.sent.values():
-        if sent.confirmed_at is None or sent.confirmed_at > fault.at or sent.offset is None:
-            continue
-        ends = [done[sent.uid, group] for group in GROUPS if (sent.uid, group) in done]
-        spans += [end - fault.at for end in ends if end > fault.at]
-    return sorted(spans)[math.ceil(len(spans) * 0.99) - 1] if spans else 0.0
+    yield from (end - fault.at for end in done.values())
 
 
 def _after_all(history: History, fault: Fault) -> float | None:

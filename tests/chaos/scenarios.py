@@ -33,7 +33,7 @@ class Scenario:
         redis: it needs one, and the redis allocator; networked: it needs the proxy.
         heals_within_s: the longest time that it may take until all is well again, ``None`` for a fault that
             nothing is promised about.
-        settings: of the workers, over the usual ones.
+        settings: of the workers, over the usual ones; topic: of the topic.
         dead: how many messages are dead letters at the end.
     """
 
@@ -43,6 +43,7 @@ class Scenario:
     networked: bool = False
     heals_within_s: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    topic: dict[str, Any] = field(default_factory=dict)
     dead: int = 0
 
 
@@ -51,7 +52,11 @@ class Scenario:
 
 def _child(arena: Arena) -> int:
     workers = [worker for worker in arena.workers if worker.process.poll() is None]
-    return arena.chance.choice(until(lambda: arena.chance.choice(workers).children(), 30, "a child"))
+
+    def alive() -> list[int]:
+        return [pid for pid in arena.chance.choice(workers).children() if Path(f"/proc/{pid}").exists()]
+
+    return arena.chance.choice(until(alive, 30, "a child"))
 
 
 def kill_children(arena: Arena, times: int = 3) -> None:
@@ -449,7 +454,7 @@ SCENARIOS = [
     Scenario("connections killed", kill_connections, heals_within_s=SERVER_S),
     Scenario("Redis killed", kill_redis, redis=True),
     Scenario("Redis flushed", flush_redis, redis=True),
-    Scenario("Redis rolled back", roll_redis_back, redis=True),
+    Scenario("Redis rolled back", roll_redis_back, redis=True, topic={"trim_done": True}),
     Scenario("Redis slow", slow_redis, redis=True),
     Scenario("network cut", cut_network, networked=True),
     Scenario("network frozen", freeze_network, networked=True),
