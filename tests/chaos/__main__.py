@@ -12,7 +12,8 @@ from itertools import dropwhile
 from pathlib import Path
 
 from emsworker.local import Database, Redis
-from tests.chaos import table
+from tests.chaos import mutants, table
+from tests.chaos.mutants import MUTANTS, catch
 from tests.chaos.running import Row, run_scenario
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.throughput import NAME, run_throughput
@@ -30,6 +31,8 @@ def _arguments() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="TEXT", help="scenarios with this in their names"
     )
     parser.add_argument("--from", dest="first", metavar="TEXT", help="begin with the scenario with this in its name")
+    parser.add_argument("--mutants", action="store_true", help="spoil the code instead, and see that it is noticed")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for JSON and Markdown")
     parser.add_argument("--publish", action="store_true", help="put the table into the documentation")
     parser.add_argument("--keep", action="store_true", help="keep histories and logs of what went well, too")
     return parser.parse_args()
@@ -38,6 +41,8 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run them all."""
     arguments = _arguments()
+    if arguments.mutants:
+        return _catch_all(arguments)
     scenarios = [one for one in SCENARIOS if not arguments.only or any(text in one.name for text in arguments.only)]
     if arguments.first:
         scenarios = list(dropwhile(lambda one: arguments.first not in one.name, scenarios))
@@ -46,15 +51,38 @@ def main() -> int:
     began = time.monotonic()
     print(f"seed {arguments.seed}; {len(scenarios)} scenarios on {', '.join(chosen_flavors())}; logs in {folder}")
     print(table.header(), flush=True)
+    about: dict[str, object] = {"seed": arguments.seed, "servers": chosen_flavors()}
     rows = _run_all(scenarios, folder, arguments.seed, arguments.keep, measured)
-    table.save(rows, RESULTS, {"seed": arguments.seed, "took_s": round(time.monotonic() - began)})
+    table.save(rows, arguments.results, about | {"took_s": round(time.monotonic() - began)})
     bad = [row for row in rows if not row.good]
-    print(f"{len(rows)} runs in {time.monotonic() - began:.0f} s, {len(bad)} bad; {RESULTS}/chaos.json and .md")
+    print(
+        f"{len(rows)} runs in {time.monotonic() - began:.0f} s, {len(bad)} bad; {arguments.results}/chaos.json and .md"
+    )
     if arguments.publish:
-        table.publish(RESULTS / "chaos.json")
+        table.publish(arguments.results / "chaos.json")
     if not bad and not arguments.keep:
         shutil.rmtree(folder)
     return 1 if bad or not rows else 0
+
+
+def _catch_all(arguments: argparse.Namespace) -> int:
+    """Run the mutants on the first server; what they spoil is the same on all."""
+    chosen_ones = [one for one in MUTANTS if not arguments.only or any(text in one.name for text in arguments.only)]
+    folder = Path(tempfile.mkdtemp(prefix="ems-chaos-"))
+    rows = []
+    with ExitStack() as stack:
+        server, redis = Database(folder / "server", chosen_flavors()[0]), Redis(folder / "redis")
+        stack.callback(server.kill)
+        stack.callback(redis.kill)
+        for number, mutant in enumerate(chosen_ones):
+            rows.append(catch(mutant, server, redis, folder / f"mutant-{number}", arguments.seed))
+            print(mutants.line(rows[-1]), flush=True)
+    if not arguments.keep:
+        shutil.rmtree(folder)
+    table.save_mutants(rows, arguments.results)
+    if arguments.publish:
+        table.publish_mutants(arguments.results / "mutants.json")
+    return 0 if rows and all(row.good for row in rows) else 1
 
 
 def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, measured: bool) -> list[Row]:

@@ -166,13 +166,13 @@ class Arena:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def finish(self) -> None:
+    def finish(self, settle_s: float = _SETTLE_S) -> None:
         """Stop the producers, wait until all is done, and stop the workers."""
         for producer in self.producers:
             producer.terminate()
         for producer in self.producers:
             producer.wait(60)
-        until(lambda: not self._left(), _SETTLE_S, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
+        until(lambda: not self._left(), settle_s, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
         for worker in self.workers:
             if worker.process.poll() is None:
                 assert worker.stop() == 0, worker.text()[-3000:]
@@ -188,10 +188,10 @@ class Arena:
         retries = rows("SELECT group_id, `partition`, `offset`, due_at, claim_id FROM ems_retry LIMIT 5")
         return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_pending LIMIT 5")]
 
-    def judge(self) -> Report:
-        """What the checker says."""
+    def judge(self, settled: bool = True) -> Report:
+        """What the checker says; ``settled``: all is done."""
         effects = Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))
-        rules = Rules(effects={"cash": effects}, settled=True, bound_s=2.0, client_grace_s=10)
+        rules = Rules(effects={"cash": effects}, settled=settled, bound_s=2.0, client_grace_s=5)
         return check_stream(Database(self.url), self.folder / "history", rules)
 
     def tail(self) -> str:

@@ -45,7 +45,8 @@ class Row:
     @property
     def good(self) -> bool:
         """Whether it is as it must be."""
-        late = self.heals_within_s is not None and (self.recovery_s is None or self.recovery_s > self.heals_within_s)
+        # None: the process had nothing in hand.
+        late = None not in (self.heals_within_s, self.recovery_s) and self.recovery_s > self.heals_within_s  # type: ignore[operator]
         return not (self.wrong or self.lost or self.phantom or self.order or self.other or late)
 
     def to_json(self) -> dict[str, object]:

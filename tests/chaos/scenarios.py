@@ -98,8 +98,8 @@ def kill_the_beat(arena: Arena) -> None:
     arena.start_worker().wait_ready()
 
 
-def pause_a_child(arena: Arena) -> None:
-    for _ in range(2):
+def pause_a_child(arena: Arena, times: int = 2) -> None:
+    for _ in range(times):
         pid, began = _child(arena), time.monotonic()
         kill(pid, signal.SIGSTOP)
         time.sleep(_BEYOND_LEASE_S)
