@@ -99,7 +99,7 @@ class Arena:
     def _allocation(self) -> dict[str, Any]:
         return {"redis_url": self.redis.url, "allocator": self.allocator} if self.redis else {}
 
-    def start_producer(self, pause_s: float = 0.04) -> "subprocess.Popen[bytes]":
+    def start_producer(self, pause_s: float = 0.1) -> "subprocess.Popen[bytes]":
         """One more producer."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         settings = {"url": self.looker.url, "connect_timeout_s": 3, **self._allocation()}
@@ -117,9 +117,9 @@ class Arena:
             worker.wait_ready()
         for _ in range(producers):
             self.start_producer()
-        self.goes_on(20)
+        self.goes_on(15)
 
-    def goes_on(self, more: int = 20) -> None:
+    def goes_on(self, more: int = 10) -> None:
         """Wait until some more effects are there."""
         target = self.effects_count() + more
         until(lambda: self.effects_count() >= target, _START_S, f"work goes on; logs:\n{self.tail()}")

@@ -207,6 +207,13 @@ def test_what_waits_is_dead_or_was_left_out_is_not_lost() -> None:
     assert world.kinds() == set()
 
 
+def test_what_was_set_aside_may_be_run_by_anybody() -> None:
+    world = World()
+    acknowledged_by_another(world)
+    world.snapshot.attempted |= {(PLAIN, 0, n) for n in range(1, COUNT + 1)}
+    assert world.kinds(settled=True) == set()
+
+
 def test_what_a_fault_explains_is_no_finding() -> None:
     world = World()
     world.history.runs.append(run(3, PLAIN, 30, TWO))
