@@ -5,7 +5,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import dropwhile
@@ -52,8 +52,10 @@ def main() -> int:
     print(f"seed {arguments.seed}; {len(scenarios)} scenarios on {', '.join(chosen_flavors())}; logs in {folder}")
     print(table.header(), flush=True)
     about: dict[str, object] = {"seed": arguments.seed, "servers": chosen_flavors()}
-    rows = _run_all(scenarios, folder, arguments.seed, arguments.keep, measured)
-    table.save(rows, arguments.results, about | {"took_s": round(time.monotonic() - began)})
+    rows: list[Row] = []
+    for row in _run_all(scenarios, folder, arguments.seed, arguments.keep, measured):
+        rows.append(row)
+        table.save(rows, arguments.results, about | {"took_s": round(time.monotonic() - began)})
     bad = [row for row in rows if not row.good]
     print(
         f"{len(rows)} runs in {time.monotonic() - began:.0f} s, {len(bad)} bad; {arguments.results}/chaos.json and .md"
@@ -85,8 +87,7 @@ def _catch_all(arguments: argparse.Namespace) -> int:
     return 0 if rows and all(row.good for row in rows) else 1
 
 
-def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, measured: bool) -> list[Row]:
-    rows = []
+def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, measured: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         redis = Redis(folder / "redis") if "redis" in chosen() else None
         if redis:
@@ -101,14 +102,14 @@ def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, mea
                 allocator = "redis" if redis and (number + place) % 2 else "mysql"
                 where = folder / f"{flavor}-{scenario.name.replace(' ', '-')}"
                 run = partial(run_scenario, scenario, server, redis, allocator, where, seed)
-                rows.append(_run(scenario.name, flavor, run))
-                if rows[-1].good and not keep:
+                row = _run(scenario.name, flavor, run)
+                yield row
+                if row.good and not keep:
                     shutil.rmtree(where)
             if measured:
                 run = partial(run_throughput, server, folder / f"{flavor}-throughput", _PHASE_S)
-                rows.append(_run(NAME, flavor, run))
+                yield _run(NAME, flavor, run)
             server.kill()
-    return rows
 
 
 def _run(name: str, flavor: str, run: Callable[[], Row]) -> Row:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,9 @@ from tests.support.servers import connect, fresh_database
 from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
 
-LEASE_S = 2.0
+LEASE_S = 4.0
 SETTINGS: dict[str, Any] = {"lease_s": LEASE_S, "beat_lease_s": 1.5, "max_attempts": 50, "timeout_s": 15}
+_RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process ran out", re.MULTILINE)
 _SETTLE_S, _START_S = 90, 60
 APP = "tests.chaos.app:app"
 
@@ -176,6 +179,15 @@ class Arena:
         for worker in self.workers:
             if worker.process.poll() is None:
                 assert worker.stop() == 0, worker.text()[-3000:]
+
+    def note_lost_leases(self) -> None:
+        """A busy machine is a fault, too: who cannot renew in time is taken for dead, and his work is run elsewhere."""
+        to_monotonic = time.monotonic() - time.time()
+        for worker in self.workers:
+            for date, pid in _RAN_OUT.findall(worker.text()):
+                at = datetime.fromisoformat(date).timestamp() + to_monotonic
+                note_fault(self.log, Fault("lease", at - LEASE_S - 1, at + 1, int(pid)))
+                print(f"  the machine was so busy that process {pid} lost its lease", flush=True)
 
     def _left(self) -> list[Any]:
         behind = self.looker.rows(

@@ -75,6 +75,8 @@ def run_scenario(
         scenario.bring_about(arena)
         arena.goes_on()
         arena.finish()
+        if scenario.leases_hold:
+            arena.note_lost_leases()
         report = arena.judge()
         dead = arena.looker.rows("SELECT COUNT(*) FROM ems_dead")[0][0]
     history = read_history(folder / "history")
