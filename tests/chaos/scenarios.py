@@ -63,8 +63,10 @@ def _child(arena: Arena) -> int:
 
 def kill_children(arena: Arena, times: int = 3) -> None:
     for _ in range(times):
-        arena.kill([_child(arena)])
+        victim = _child(arena)
+        arena.kill([victim])
         arena.goes_on()
+        until(lambda victim=victim: not any(victim in worker.children() for worker in arena.workers), 30, "it is gone")  # type: ignore[misc]
         for worker in arena.workers:
             worker.wait_ready()
 
