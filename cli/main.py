@@ -34,6 +34,7 @@ _COMMANDS = {
     "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "pipeline": ("pipeline", "Run a job of the data pipeline on Spark: reports, archive, restore and others."),
+    "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),
 }

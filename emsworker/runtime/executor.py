@@ -196,17 +196,18 @@ class Executor:
         for message in messages:
             refuse_expired(message, work.claim)
         if options.transactional:
-            failures = self._call_transactional(work, messages, handler)
+            self._tell_all(messages, self._call_transactional(work, messages, handler), ticks() - began)
         else:
             failed = self._call_plainly(work, messages, handler)
             failures = self._failures_of(messages, failed, options, ticks() - began)
-            rows = self._results(messages, options)
-            self._keeper.put(rows)
+            self._keeper.put(rows := self._results(messages, options))
+            self._tell_all(messages, failures, ticks() - began)  # first: once done, the completer may write it down
             work.done(messages, failures, self._keeper.for_flush(rows))
-        if self._after or failures:
-            outcomes = {failure.offset: failure for failure in failures}
-            for message in messages:
-                self._tell(message, outcomes.get(message.offset), None, ticks() - began)
+
+    def _tell_all(self, messages: list[Message], failures: list[Failure], ran_s: float) -> None:
+        outcomes = {failure.offset: failure for failure in failures}
+        for message in messages if self._after or failures else ():
+            self._tell(message, outcomes.get(message.offset), None, ran_s)
 
     def _call_plainly(
         self, work: Work, messages: list[Message], handler: Handler, transaction: Transaction | None = None
@@ -271,8 +272,7 @@ class Executor:
     async def _await(
         self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun
     ) -> tuple[list[Failure], list[ResultRow]]:
-        options, began = handler.options, ticks()
-        value, error = None, None
+        options, value, error, began = handler.options, None, None, ticks()
         try:
             self._get_ready(message, claim)
             value = await its.within_limits(handler.call(message))
@@ -385,8 +385,8 @@ class Executor:
         failure = self._failure(message, error, options, ran_s)
         rows = self._keeper.rows(message, options, None, failure, error)
         self._keeper.put(rows)
-        work.done([message], [failure], self._keeper.for_flush(rows))
         self._tell(message, failure, error, ran_s)
+        work.done([message], [failure], self._keeper.for_flush(rows))
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
         decision = options.decide(self._ladder, message.attempt, error)

@@ -35,7 +35,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
-    local.status local.url pipeline"""
+    local.status local.url pipeline chaos chaos.break chaos.check"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
 
@@ -71,6 +71,7 @@ def test_everything_that_prints_knows_json() -> None:
         ("readers",),
         ("alarms",),
         ("pipeline",),
+        ("chaos",),
         ("local",),
     }
     for path, command in ALL.items():

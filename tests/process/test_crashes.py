@@ -31,6 +31,16 @@ def test_a_killed_child_is_replaced_and_its_work_run_again_quickly(stream: Strea
     assert worker.stop() == 0
 
 
+def test_a_message_is_not_done_before_the_hooks_after_its_run_were_called(one_stream: Stream) -> None:
+    worker = one_stream.worker(topics=["acts"], groups=["a"])
+    one_stream.send("acts", [{"n": 0}], tag="hold")
+    until(lambda: one_stream.record.events("held"), 10, "its hook is called")
+    (child,) = worker.children()
+    kill(child, signal.SIGKILL)
+    until(lambda: len(one_stream.record.events("held")) == 2, 10, "nothing was written down, so it is run again")
+    worker.kill_all()
+
+
 def test_the_work_of_a_whole_killed_worker_is_run_elsewhere_within_its_lease(stream: Stream) -> None:
     first = stream.worker(topics=["acts"], groups=["a"], threads=2)
     stream.send("acts", [{"n": 0, "do": "sleep", "s": 60}, {"n": 1, "do": "sleep", "s": 60}])

@@ -56,6 +56,11 @@ class Ems:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
+    def python(self, script: str) -> None:
+        """Run a Python file to its end."""
+        command = [sys.executable, script]
+        subprocess.run(command, env=environment(self.environ), cwd=self.folder, timeout=_DEADLINE_S, check=True)
+
     def ok(self, *arguments: str, **options: Any) -> Done:
         """Run a command that must succeed."""
         done = self(*arguments, **options)

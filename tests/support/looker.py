@@ -1,5 +1,6 @@
 """Looks into a database over one connection: to open one for each look of a poll would load the server."""
 
+import threading
 from typing import Any
 
 import pymysql
@@ -16,15 +17,17 @@ class Looker:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._one_at_a_time = threading.Lock()
         self._connection: pymysql.Connection[pymysql.cursors.Cursor] | None = None
 
     def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
         """The rows of a query; a statement that changes something is committed."""
-        try:
-            return self._rows(statement, args)
-        except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
-            self.close()
-            return self._rows(statement, args)
+        with self._one_at_a_time:
+            try:
+                return self._rows(statement, args)
+            except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
+                self.close()
+                return self._rows(statement, args)
 
     def _rows(self, statement: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if self._connection is None:

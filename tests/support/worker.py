@@ -51,7 +51,7 @@ class Program:
         log: the file that its output is appended to.
         settings: over those of ``QUICK``.
         options: of the command: app, processes, threads, topics, groups, beat, name, max_tasks_per_child,
-            max_memory_per_child.
+            max_memory_per_child; environ: more variables; root: the folder whose code is run.
     """
 
     def __init__(self, what: str, looker: Looker, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
@@ -63,10 +63,14 @@ class Program:
         environment |= {
             f"EMS_{key.upper()}": str(value) for key, value in {"url": looker.url, **QUICK, **settings}.items()
         }
-        environment["EMS_TEST_RECORD"] = str(log.parent)
+        environment |= {"EMS_TEST_RECORD": str(log.parent)} | options.get("environ", {})
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                _command(what, self.name, options), cwd=ROOT, env=environment, stdout=output, stderr=output
+                _command(what, self.name, options),
+                cwd=options.get("root", ROOT),
+                env=environment,
+                stdout=output,
+                stderr=output,
             )
 
     @property

@@ -34,6 +34,10 @@ class Hooks(Middleware):
     def after_run(self, message: Message, group: str, outcome: Any, error: BaseException | None, ran_s: float) -> None:
         if message.topic in ("steer", "hooks"):
             note("after_run", offset=message.offset, group=group, outcome=str(outcome), error=repr(error))
+        if message.tag == b"hold":
+            time.sleep(0.4)  # several watermarks
+            note("held")
+            time.sleep(60)
         if message.topic == "hooks":
             raise RuntimeError("a hook that fails after the run")
 

@@ -1,0 +1,141 @@
+"""The checker: compares a history with what the stream says of itself. It shares no code with what it judges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from emsworker.chaos.facts import Facts
+from emsworker.chaos.history import History, Run, read_history
+from emsworker.chaos.log import check_log
+from emsworker.chaos.order import check_order
+from emsworker.chaos.report import Finding, Kind, Report, Rules
+from emsworker.store.database import Database
+from emsworker.store.snapshot import Snapshot, read_snapshot
+
+
+def check_stream(database: Database, folder: Path | str, rules: Rules | None = None) -> Report:
+    """Check the history in a folder against a stream, which may go on meanwhile.
+
+    What counts as confirmed is read before the stream, and everything else after it, so that nothing that happens in
+    between looks wrong.
+
+    Raises:
+        FileNotFoundError, ValueError: of the history.
+    """
+    before = read_history(folder)
+    snapshot = database.call(read_snapshot)
+    history = read_history(folder)
+    confirmed = {where for where, sent in before.sent.items() if sent.confirmed_at is not None}
+    history.sent = {
+        where: sent if where in confirmed else replace(sent, confirmed_at=None) for where, sent in history.sent.items()
+    }
+    return check(history, snapshot, rules or Rules())
+
+
+def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
+    """Judge a history.
+
+    Args:
+        snapshot: of the stream, taken after what counts as confirmed in the history was read.
+        rules: what to go by.
+    """
+    facts = Facts(history, snapshot, rules)
+    repeated, beyond = _repetitions(facts)
+    parts: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+        _lost,
+        _phantoms,
+        _effects,
+        _reused,
+        check_order,
+        check_log,
+    )
+    found = [finding for part in parts for finding in part(facts)]
+    confirmed = sum(sent.confirmed_at is not None for sent in history.sent.values())
+    finished = sum(run.ended is not None for run in history.runs)
+    return Report(len(history.sent), confirmed, finished, repeated, [*found, *beyond])
+
+
+def _lost(facts: Facts) -> Iterator[Finding]:
+    for sent in facts.history.sent.values():
+        if sent.confirmed_at is None:
+            continue
+        place = facts.place_of(sent)
+        if place is None:
+            if not facts.is_pending(sent) and not facts.run_anywhere(sent):
+                yield Finding(Kind.LOST, f"{sent.topic} {sent.uid}", "it was confirmed and is not in the stream")
+            continue
+        for group_id in facts.groups_of(sent.topic):
+            if not facts.is_settled(group_id, sent, place) and not facts.is_waiting(group_id, place):
+                group = facts.snapshot.groups[group_id].name
+                text = f"{sent.uid} was confirmed and has neither run to its end, nor does it wait, nor is it dead"
+                yield Finding(Kind.LOST, _where(sent.topic, *place), text, group)
+        if gone := facts.gone(sent, place):
+            yield Finding(Kind.LOST, _where(sent.topic, *place), gone)
+
+
+def _phantoms(facts: Facts) -> Iterator[Finding]:
+    asked, topics = facts.history.sent, {topic for topic, _ in facts.history.sent}
+    for run in facts.history.runs:
+        if run.topic in topics and (run.topic, run.uid) not in asked:
+            yield Finding(Kind.PHANTOM, _where(*run.place), f"{run.uid} was run, and nobody sent it", run.group)
+    for topic, places in facts.places.items():
+        for uid, found in places.items():
+            if topic in topics and (topic, uid) not in asked:
+                yield Finding(Kind.PHANTOM, _where(topic, *found[0]), f"{uid} is in the stream, and nobody sent it")
+            if len(found) > 1:
+                yield Finding(Kind.DUPLICATE, _where(topic, *found[1]), f"{uid} is in the stream {len(found)} times")
+
+
+def _effects(facts: Facts) -> Iterator[Finding]:
+    asked = {uid: sent for (_, uid), sent in facts.history.sent.items()}
+    for group, effects in facts.rules.effects.items():
+        for uid, count in effects.items():
+            if uid not in asked:
+                yield Finding(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
+            elif count > 1:
+                yield Finding(Kind.EFFECT, uid, f"its effect is there {count} times", group)
+        for sent in asked.values():
+            if not effects.get(sent.uid) and facts.should_have_effect(group, sent):
+                yield Finding(Kind.EFFECT, sent.uid, "it is done, and its effect is not there", group)
+
+
+def _reused(facts: Facts) -> Iterator[Finding]:
+    seen: dict[tuple[str, int, int], str] = {}
+    confirmed = [
+        ((sent.topic, sent.partition, sent.offset), sent.uid)
+        for sent in facts.history.sent.values()
+        if sent.partition is not None and sent.offset is not None
+    ]
+    for place, uid in [*confirmed, *((run.place, run.uid) for run in facts.history.runs)]:
+        first = seen.setdefault(place, uid)
+        if first != uid:
+            yield Finding(Kind.OFFSET_REUSED, _where(*place), f"it was {first}, and later {uid}")
+
+
+def _repetitions(facts: Facts) -> tuple[int, list[Finding]]:
+    """How many finished runs came again with good reason, and those that had none."""
+    by_message: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    last: dict[tuple[int, int], Run] = {}
+    for run in facts.history.runs:
+        if run.ended is None or not facts.is_final(run):
+            continue
+        by_message[run.topic, run.uid, run.group].append(run)
+        thread = run.pid, run.thread
+        if thread not in last or (last[thread].ended or 0) < run.ended:
+            last[thread] = run
+    repeated, beyond = 0, []
+    for (topic, uid, group), runs in by_message.items():
+        for run in sorted(runs, key=lambda run: run.began)[:-1]:  # a zombie ends late, but it began first
+            if facts.may_be_repeated(run, is_last=last[run.pid, run.thread] is run):
+                repeated += 1
+                continue
+            text = f"{uid} had run to its end in process {run.pid}, which no fault had hit, and was run again"
+            beyond.append(Finding(Kind.DUPLICATE, _where(topic, run.partition, run.offset), text, group))
+    return repeated, beyond
+
+
+def _where(topic: str, partition: int, offset: int) -> str:
+    return f"{topic}/{partition}/{offset}"

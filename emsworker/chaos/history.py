@@ -1,0 +1,254 @@
+"""The history: one file for each process, to which every send, every run and every fault is appended before it counts.
+
+A line is written with one call to the system and synced, so it survives kill -9 of the process, and of the machine. Of
+a line that was cut in two only the last of a file can be, and it is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from emsworker.core.ids import new_uid, uid_text
+from emsworker.core.model import Message, Outcome, Receipt
+from emsworker.middleware import Middleware
+from emsworker.task import Outgoing
+
+
+class Log:
+    """Appends events to a file of the calling process.
+
+    Args:
+        folder: where the files of all processes are; made if it is missing.
+        sync: flush every line to the disk; without it a line survives the death of the process only.
+        clock: seconds. The default counts from the start of the machine, whatever happens to its date; name
+            ``time.time`` if processes on several machines write one history.
+    """
+
+    def __init__(self, folder: Path | str, sync: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder = Path(folder)
+        self._sync = sync
+        self._clock = clock
+        self._pid = 0
+        self._file = -1
+        self._opening = threading.Lock()
+
+    def note(self, event: str, **values: Any) -> None:
+        """Append one event with its time; it is kept when this returns."""
+        if self._pid != os.getpid():
+            self._open()
+        line = json.dumps({"event": event, "at": self._clock(), **values}, separators=(",", ":"))
+        os.write(self._file, line.encode() + b"\n")
+        if self._sync:
+            os.fsync(self._file)
+
+    def _open(self) -> None:
+        with self._opening:
+            pid = os.getpid()
+            if self._pid != pid:  # a fork takes the file along, but not the right to write to it
+                self.folder.mkdir(parents=True, exist_ok=True)
+                path = self.folder / f"{pid}-{new_uid().hex()}.jsonl"
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                self._pid = pid
+
+
+class Recorder(Middleware):
+    """Middleware that writes the history of an app: its sends before and after, its runs before and after.
+
+    Every message gets its id before it is sent, so that one whose confirmation was lost is known too.
+
+    Args:
+        folder, sync, clock: as in :class:`Log`.
+    """
+
+    def __init__(self, folder: Path | str, sync: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = Log(folder, sync, clock)
+        self._running: dict[tuple[int, str], str] = {}
+
+    def before_publish(self, outgoing: Outgoing) -> None:
+        """Write down what is about to be sent."""
+        if outgoing.uid is None:
+            outgoing.uid = uid_text(new_uid())
+        self._log.note("send", uid=str(outgoing.uid), topic=outgoing.topic, key=_text(outgoing.key))
+
+    def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
+        """Write down that it is confirmed, and where it is."""
+        place = {"partition": receipt.partition, "offset": receipt.offset}
+        self._log.note("sent", uid=str(outgoing.uid), as_uid=receipt.id, topic=receipt.topic, **place)
+
+    def before_run(self, message: Message, group: str) -> None:
+        """Write down that a run begins."""
+        number = self._running[id(message), group] = uid_text(new_uid())
+        self._log.note(
+            "begin",
+            run=number,
+            uid=message.id,
+            topic=message.topic,
+            place=[message.partition, message.offset],
+            key=_text(message.key),
+            group=group,
+            attempt=message.attempt,
+            process=[os.getpid(), threading.get_native_id()],
+        )
+
+    def after_run(
+        self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
+    ) -> None:
+        """Write down how it ended."""
+        number = self._running.pop((id(message), group), None)
+        if number is not None:
+            self._log.note("end", run=number, outcome=outcome.value)
+
+
+def _text(key: str | bytes | None) -> str | None:
+    return key.decode("latin-1") if isinstance(key, bytes) else None if key is None else key.encode().decode("latin-1")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that somebody asked to send.
+
+    Attributes:
+        key: one character for each byte.
+        confirmed_at: when its send returned, or ``None``: then it may be in the stream, and need not.
+        partition, offset: its place, as its sender was told; ``None`` while it is delayed.
+    """
+
+    uid: str
+    topic: str
+    key: str | None
+    at: float
+    confirmed_at: float | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a message in a group.
+
+    Attributes:
+        pid, thread: of the process and the thread, as client ids have them.
+        ended: ``None`` if its process died in it.
+    """
+
+    uid: str
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    pid: int
+    began: float
+    ended: float | None = None
+    outcome: str | None = None
+    key: str | None = None
+    attempt: int = 1
+    thread: int = 0
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, partition and offset."""
+        return self.topic, self.partition, self.offset
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that was broken on purpose.
+
+    Attributes:
+        at, until: when it began, and when all was whole again.
+        pid: of the process that it hit, or ``None`` if it hit them all.
+    """
+
+    name: str
+    at: float
+    until: float
+    pid: int | None = None
+
+
+@dataclass
+class History:
+    """All that was written down; ``sent`` by topic and uid."""
+
+    sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def note_fault(log: Log, fault: Fault) -> None:
+    """Write down a fault that is over."""
+    log.note("fault", name=fault.name, began=fault.at, until=fault.until, pid=fault.pid)
+
+
+def read_history(folder: Path | str) -> History:
+    """Read what all processes wrote.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: a line in the middle of a file is damaged.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; name the one that Recorder was given")
+    history = History()
+    for path in sorted(folder.glob("*.jsonl")):
+        _read_file(path, history)
+    return history
+
+
+def _read_file(path: Path, history: History) -> None:
+    begun: dict[str, Run] = {}
+    for event in _events(path):
+        kind = event["event"]
+        if kind == "send":
+            where = event["topic"], event["uid"]
+            history.sent.setdefault(where, Sent(event["uid"], event["topic"], event["key"], event["at"]))
+        elif kind == "sent":
+            _confirm(history, event)
+        elif kind == "begin":
+            begun[event["run"]] = _begun(event)
+        elif kind == "end":
+            run = begun.pop(event["run"])
+            history.runs.append(Run(**vars(run) | {"ended": event["at"], "outcome": event["outcome"]}))
+        elif kind == "fault":
+            history.faults.append(Fault(event["name"], event["began"], event["until"], event["pid"]))
+    history.runs += begun.values()
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(path.read_text(encoding="ascii").split("\n")[:-1], 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise ValueError(f"{path}:{number} is no line of a history: {line[:80]!r}") from None
+
+
+def _confirm(history: History, event: dict[str, Any]) -> None:
+    asked = history.sent[event["topic"], event["uid"]]
+    where = event["topic"], event["as_uid"]  # another's, if a dedup key says that it was sent before
+    first = history.sent.get(where, asked)
+    confirmed = {"confirmed_at": event["at"], "partition": event["partition"], "offset": event["offset"]}
+    history.sent[where] = Sent(**vars(first) | {"uid": event["as_uid"]} | confirmed)
+
+
+def _begun(event: dict[str, Any]) -> Run:
+    partition, offset = event["place"]
+    pid, thread = event["process"]
+    return Run(
+        uid=event["uid"],
+        topic=event["topic"],
+        partition=partition,
+        offset=offset,
+        group=event["group"],
+        pid=pid,
+        thread=thread,
+        began=event["at"],
+        key=event["key"],
+        attempt=event["attempt"],
+    )

@@ -1,0 +1,78 @@
+"""What the stream's own log must be: no offset claimed twice, acknowledged by its owner, no hole, no client left."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from emsworker.chaos.facts import Facts
+from emsworker.chaos.report import Finding, Kind
+from emsworker.store.snapshot import ClaimRow
+
+
+def check_log(facts: Facts) -> Iterator[Finding]:
+    """Everything that the tables alone tell, and who acknowledged what he had not run."""
+    yield from _claimed_twice(facts)
+    yield from _not_the_owner(facts)
+    yield from _holes(facts)
+    for client_id, over_s in facts.snapshot.clients.items():
+        if over_s > facts.rules.client_grace_s:
+            yield Finding(Kind.CLIENT_LEFT, client_id, f"its lease is over for {over_s:.1f} s, and its row is there")
+
+
+def _claimed_twice(facts: Facts) -> Iterator[Finding]:
+    """The log of a group is a partition of what it has claimed."""
+    last: dict[tuple[int, int], ClaimRow] = {}
+    for claim in sorted(facts.snapshot.claims, key=lambda claim: claim.lo):
+        if claim.source != "stream":
+            continue
+        where = claim.group_id, claim.partition
+        before = last.get(where)
+        if before is not None and claim.lo <= before.hi:
+            text = " and ".join(f"claimed by {one.client_id} as {one.lo}..{one.hi}" for one in (before, claim))
+            yield Finding(Kind.CLAIMED_TWICE, _at(facts, claim, claim.lo), text, _group(facts, claim))
+        if before is None or claim.hi > before.hi:
+            last[where] = claim
+
+
+def _not_the_owner(facts: Facts) -> Iterator[Finding]:
+    ran: dict[tuple[str, str, int, int], set[int]] = defaultdict(set)
+    for run in facts.history.runs:
+        ran[run.topic, run.group, run.partition, run.offset].add(run.pid)
+    for claim in facts.snapshot.claims:
+        if claim.source != "stream" or claim.client_id is None:
+            continue
+        owner = int(claim.client_id.split("-")[1])
+        topic = facts.snapshot.topics.get(facts.snapshot.groups[claim.group_id].topic_id, "")
+        for offset in range(claim.lo, claim.done_to + 1):
+            pids = ran.get((topic, _group(facts, claim), claim.partition, offset))
+            if (claim.group_id, claim.partition, offset) in facts.snapshot.attempted:
+                continue  # set aside for a later run, which may be anybody's
+            if pids and owner not in pids:
+                text = f"{claim.client_id} acknowledged it, and only {', '.join(map(str, sorted(pids)))} ran it"
+                yield Finding(Kind.NOT_THE_OWNER, _at(facts, claim, offset), text, _group(facts, claim))
+
+
+def _holes(facts: Facts) -> Iterator[Finding]:
+    for (topic_id, partition), messages in facts.snapshot.messages.items():
+        topic, floor = facts.snapshot.topics[topic_id], facts.snapshot.floors[topic_id, partition]
+        kept = sorted(offset for offset in messages if offset >= floor)
+        cursor = max((facts.snapshot.cursors.get((group, partition), 0) for group in facts.groups_of(topic)), default=0)
+        for before, after in pairwise([floor - 1, *kept]):
+            if after == before + 1:
+                continue
+            where = f"{topic}/{partition}/{before + 1}..{after - 1}"
+            if cursor > before + 1:
+                yield Finding(Kind.HOLE, where, f"a cursor is at {cursor}, past offsets that are empty")
+            elif facts.rules.settled:
+                yield Finding(Kind.HOLE, where, "the offsets are empty, and nobody has closed them")
+
+
+def _at(facts: Facts, claim: ClaimRow, offset: int) -> str:
+    topic = facts.snapshot.topics[facts.snapshot.groups[claim.group_id].topic_id]
+    return f"{topic}/{claim.partition}/{offset}"
+
+
+def _group(facts: Facts, claim: ClaimRow) -> str:
+    return facts.snapshot.groups[claim.group_id].name

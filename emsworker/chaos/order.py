@@ -1,0 +1,78 @@
+"""Order and overlap of runs: what ordered groups promise, and that two owners never run one message at once."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from emsworker.chaos.facts import Facts
+from emsworker.chaos.history import Run
+from emsworker.chaos.report import Finding, Kind
+
+_ORDERED = ("partition", "key")
+Lane = tuple[str, str, int, str | None]
+
+
+def check_order(facts: Facts) -> Iterator[Finding]:
+    """Runs that came before their turn, and runs of one message at the same time."""
+    lanes: dict[Lane, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    messages: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in facts.history.runs:
+        messages[run.topic, run.uid, run.group].append(run)
+        if (lane := _lane(facts, run)) is not None:
+            lanes[lane][run.offset].append(run)
+    for lane, by_offset in lanes.items():
+        yield from _early(facts, lane, by_offset)
+    for runs in messages.values():
+        yield from _at_once(facts, sorted(runs, key=lambda run: run.began))
+
+
+def _lane(facts: Facts, run: Run) -> Lane | None:
+    group_id = facts.by_name.get((run.topic, run.group))
+    order = facts.snapshot.groups[group_id].order if group_id is not None else "none"
+    if order not in _ORDERED or (order == "key" and run.key is None):
+        return None
+    return run.topic, run.group, run.partition, run.key if order == "key" else None
+
+
+def _early(facts: Facts, lane: Lane, by_offset: dict[int, list[Run]]) -> Iterator[Finding]:
+    """A run may begin when every earlier message of its lane has ended: in its first complete run, or its last."""
+    free_at, blocker = -math.inf, 0
+    for offset in sorted(by_offset):
+        runs = by_offset[offset]
+        first = min(runs, key=lambda run: run.began)
+        if first.began < free_at:
+            text = f"it began {free_at - first.began:.3f} s before {blocker} had ended"
+            yield Finding(Kind.ORDER, f"{lane[0]}/{lane[2]}/{offset}", text, lane[1])
+        ends = _ended_at(facts, lane, offset, runs)
+        if ends > free_at:
+            free_at, blocker = ends, offset
+
+
+def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[Run]) -> float:
+    ends = [run.ended for run in runs if run.ended is not None and facts.is_final(run)]
+    if ends:
+        return min(ends)
+    group_id = facts.by_name[lane[0], lane[1]]
+    if facts.rules.effects.get(lane[1], {}).get(runs[0].uid):
+        return max(run.began for run in runs)  # it was committed, and its process died before it could say so
+    if (group_id, lane[2], offset) in facts.snapshot.dead | facts.snapshot.given_up:
+        return max(run.began if run.ended is None else run.ended for run in runs)
+    return math.inf
+
+
+def _at_once(facts: Facts, runs: list[Run]) -> Iterator[Finding]:
+    for number, run in enumerate(runs):
+        group_id = facts.by_name.get((run.topic, run.group))
+        if run.ended is None or group_id is None:
+            continue  # who died in it ran at most until the fault that killed him
+        timeout_s = facts.snapshot.groups[group_id].timeout_s
+        for other in runs[number + 1 :]:
+            if other.began >= run.ended or (other.pid, other.thread) == (run.pid, run.thread):
+                continue
+            if facts.was_hit(run, run.ended) or run.ended - run.began > timeout_s:
+                continue  # its lease or its time was over: it may run on, but it can finish nothing
+            text = f"process {other.pid} began to run {run.uid} while process {run.pid} ran it"
+            where = f"{run.topic}/{run.partition}/{run.offset}"
+            yield Finding(Kind.CLAIMED_TWICE, where, text, run.group)

@@ -1,0 +1,54 @@
+-- name: begin
+-- One moment for all that follows. Only for the tables of a stream that somebody tests: everything is read.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ
+
+-- name: start
+START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
+
+-- name: list_topics
+SELECT id, name FROM ems_topic WHERE kind = 'cluster'
+
+-- name: list_groups
+SELECT id, topic_id, name, ordering, timeout_ms FROM ems_group
+
+-- name: list_floors
+SELECT topic_id, `partition`, floor FROM ems_partition
+
+-- name: read_places
+-- A page of one partition.
+SELECT `offset`, uid, kind FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
+
+-- name: list_pending
+SELECT topic_id, uid FROM ems_pending
+
+-- name: list_cursors
+SELECT group_id, `partition`, next_offset FROM ems_cursor
+
+-- name: list_claims
+SELECT group_id, `partition`, lo, hi, done_to, state, source, client_id FROM ems_claim ORDER BY group_id, `partition`, lo, claim_id
+
+-- name: list_retries
+SELECT group_id, `partition`, `offset` FROM ems_retry
+
+-- name: list_dead
+SELECT group_id, `partition`, `offset` FROM ems_dead
+
+-- name: list_attempts
+-- After some of them there is neither another nor a dead letter.
+SELECT DISTINCT group_id, `partition`, `offset`, outcome IN ('ignored', 'expired', 'rejected') FROM ems_attempt
+
+-- name: list_skips
+SELECT group_id, `partition`, lo, hi FROM ems_skip
+
+-- name: list_clients
+-- And for how many seconds their leases have been over; less than 0 if they are not.
+SELECT client_id, TIMESTAMPDIFF(MICROSECOND, expires_at, NOW(6)) / 1000000 FROM ems_client
+
+-- name: list_connections
+-- Those of this user to this database; nobody needs a privilege to see his own.
+SELECT id FROM information_schema.processlist
+WHERE db = DATABASE() AND user = SUBSTRING_INDEX(USER(), '@', 1) AND id <> CONNECTION_ID()
+
+-- name: kill
+KILL %(id)s

@@ -1,0 +1,244 @@
+"""A stream with workers and producers around it, and everything that a scenario needs to break them."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from emsworker.chaos import Fault, Report, Rules, check_stream
+from emsworker.chaos.history import Log, note_fault
+from emsworker.local import Database as Server
+from emsworker.local import Redis
+from emsworker.store.database import Database
+from emsworker.store.schema import migrate
+from emsworker.store.topics import create_topic
+from tests.chaos.names import PARTITIONS, TOPIC
+from tests.chaos.network import Network
+from tests.support.looker import Looker
+from tests.support.servers import connect, fresh_database
+from tests.support.waiting import until
+from tests.support.worker import ROOT, Program, kill
+
+LEASE_S = 4.0
+SETTINGS: dict[str, Any] = {"lease_s": LEASE_S, "beat_lease_s": 1.5, "max_attempts": 50, "timeout_s": 15}
+_RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process ran out", re.MULTILINE)
+_SETTLE_S, _START_S = 90, 60
+APP = "tests.chaos.app:app"
+
+
+class DirectLooker(Looker):
+    """Looks into the database itself, and tells the programs another way to it."""
+
+    def __init__(self, direct: str, told: str) -> None:
+        super().__init__(told)
+        self._direct = direct
+
+    def _rows(self, statement: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = connect(self._direct, autocommit=True)
+        return super()._rows(statement, args)
+
+
+@dataclass
+class Arena:
+    """Where it happens.
+
+    Args:
+        server: of the database; redis: or ``None``.
+        url: of the database; network: between it and its clients, or ``None``.
+        allocator: ``mysql`` or ``redis``.
+        chance: decides everything that is not said.
+        settings: of the workers; topic: of the topic; root: the folder whose code the processes run.
+    """
+
+    server: Server
+    redis: Redis | None
+    url: str
+    folder: Path
+    allocator: str
+    chance: random.Random
+    network: Network | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    topic: dict[str, Any] = field(default_factory=dict)
+    root: Path = ROOT
+    environ: dict[str, str] = field(default_factory=dict)
+    workers: list[Program] = field(default_factory=list)
+    producers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = Log(self.folder / "history", sync=False)
+        self.looker = DirectLooker(self.url, self.network.url if self.network else self.url)
+        with Database(self.url).session() as session:
+            migrate(session)
+            create_topic(session, TOPIC, partitions=PARTITIONS, **self.topic)
+        self.looker.rows(
+            "CREATE TABLE cash (id BIGINT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36) NOT NULL) ENGINE=InnoDB"
+        )
+
+    # -- who takes part ------------------------------------------------------------------------------------------------
+
+    def start_worker(self) -> Program:
+        """One more worker: a supervisor, a child, three threads."""
+        settings = SETTINGS | self.settings | self._allocation()
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        program = Program(
+            "worker", self.looker, log, settings, app=APP, threads=3, environ=self.environ, root=self.root
+        )
+        self.workers.append(program)
+        return program
+
+    def _allocation(self) -> dict[str, Any]:
+        return {"redis_url": self.redis.url, "allocator": self.allocator} if self.redis else {}
+
+    def start_producer(self, pause_s: float = 0.1) -> "subprocess.Popen[bytes]":
+        """One more producer."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
+        settings = {"url": self.looker.url, "connect_timeout_s": 3, **self._allocation()}
+        environment |= {f"EMS_{name.upper()}": str(value) for name, value in settings.items()}
+        environment |= {"EMS_TEST_RECORD": str(self.folder)}
+        seed = self.chance.randrange(10**6)
+        with (self.folder / f"producer-{len(self.producers)}.log").open("ab") as log:
+            command = [sys.executable, "-m", "tests.chaos.app", str(seed), str(pause_s)]
+            self.producers.append(subprocess.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log))
+        return self.producers[-1]
+
+    def start(self, workers: int = 2, producers: int = 2) -> None:
+        """Everybody, until work goes on."""
+        for worker in [self.start_worker() for _ in range(workers)]:
+            worker.wait_ready()
+        for _ in range(producers):
+            self.start_producer()
+        self.goes_on(15)
+
+    def goes_on(self, more: int = 10) -> None:
+        """Wait until some more effects are there."""
+        target = self.effects_count() + more
+        until(lambda: self.effects_count() >= target, _START_S, f"work goes on; logs:\n{self.tail()}")
+
+    def effects_count(self) -> int:
+        """How many effects there are."""
+        return int(self.looker.rows("SELECT COUNT(*) FROM cash")[0][0])
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def note(self, name: str, began: float, pid: int | None = None) -> Fault:
+        """A fault that is over by now."""
+        fault = Fault(name, began, time.monotonic(), pid)
+        note_fault(self.log, fault)
+        return fault
+
+    @contextmanager
+    def fault(self, name: str) -> Iterator[None]:
+        """A fault that hits everybody."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.note(name, began)
+
+    def kill(self, pids: list[int], name: str = "kill") -> None:
+        """Kill -9 of processes, at once."""
+        began = time.monotonic()
+        for pid in pids:
+            kill(pid, signal.SIGKILL)
+        for pid in pids:
+            self.note(name, began, pid)
+
+    def admin(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements as the administrator."""
+        with connect(self.server.admin_url, autocommit=True) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def hostile(self, **options: Any) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+        """A session of somebody else."""
+        return connect(self.url, autocommit=False, **options)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self, settle_s: float = _SETTLE_S) -> None:
+        """Stop the producers, wait until all is done, and stop the workers."""
+        for producer in self.producers:
+            producer.terminate()
+        for producer in self.producers:
+            producer.wait(60)
+        until(lambda: not self._left(), settle_s, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                assert worker.stop() == 0, worker.text()[-3000:]
+
+    def note_lost_leases(self) -> None:
+        """A busy machine is a fault, too: who cannot renew in time is taken for dead, and his work is run elsewhere."""
+        to_monotonic = time.monotonic() - time.time()
+        for worker in self.workers:
+            for date, pid in _RAN_OUT.findall(worker.text()):
+                at = datetime.fromisoformat(date).timestamp() + to_monotonic
+                note_fault(self.log, Fault("lease", at - LEASE_S - 1, at + 1, int(pid)))
+                print(f"  the machine was so busy that process {pid} lost its lease", flush=True)
+
+    def _left(self) -> list[Any]:
+        behind = self.looker.rows(
+            "SELECT g.name, c.`partition`, c.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
+            "WHERE c.next_offset <= (SELECT MAX(m.`offset`) FROM ems_message m "
+            "WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`)"
+        )
+        rows = self.looker.rows
+        claims = rows("SELECT group_id, `partition`, lo, hi, state FROM ems_claim WHERE state <> 'done' LIMIT 5")
+        retries = rows("SELECT group_id, `partition`, `offset`, due_at, claim_id FROM ems_retry LIMIT 5")
+        return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_pending LIMIT 5")]
+
+    def judge(self, settled: bool = True) -> Report:
+        """What the checker says; ``settled``: all is done."""
+        effects = Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))
+        rules = Rules(effects={"cash": effects}, settled=settled, bound_s=2.0, client_grace_s=5)
+        return check_stream(Database(self.url), self.folder / "history", rules)
+
+    def tail(self) -> str:
+        """The last lines of everybody."""
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-12:]) for log in logs)
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.kill_all()
+        for producer in self.producers:
+            if producer.poll() is None:
+                producer.kill()
+                producer.wait()
+        self.looker.close()
+
+
+@contextmanager
+def opened(server: Server, redis: Redis | None, folder: Path, *, networked: bool, **options: Any) -> Iterator[Arena]:
+    """An arena in a database of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server.start(120)
+    if redis:
+        redis.start(60)
+    with fresh_database(server) as url:
+        network = Network(url) if networked else None
+        arena = Arena(server, redis, url, folder, network=network, **options)
+        try:
+            yield arena
+        finally:
+            arena.close()
+            if network:
+                network.close()
+
+
+Bring = Callable[[Arena], None]

@@ -1,0 +1,22 @@
+"""The short form of ``./dev chaos``: a little of everything on each server, and the checker finds nothing wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from emsworker.local import Database, Redis
+from tests.chaos import table
+from tests.chaos.running import run_scenario
+from tests.chaos.scenarios import Scenario, in_short
+from tests.support.servers import TestServers, chosen
+
+pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.slow]
+
+
+def test_nothing_is_lost_whatever_breaks(server: Database, servers: TestServers, tmp_path: Path) -> None:
+    redis: Redis | None = servers.redis() if server.flavor == "mysql" and "redis" in chosen() else None
+    scenario = Scenario("in short", in_short, redis=redis is not None)
+    row = run_scenario(scenario, server, redis, "mysql", tmp_path / "arena", seed=1)
+    print(table.header(), table.line(row), sep="\n")
+    assert row.good, f"{table.line(row)}\n{row.wrong}"
+    assert row.sent > 50

@@ -1,0 +1,128 @@
+"""Somebody else's transaction is held open, and four analysts read in REPEATABLE READ: work goes on as quickly."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from emsworker import Ems
+from emsworker.local import Database as Server
+from tests.chaos.running import Row
+from tests.process.stream import open_stream
+from tests.support.servers import connect
+from tests.support.waiting import until
+
+NAME = "snapshot, 4 readers"
+READERS = 4
+_LOAD, _BATCH = 90_000, 3_000
+_QUERY = (
+    "SELECT topic_id, `partition`, COUNT(*), SUM(size), MAX(born_at) FROM ems_message GROUP BY topic_id, `partition`"
+)
+_REST = 9  # a reader rests for so many times as long as its query took: the machine is not what is measured
+UNDER, AFTER = 0.8, 0.95
+
+
+def run_throughput(server: Server, folder: Path, phase_s: float) -> Row:
+    """Measure the same work before, under and after them.
+
+    Args:
+        phase_s: how long each of the three phases is.
+    """
+    began = time.monotonic()
+    folder.mkdir(parents=True)
+    server.start(120)
+    with open_stream(server, folder) as stream:
+        with contextlib.closing(Ems("loader", url=stream.url)) as loader:
+            worker = stream.worker(app="tests.chaos.steady:app", threads=4, settings={"lease_s": 10, "renew_s": 2})
+            feeder = Feeder(loader, lambda: int(stream.one("SELECT COALESCE(SUM(next_offset), 0) FROM ems_cursor")))
+            with feeder:
+                until(lambda: feeder.passed() > 5_000, 60, "it runs")
+                clean = feeder.rate(phase_s)
+                with analysts(stream.url):
+                    under = feeder.rate(phase_s)
+                after = feeder.rate(phase_s)
+        stream.wait_settled(60)
+        assert worker.stop() == 0
+        (sent,), (run,) = stream.rows(
+            "SELECT COUNT(*) FROM ems_message UNION ALL SELECT SUM(hi - lo + 1) FROM ems_claim"
+        )
+    note = f"{clean:,.0f}/s; {under / clean:.0%} under, {after / clean:.0%} after"
+    slow = under < UNDER * clean or after < AFTER * clean
+    took_s = round(time.monotonic() - began, 1)
+    sent, run = int(sent), int(run)
+    lost = sent - run
+    text = f"slower than {UNDER:.0%} under and {AFTER:.0%} after: {note}" if slow else ""
+    return Row(NAME, server.flavor, "mysql", sent, run, lost, 0, 0, 0, 0, None, None, took_s, text, note)
+
+
+class Feeder:
+    """Keeps a backlog, so that the worker is never idle, and measures how quickly it goes down.
+
+    Args:
+        app: sends; passed: how many offsets were claimed so far.
+    """
+
+    def __init__(self, app: Ems, passed: Callable[[], int]) -> None:
+        self._app, self.passed = app, passed
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._feed)
+        self._sent = 0
+
+    def _feed(self) -> None:
+        while not self._stopping.is_set():
+            self._app.send_many("steady", [{"n": n} for n in range(_BATCH)])
+            self._sent += _BATCH
+            while self._sent - self.passed() > _LOAD and not self._stopping.wait(0.05):
+                pass
+
+    def rate(self, for_s: float) -> float:
+        """Offsets that are claimed in a second."""
+        began, before = time.monotonic(), self.passed()
+        time.sleep(for_s)
+        return (self.passed() - before) / (time.monotonic() - began)
+
+    def __enter__(self) -> "Feeder":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+@contextmanager
+def analysts(url: str) -> Iterator[None]:
+    """An open transaction with a change in it, and readers whose snapshots stay open."""
+    stopping = threading.Event()
+    threads = [threading.Thread(target=_read, args=(url, stopping)) for _ in range(READERS)]
+    with connect(url, autocommit=False) as foreign, foreign.cursor() as cursor:
+        _begin(cursor)
+        cursor.execute("INSERT INTO account VALUES (77, 1)")
+        cursor.execute("SELECT COUNT(*) FROM ems_claim")
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join()
+            foreign.rollback()
+
+
+def _read(url: str, stopping: threading.Event) -> None:
+    with connect(url, autocommit=False) as connection, connection.cursor() as cursor:
+        _begin(cursor)
+        while not stopping.is_set():
+            began = time.monotonic()
+            cursor.execute(_QUERY)
+            cursor.fetchall()
+            stopping.wait(max(0.2, _REST * (time.monotonic() - began)))
+
+
+def _begin(cursor: Any) -> None:
+    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
