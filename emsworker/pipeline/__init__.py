@@ -13,7 +13,13 @@ from typing import Any
 
 from emsworker.pipeline.job import Job, Options, Result, WrongOption
 
-JOBS: dict[str, tuple[str, str]] = {}
+JOBS: dict[str, tuple[str, str]] = {
+    "lag": ("lag", "How far groups were behind over time, their rates, and when they will have caught up."),
+    "topics": ("topics", "Topics ranked by messages, bytes and errors per span of time."),
+    "trace": ("trace", "One message, everything that it led to, and who ran what."),
+    "deadletters": ("deadletters", "Dead letters by exception and topic, and a file to run them again."),
+    "latency": ("latency", "Percentiles of how long messages waited and ran."),
+}
 """Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
 
 
