@@ -17,6 +17,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "lag": ("lag", "How far groups were behind over time, their rates, and when they will have caught up."),
     "topics": ("topics", "Topics ranked by messages, bytes and errors per span of time."),
     "trace": ("trace", "One message, everything that it led to, and who ran what."),
+    "alerts": ("alerts", "Watch the groups and tell when one falls behind or fails, once, and when that is over."),
     "deadletters": ("deadletters", "Dead letters by exception and topic, and a file to run them again."),
     "latency": ("latency", "Percentiles of how long messages waited and ran."),
 }
