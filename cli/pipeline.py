@@ -36,7 +36,7 @@ def _without_url(callback: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=Jobs, epilog=EPILOG)
 @stream_options
 def pipeline() -> None:
-    """Run a job of the data pipeline on Spark.
+    """Run a job of the data pipeline on Spark: reports, archive, restore and others.
 
     Every job runs on this machine by default, and on a cluster by --master or spark-submit.
     """

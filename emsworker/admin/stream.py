@@ -99,6 +99,7 @@ class Admin:
         trim_done: bool = False,
         age_wins: bool = False,
         priorities: int = 1,
+        archive_first: bool = False,
     ) -> Topic:
         """Create a topic.
 
@@ -109,6 +110,7 @@ class Admin:
             trim_done: delete messages as soon as every group has run them.
             age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
             priorities: how many levels of priority it tells apart, up to 10; 1 for none.
+            archive_first: retention drops nothing by itself; the job ``archive`` does, when it has copied it.
 
         Raises:
             AlreadyExists: it is there already; nothing was changed.
@@ -133,6 +135,7 @@ class Admin:
                 trim_done=trim_done,
                 age_wins=age_wins,
                 priorities=priorities,
+                archive_first=archive_first,
             )
         )
 
@@ -141,8 +144,8 @@ class Admin:
 
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``priorities`` (must
-                keep the levels there are; 10 always does).
+                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``archive_first``,
+                ``priorities`` (must keep the levels there are; 10 always does).
 
         Raises:
             UnknownTopic: there is none of that name.

@@ -130,6 +130,7 @@ class Topic:
         trim_done: messages are deleted as soon as every group is done with them.
         age_wins: what is older than ``retention_s`` is deleted even if a group has not claimed it yet.
         priorities: how many levels of priority it tells apart, 1 for none; each has partitions of its own.
+        archive_first: retention drops nothing by itself; the job ``archive`` does, when it has copied it.
     """
 
     id: int
@@ -142,6 +143,7 @@ class Topic:
     trim_done: bool = False
     age_wins: bool = False
     priorities: int = 1
+    archive_first: bool = False
 
     def partition_numbers(self) -> list[int]:
         """The numbers of all its partitions, those of higher priority included."""

@@ -14,12 +14,19 @@ from typing import Any
 from emsworker.pipeline.job import Job, Options, Result, WrongOption
 
 JOBS: dict[str, tuple[str, str]] = {
+    "archive": ("archive", "Move what retention may drop to Parquet files, compare, and only then drop it."),
+    "restore": ("restore", "Send archived messages into a topic, in order, with headers that tell their origin."),
+    "replay": ("replay", "Have one group run archived messages again, in order."),
+    "quality": (
+        "quality",
+        "Look for gaps, duplicates, orphans and wrong times, and compare an archive with its manifests.",
+    ),
     "lag": ("lag", "How far groups were behind over time, their rates, and when they will have caught up."),
     "topics": ("topics", "Topics ranked by messages, bytes and errors per span of time."),
-    "trace": ("trace", "One message, everything that it led to, and who ran what."),
-    "alerts": ("alerts", "Watch the groups and tell when one falls behind or fails, once, and when that is over."),
-    "deadletters": ("deadletters", "Dead letters by exception and topic, and a file to run them again."),
     "latency": ("latency", "Percentiles of how long messages waited and ran."),
+    "trace": ("trace", "One message, everything that it led to, and who ran what."),
+    "deadletters": ("deadletters", "Dead letters by exception and topic, and a file to run them again."),
+    "alerts": ("alerts", "Watch the groups and tell when one falls behind or fails, once, and when that is over."),
 }
 """Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
 

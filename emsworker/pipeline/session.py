@@ -46,6 +46,14 @@ def check_installed() -> None:
         raise SparkMissing("PySpark is not installed; run `pip install 'emsworker[spark]'` (it also needs Java 17)")
 
 
+def prepared(spark: Any) -> Any:
+    """The same Spark with the settings that the jobs' results depend on; the caller's session keeps its own."""
+    session = spark.newSession()
+    for key, value in _ALWAYS.items():
+        session.conf.set(key, value)
+    return session
+
+
 @contextlib.contextmanager
 def open_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
     """A Spark session that is stopped at the end.

@@ -77,6 +77,8 @@ def trim(session: Session, settings: Settings) -> float:
     more = False
     kept_partitions = retention.list_kept(session)
     for kept in kept_partitions:
+        if kept.archive_first:
+            continue
         floor = retention.raise_floor(session, kept, _TRIM_ROWS)
         trimmed = retention.delete_below(session, kept, floor, _TRIM_ROWS)
         more |= trimmed != kept.trimmed

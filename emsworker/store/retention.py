@@ -25,6 +25,7 @@ class Kept:
         retention_s: seconds for which a message is kept, or ``None`` for ever.
         trim_done: delete as soon as every group is done with it.
         age_wins: delete what is too old even if a group has not claimed it.
+        archive_first: only the job that archives it raises the floor and deletes.
         floor: what lies below is never read again; trimmed: what lies below has been deleted.
         groups: how many groups the topic has.
     """
@@ -35,6 +36,7 @@ class Kept:
     retention_s: int | None
     trim_done: bool
     age_wins: bool
+    archive_first: bool
     floor: int
     trimmed: int
     groups: int
@@ -47,25 +49,14 @@ class Kept:
 
 def list_kept(session: Session) -> list[Kept]:
     """Every partition from which something may have to be deleted."""
-    return [
-        Kept(topic_id, topic, partition, retention_s, bool(trim_done), bool(age_wins), floor, trimmed, groups)
-        for topic_id, topic, partition, retention_s, trim_done, age_wins, floor, trimmed, groups in session.rows(
-            _SQL.list_kept_for_a_time
-        )
-    ]
+    return [Kept(*row[:4], *map(bool, row[4:7]), *row[7:]) for row in session.rows(_SQL.list_kept_for_a_time)]
 
 
 def raise_floor(session: Session, kept: Kept, limit: int) -> int:
     """Raise the floor over messages that need not be kept, at most ``limit`` of them; returns the floor."""
-    early = kept.trim_done and kept.groups > 0  # without a group nobody is done with anything
-    if not early and kept.retention_s is None:
+    target = _target(session, kept, limit)
+    if target is None:
         return kept.floor
-    age_s = 0 if early else kept.retention_s
-    args = kept.where | {"floor": kept.floor, "limit": limit, "retention_s": age_s}
-    end = session.rows(_SQL.find_end_of_old, args)[0][0]
-    if end is None or end <= kept.floor:
-        return kept.floor
-    target = kept.where | {"floor": int(end), "age_wins": int(kept.age_wins and not early)}
 
     def attempt() -> int:
         packet = session.packet()
@@ -81,16 +72,47 @@ def raise_floor(session: Session, kept: Kept, limit: int) -> int:
     return session.again_on_conflict(attempt)
 
 
+def plan_floor(session: Session, kept: Kept, limit: int) -> int:
+    """Where :func:`raise_floor` would raise the floor to just now; changes nothing."""
+    target = _target(session, kept, limit)
+    if target is None:
+        return kept.floor
+    packet = session.packet()
+    packet.add(_SQL.find_needed, target)
+    packet.add(_SQL.plan_floor, target)
+    return max(kept.floor, int(packet.send()[-1].rows[0][0]))
+
+
+def _target(session: Session, kept: Kept, limit: int) -> dict[str, int] | None:
+    """How far the floor may rise for all that age and settings say."""
+    early = kept.trim_done and kept.groups > 0  # without a group nobody is done with anything
+    if not early and kept.retention_s is None:
+        return None
+    age_s = 0 if early else kept.retention_s
+    args = kept.where | {"floor": kept.floor, "limit": limit, "retention_s": age_s}
+    end = session.rows(_SQL.find_end_of_old, args)[0][0]
+    if end is None or end <= kept.floor:
+        return None
+    return kept.where | {"floor": int(end), "age_wins": int(kept.age_wins and not early)}
+
+
 def delete_below(session: Session, kept: Kept, floor: int, limit: int) -> int:
     """Delete at most ``limit`` offsets below the floor, and the log that tells of them; returns how far that came."""
     hi = min(floor, kept.trimmed + limit)
     if hi <= kept.trimmed:
         return kept.trimmed
     piece = kept.where | {"lo": kept.trimmed, "hi": hi}
+    # The log goes first: what `trimmed` has passed is never looked at again.
     for (group_id,) in session.rows(_SQL.list_groups, kept.where):
         of_group = piece | {"group_id": group_id}
         session.transaction(lambda s, args=of_group: s.execute(_SQL.delete_attempts, args))  # type: ignore[misc]
         session.transaction(lambda s, args=of_group: s.execute(_SQL.delete_claims, args))  # type: ignore[misc]
+    delete_messages(session, piece)
+    return hi
+
+
+def delete_messages(session: Session, piece: dict[str, int]) -> None:
+    """Delete a piece of a partition that begins where the last one ended: from ``lo`` to below ``hi``."""
 
     def work(session: Session) -> None:
         packet = session.packet()
@@ -100,7 +122,6 @@ def delete_below(session: Session, kept: Kept, floor: int, limit: int) -> int:
         packet.send()
 
     session.transaction(work)
-    return hi
 
 
 def delete_restored(session: Session, topic_id: int) -> int:

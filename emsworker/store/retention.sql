@@ -1,6 +1,6 @@
 -- name: list_kept_for_a_time
 -- Partitions of topics from which something may ever be deleted.
-SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, p.floor, p.trimmed,
+SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, t.archive_first, p.floor, p.trimmed,
   (SELECT COUNT(*) FROM ems_group g WHERE g.topic_id = t.id)
 FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
 WHERE t.retention_s IS NOT NULL OR t.trim_done = 1 ORDER BY t.id, p.`partition`
@@ -30,6 +30,10 @@ SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
     ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1) FROM ems_group g WHERE g.topic_id = %(topic_id)s
 ) needed
 
+-- name: plan_floor
+-- Behind find_needed: what raise_floor would make of it.
+SELECT LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
+
 -- name: raise_floor
 UPDATE ems_partition SET floor = LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND floor < LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
@@ -55,8 +59,10 @@ UPDATE ems_partition SET trimmed = %(hi)s WHERE topic_id = %(topic_id)s AND `par
 SELECT id FROM ems_group WHERE topic_id = %(topic_id)s
 
 -- name: list_restored
--- Messages of requeued dead letters that are kept below the floor, and that no group has to run any more.
-SELECT s.`partition`, s.`offset` FROM ems_restored s WHERE s.topic_id = %(topic_id)s AND NOT EXISTS (
+-- Messages of requeued dead letters that are kept below the floor, and that no group has to run any more. What lies above
+-- `trimmed` is yet to be deleted with its neighbours, and perhaps archived before.
+SELECT s.`partition`, s.`offset` FROM ems_restored s JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`
+WHERE s.topic_id = %(topic_id)s AND s.`offset` < p.trimmed AND NOT EXISTS (
   SELECT 1 FROM ems_group g JOIN ems_retry r ON r.group_id = g.id AND r.`partition` = s.`partition` AND r.`offset` = s.`offset`
   WHERE g.topic_id = s.topic_id) LIMIT 100
 

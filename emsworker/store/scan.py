@@ -46,6 +46,8 @@ class Query:
         columns: their names, as fragments of ``scan.sql`` have them.
         window: only rows of messages inserted then.
         cancelled: cancelled messages too.
+        tombstones: those, too.
+        below: of claims only those that are done and end below, of attempts those that no dead letter keeps.
         fetch_bytes: about how much one fetch may hold.
     """
 
@@ -54,6 +56,8 @@ class Query:
     window: Window | None = None
     cancelled: bool = False
     fetch_bytes: int = 16 << 20
+    tombstones: bool = False
+    below: int | None = None
 
 
 @dataclass(frozen=True)
@@ -163,12 +167,15 @@ def read(database: Database, query: Query, piece: Piece) -> Iterator[Fetched]:
 
 def _fetch(session: Session, query: Query, piece: Piece) -> Fetched:
     packet = session.packet()
-    args = piece.args | {"cancelled": int(query.cancelled)}
+    args = piece.args | {"cancelled": int(query.cancelled), "tombstones": int(query.tombstones)}
     columns = ", ".join(getattr(_SQL, f"{query.dataset}_{name}") for name in query.columns)
     statement = [f"SELECT {columns or '1'}", getattr(_SQL, f"from_{query.dataset}")]
     if query.window is not None:
         statement.append(getattr(_SQL, f"between_{query.dataset}"))
         args |= {"from_us": query.window.from_us, "to_us": query.window.to_us}
+    if query.below is not None:
+        statement.append(getattr(_SQL, f"settled_{query.dataset}"))
+        args |= {"below": query.below}
     packet.add("\n".join([*statement, getattr(_SQL, f"order_{query.dataset}")]), args)
     packet.add(_SQL.get_floor, args)
     rows, floors = (result.rows for result in packet.send())

@@ -43,9 +43,9 @@ SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers) + LENGTH(error)), 0
 WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
 -- name: from_messages
--- Tombstones never come; cancelled messages, whose bodies are gone, only on request.
+-- Tombstones, and cancelled messages, whose bodies are gone, come only on request.
 FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
-AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s))
+AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s) OR (kind = 'tombstone' AND %(tombstones)s))
 
 -- name: between_messages
 AND born_at >= '1970-01-01' + INTERVAL %(from_us)s MICROSECOND AND born_at < '1970-01-01' + INTERVAL %(to_us)s MICROSECOND
@@ -56,11 +56,18 @@ ORDER BY `offset`
 -- name: from_claims
 FROM ems_claim WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(lo)s AND lo < %(hi)s
 
+-- name: settled_claims
+AND state = 'done' AND hi < %(below)s
+
 -- name: order_claims
 ORDER BY lo, claim_id
 
 -- name: from_attempts
 FROM ems_attempt WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: settled_attempts
+-- A dead letter keeps the story of its attempts.
+AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
 -- name: order_attempts
 ORDER BY `offset`, ended_at, attempt

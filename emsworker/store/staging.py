@@ -122,6 +122,12 @@ def commit(session: Session, batch: Batch, tasks: Sequence[Staged]) -> bool:
     return True
 
 
+def state(session: Session, batch: Batch) -> str | None:
+    """``moving`` or ``done``; ``None`` if nobody has committed this batch."""
+    found = session.rows(_SQL.get_batch, batch.args)
+    return str(found[0][0]) if found else None
+
+
 def move(session: Session, batch: Batch, producer_id: str) -> set[int]:
     """Move what is left of a committed batch into the stream; harmless when repeated, and when two do it at once.
 

@@ -16,9 +16,9 @@ _SQL = Statements("topics")
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
-    topic_id, name, kind, partitions, rule, max_bytes, retention_s, trim_done, age_wins, priorities = row
-    kept = (retention_s, bool(trim_done), bool(age_wins))
-    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, *kept, priorities)
+    topic_id, name, kind, partitions, rule, max_bytes, retention_s, trim_done, age_wins, priorities, first = row
+    kept = (retention_s, bool(trim_done), bool(age_wins), priorities, bool(first))
+    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, *kept)
 
 
 def _group(row: tuple[Any, ...]) -> Group:
@@ -50,13 +50,14 @@ def create_topic(
     trim_done: bool = False,
     age_wins: bool = False,
     priorities: int = 1,
+    archive_first: bool = False,
 ) -> Topic:
     """Create a topic with its partitions, or return the one that is there."""
 
     def work(session: Session) -> None:
         values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
         limits = {"max_message_bytes": max_message_bytes, "priorities": priorities}
-        limits |= _kept(retention_s, trim_done, age_wins)
+        limits |= _kept(retention_s, trim_done, age_wins, archive_first)
         topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
         _add_partitions(session, _locked(session, topic_id, name))
 
@@ -66,8 +67,9 @@ def create_topic(
     return topic
 
 
-def _kept(retention_s: float | None, trim_done: bool, age_wins: bool) -> dict[str, Any]:
-    return {"retention_s": retention_s, "trim_done": int(trim_done), "age_wins": int(age_wins)}
+def _kept(retention_s: float | None, trim_done: bool, age_wins: bool, archive_first: bool) -> dict[str, Any]:
+    flags = {"trim_done": int(trim_done), "age_wins": int(age_wins), "archive_first": int(archive_first)}
+    return flags | {"retention_s": retention_s}
 
 
 def _locked(session: Session, topic_id: int, name: str) -> Topic:
@@ -98,7 +100,7 @@ def change_topic(session: Session, topic: Topic) -> None:
         _locked(session, topic.id, topic.name)
         values = {"id": topic.id, "partitions": topic.partitions, "rule": topic.rule}
         limits = {"max_message_bytes": topic.max_message_bytes, "priorities": topic.priorities}
-        kept = _kept(topic.retention_s, topic.trim_done, topic.age_wins)
+        kept = _kept(topic.retention_s, topic.trim_done, topic.age_wins, topic.archive_first)
         session.execute(_SQL.change_topic, values | limits | kept)
         _add_partitions(session, topic)
         for group in list_groups(session):

@@ -1,17 +1,17 @@
 -- name: get_topic
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities FROM ems_topic WHERE name = %(name)s
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic WHERE name = %(name)s
 
 -- name: list_topics
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities FROM ems_topic ORDER BY name
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic ORDER BY name
 
 -- name: lock_topic
 -- Whoever adds partitions, groups or deletes the topic holds this row first.
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities FROM ems_topic WHERE id = %(id)s FOR UPDATE
+SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic WHERE id = %(id)s FOR UPDATE
 
 -- name: add_topic
 -- Two creators at once: the unique name lets one win, the other finds it.
-INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, created_at)
-VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, %(trim_done)s, %(age_wins)s, %(priorities)s, NOW(6))
+INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first, created_at)
+VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, %(trim_done)s, %(age_wins)s, %(priorities)s, %(archive_first)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: add_partition
@@ -20,7 +20,7 @@ ON DUPLICATE KEY UPDATE topic_id = topic_id
 
 -- name: change_topic
 UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_bytes = %(max_message_bytes)s, retention_s = %(retention_s)s,
-  trim_done = %(trim_done)s, age_wins = %(age_wins)s, priorities = %(priorities)s WHERE id = %(id)s
+  trim_done = %(trim_done)s, age_wins = %(age_wins)s, priorities = %(priorities)s, archive_first = %(archive_first)s WHERE id = %(id)s
 
 -- name: get_group
 SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter, ordering FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s

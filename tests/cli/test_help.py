@@ -11,6 +11,7 @@ import pytest
 
 from emsworker import __version__
 from emsworker.cli.main import _COMMANDS, ems
+from emsworker.pipeline import JOBS
 from tests.support.commands import Ems, environment
 
 
@@ -34,8 +35,9 @@ def test_every_command_of_the_contract_is_there() -> None:
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
-    local.status local.url"""
-    assert {".".join(path) for path in ALL if path} == set(wanted.split())
+    local.status local.url pipeline"""
+    jobs = {f"pipeline.{name}" for name in JOBS}
+    assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
@@ -68,6 +70,7 @@ def test_everything_that_prints_knows_json() -> None:
         ("schedules",),
         ("readers",),
         ("alarms",),
+        ("pipeline",),
         ("local",),
     }
     for path, command in ALL.items():

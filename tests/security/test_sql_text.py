@@ -77,6 +77,23 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("_add_retries", "a named statement, or NULL", {"key"}),
         ("add_failures", _ROWS, {"attempts"}),
     ],
+    "putback": [
+        ("_have_run", _NUMBERS, {"where['topic_id']", "where['partition']", "row.offset", "group.id", "place"}),
+        ("_have_run", "made of the others, in this function", {"head", "retries"}),
+        (
+            "_values",
+            _NUMBERS,
+            {"where['topic_id']", "where['partition']", "row.offset", "row.born_us", "len(row.body)"},
+        ),
+        ("_values", "bytes_literal's, of the lines before", {"blobs", "producer"}),
+        ("_values", "made of a number, in this function", {"born"}),
+        (
+            "_values",
+            "where bytes_literal is called",
+            {"map(bytes_literal, (row.uid, row.key, row.tag, row.headers, row.body))"},
+        ),
+        ("put_back.work", "made by _values", {"(_values(where, row) for row in wanted)"}),
+    ],
     "replay": [("_add_claims", _ROWS, {"rows"}), ("replay_piece.work", _ROWS, {"rows"})],
     "reports": [("add_reports", _ROWS, {"rows"})],
     "results": [("add_results", _ROWS, {"rows"})],

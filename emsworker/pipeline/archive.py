@@ -1,0 +1,289 @@
+"""The job ``archive``: moves what retention may drop into Parquet files, and only then drops it.
+
+For each topic that is told to wait for its archive (``ems topics change orders --archive-first``):
+
+1. finish: what a manifest says is archived, and is still in the tables, is deleted;
+2. the floor is raised as retention would raise it: nobody reads below, and what is there does not change any more;
+3. a *segment*, the offsets between what is deleted and the floor, is copied to Parquet files, with the claims that are
+   done and end below, and the attempts that no dead letter keeps;
+4. MySQL counts and hashes its rows, Spark those of the files: one difference, and the job stops with nothing deleted;
+5. the manifest is written: from here on the segment is archived;
+6. attempts, then claims, then messages are deleted, exactly those that were copied.
+
+Killed before 5, a run leaves files that nobody reads, which the next one removes; killed after it, the next one goes on
+with 1. A lock of the server lets only one archiver at a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from emsworker.core.errors import EmsError
+from emsworker.core.ids import new_uid
+from emsworker.pipeline.checksums import sums
+from emsworker.pipeline.copying import Slice, copy, cut
+from emsworker.pipeline.dropping import drop
+from emsworker.pipeline.folder import Folder, open_folder
+from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
+from emsworker.pipeline.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
+from emsworker.pipeline.session import prepared
+from emsworker.spark.profile import closing_session, open_stream
+from emsworker.store import archive as store
+from emsworker.store import retention, topics
+from emsworker.store.archive import Range, Sum
+from emsworker.store.database import Database
+from emsworker.store.retention import Kept
+from emsworker.store.scan import Piece
+
+_STEP = 20_000
+
+
+class ArchiveDiffers(EmsError):
+    """What lies in the files is not what lies in the tables; nothing was deleted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(Options):
+    """What the job is told."""
+
+    folder: str = option(help="Where the archive is: a path, or a URL that Spark can write to.", metavar="FOLDER")
+    topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
+    segment: int = option(1_000_000, help="Offsets in one segment at most: what is copied before any is deleted.")
+
+
+@dataclass
+class Tally:
+    """What a run has done."""
+
+    segments: list[str] = field(default_factory=list)
+    copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("messages", "claims", "attempts"), 0))
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("messages", "claims", "attempts"), 0))
+
+
+def run(spark: Any, config: ArchiveOptions) -> Result:
+    """Archive; see the module.
+
+    Raises:
+        WrongOption: a topic cannot be archived.
+        ArchiveDiffers, ArchiveBusy, ArchiveDamaged: and nothing more was deleted.
+    """
+    if config.segment < 1:
+        raise WrongOption("--segment", str(config.segment), "must be at least 1")
+    app = open_stream(config.profile)
+    with closing_session(app.database) as database:
+        chosen = _choose(database, config.topic)
+        if config.dry_run:
+            return _plan(database, chosen)
+        spark = prepared(spark)
+        folder = open_folder(spark, config.folder)
+        tally = Tally()
+        for kept in chosen.values():
+            _Archiver(spark, config, database, folder, str(app.stream_id), kept, tally).run()
+    summary = {"topics": list(chosen), "segments": tally.segments}
+    return Result(summary | {"copied": tally.copied, "dropped": tally.dropped})
+
+
+def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
+    """The partitions of each topic that is to be archived."""
+    every = {topic.name: topic for topic in database.call(topics.list_topics)}
+    for name in names:
+        if name not in every:
+            raise WrongOption("--topic", name, "there is no such topic; `ems topics list` shows what there is")
+        if not every[name].archive_first:
+            mend = f"retention would not wait for the archive; run `ems topics change {name} --archive-first`"
+            raise WrongOption("--topic", name, mend)
+        if every[name].retention_s is None and not every[name].trim_done:
+            mend = f"it keeps everything; run `ems topics change {name} --retention 7d`, or with --trim-done"
+            raise WrongOption("--topic", name, mend)
+    found: dict[str, list[Kept]] = {}
+    for kept in database.call(retention.list_kept):
+        if kept.archive_first and (not names or kept.topic in names):
+            found.setdefault(kept.topic, []).append(kept)
+    if not found:
+        mend = "no topic has both a retention and --archive-first; `ems topics change NAME` sets them"
+        raise WrongOption("--topic", "none", mend)
+    return found
+
+
+def _plan(database: Database, chosen: dict[str, list[Kept]]) -> Result:
+    """What a run would archive just now."""
+    plan = {}
+    for topic, partitions in chosen.items():
+        ends = [_rise(database, kept, 1 << 62, plan_only=True) for kept in partitions]
+        plan[topic] = sum(end - kept.trimmed for kept, end in zip(partitions, ends, strict=True))
+    return Result({"topics": list(chosen), "offsets": plan})
+
+
+def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False) -> int:
+    """Raise the floor as far as retention may, but at most to this offset; returns it."""
+    work = retention.plan_floor if plan_only else retention.raise_floor
+    while kept.floor < most:
+        limit = min(_STEP, most - kept.floor)
+        floor = database.call(lambda session, kept=kept, limit=limit: work(session, kept, limit))  # type: ignore[misc]
+        if floor == kept.floor:
+            break
+        kept = replace(kept, floor=floor)
+    return kept.floor
+
+
+class _Archiver:
+    """Archives one topic."""
+
+    def __init__(
+        self,
+        spark: Any,
+        config: ArchiveOptions,
+        database: Database,
+        folder: Folder,
+        stream: str,
+        partitions: list[Kept],
+        tally: Tally,
+    ) -> None:
+        self._spark, self._config, self._database, self._folder = spark, config, database, folder
+        self._stream, self._partitions, self._tally = stream, partitions, tally
+        self._topic, self._topic_id = partitions[0].topic, partitions[0].topic_id
+        # Segments of other streams and of topics that were deleted may be in the same folder.
+        self._prefix = f"{stream[:12]}-{self._topic_id}-"
+
+    def run(self) -> None:
+        lock = store.Lock(self._database, self._topic_id, self._topic)
+        try:
+            self._clean()
+            for manifest in read_manifests(self._folder, self._topic):
+                if manifest.stream == self._stream and manifest.topic_id == self._topic_id:
+                    self._drop(manifest, lock)
+            while ranges := self._next_ranges():
+                self._drop(self._archive(ranges, lock), lock)
+        finally:
+            lock.close()
+
+    def _tell(self, text: str) -> None:
+        self._config.progress(f"{self._topic}: {text}")
+
+    def _clean(self) -> None:
+        """Remove the files of runs that died before their manifest."""
+        committed = {manifest.segment for manifest in read_manifests(self._folder, self._topic)}
+        for name in self._folder.children(f"data/{quoted(self._topic)}"):
+            if name.startswith(self._prefix) and name not in committed:
+                self._tell(f"removing segment {name}, which was never completed")
+                self._folder.remove(segment_path(self._topic, name))
+
+    def _next_ranges(self) -> list[Range]:
+        """The next offsets that may go, at most a segment of them."""
+        left, ranges = self._config.segment, []
+        for kept in self._partitions:
+            place = self._database.call(
+                lambda session, kept=kept: store.get_place(session, kept.topic_id, kept.partition)  # type: ignore[misc]
+            )
+            if place is None or left <= 0:
+                continue
+            floor, trimmed = place
+            hi = min(_rise(self._database, replace(kept, floor=floor), trimmed + left), trimmed + left)
+            if hi > trimmed:
+                ranges.append(Range(kept.topic_id, kept.partition, trimmed, hi))
+                left -= hi - trimmed
+        return ranges
+
+    # -- one segment ---------------------------------------------------------------------------------------------------
+
+    def _archive(self, ranges: list[Range], lock: store.Lock) -> Manifest:
+        """Copy, compare, commit."""
+        segment = f"{self._prefix}{new_uid().hex()}"
+        count = sum(one.hi - one.lo for one in ranges)
+        self._tell(f"copying {count} offsets as segment {segment}")
+        path = segment_path(self._topic, segment)
+        slices = self._slices(ranges)
+        for dataset, of_dataset in slices.items():
+            if of_dataset:
+                pieces = cut(self._config.profile, dataset, of_dataset)
+                copy(self._spark, self._config.profile, dataset, pieces, self._folder.url(f"{path}/{dataset}"))
+        self._tell("comparing what the server and what Spark count and hash")
+        parts, files = self._compare(segment, ranges, [name for name, some in slices.items() if some])
+        self._folder.settle(path)
+        lock.check()
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        manifest = Manifest(segment, self._stream, self._topic, self._topic_id, now, parts, files)
+        manifest.write(self._folder)
+        self._tell(f"segment {segment} is archived")
+        self._tally.segments.append(segment)
+        for part in parts:
+            self._tally.copied[part.dataset] += part.rows
+        return manifest
+
+    def _slices(self, ranges: list[Range]) -> dict[str, list[Slice]]:
+        groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
+        found: dict[str, list[Slice]] = {"messages": [], "claims": [], "attempts": []}
+        for one in ranges:
+            piece = Piece(one.topic_id, one.topic_id, one.partition, one.lo, one.hi)
+            found["messages"].append(Slice(piece, self._topic))
+            for group in groups:
+                of_group = replace(piece, owner_id=group.id)
+                # A claim that reached higher than the last segment begins below this one.
+                found["claims"].append(Slice(replace(of_group, lo=0), self._topic, group.name, one.hi))
+                found["attempts"].append(Slice(of_group, self._topic, group.name, one.hi))
+        return found
+
+    def _compare(self, segment: str, ranges: list[Range], datasets: list[str]) -> tuple[list[Part], list[File]]:
+        """The parts and files of a segment, if the server's sums and Spark's are the same.
+
+        Raises:
+            ArchiveDiffers: naming the first part that differs.
+        """
+        path = segment_path(self._topic, segment)
+        listed = self._folder.files(path)
+        parts: list[Part] = []
+        files: list[File] = []
+        for dataset in datasets:
+            mine = [
+                File(dataset, f"{path}/{name}", name.split("date=")[1].split("/")[0], 0, size)
+                for name, size in listed.items()
+                if name.startswith(f"{dataset}/") and name.endswith(".parquet")
+            ]
+            found, rows = sums(self._spark, self._folder, dataset, mine)
+            files += [replace(one, rows=rows.get(one.path.rsplit("/", 1)[1], 0)) for one in mine]
+            for part in self._expected(dataset, ranges):
+                spark_sum = found.pop((part.group, part.partition), Sum())
+                if spark_sum != part.sum:
+                    raise ArchiveDiffers(_differs(self._topic, part, spark_sum))
+                parts += [part] if part.rows or dataset == "messages" else []
+            if found:
+                raise ArchiveDiffers(
+                    f"the files of {self._topic!r} have rows of {dataset} that nobody asked for: {found}"
+                )
+        return parts, files
+
+    def _expected(self, dataset: str, ranges: list[Range]) -> Iterator[Part]:
+        """What the server says that the files must have."""
+        groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
+        for one in ranges:
+            place = (dataset, one.partition, one.lo, one.hi)
+            if dataset == "messages":
+                total = store.sum_messages(self._database, one)
+                yield Part(*place, total.rows, total.checksum)
+                continue
+            add = store.sum_claims if dataset == "claims" else store.sum_attempts
+            for group in groups:
+                total = add(self._database, group.id, one)
+                yield Part(*place, total.rows, total.checksum, group.name, group.id)
+
+    def _drop(self, manifest: Manifest, lock: store.Lock) -> None:
+        """Delete what a manifest says is archived, as far as it is still there."""
+        lock.check()
+        for dataset, count in drop(self._spark, self._database, self._folder, manifest, self._tell):
+            self._tally.dropped[dataset] += count
+
+
+def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
+    of = f" of group {part.group!r}" if part.group else ""
+    return (
+        f"{part.dataset}{of} of {topic}/{part.partition}, offsets {part.lo} to {part.hi - 1}: the server has "
+        f"{part.rows} rows ({part.checksum:x}), the files {spark_sum.rows} ({spark_sum.checksum:x}); nothing was "
+        "deleted. If somebody changed rows meanwhile (a purge, a requeued dead letter), run the job again; else check "
+        "the disk"
+    )
+
+
+JOB = Job("archive", ArchiveOptions, run, lambda config: not config.dry_run)

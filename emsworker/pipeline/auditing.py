@@ -1,0 +1,131 @@
+"""Comparing an archive with its manifests, and the manifests with each other and with the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from emsworker.pipeline.checksums import sums
+from emsworker.pipeline.folder import Folder
+from emsworker.pipeline.manifest import Manifest, quoted, read_manifests, segment_path, topics
+
+ERROR, NOTE = "error", "note"
+Trimmed = dict[tuple[str, int], int]
+"""How far each partition of a topic is deleted, by topic and partition."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        check: which check has found it.
+        severity: ``error``, or ``note`` for what mends itself or may be meant.
+        count: of rows, offsets or files.
+        detail: what, where, and what to do.
+        damaged: the segment that cannot be trusted for it.
+    """
+
+    check: str
+    severity: str
+    topic: str
+    group: str | None
+    partition: int | None
+    count: int
+    detail: str
+    damaged: str | None = None
+
+
+def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trimmed: Trimmed) -> Iterator[Finding]:
+    """Everything that is wrong with an archive.
+
+    Args:
+        wanted: only these topics; none for all.
+        stream: the id of the stream that is looked at; segments of others are compared with their files only.
+
+    Raises:
+        ArchiveDamaged: a manifest cannot be read.
+    """
+    for topic in topics(folder):
+        if wanted and topic not in wanted:
+            continue
+        manifests = read_manifests(folder, topic)
+        yield from _stray(folder, topic, manifests)
+        for manifest in manifests:
+            yield from _files(spark, folder, manifest)
+        yield from _ranges(topic, manifests)
+        mine = [one for one in manifests if one.stream == stream]
+        yield from _unfinished(topic, mine, trimmed)
+
+
+def _stray(folder: Folder, topic: str, manifests: list[Manifest]) -> Iterator[Finding]:
+    known = {manifest.segment for manifest in manifests}
+    for name in folder.children(f"data/{quoted(topic)}"):
+        if name not in known:
+            text = f"segment {name} has files but no manifest: its job died or runs; the next archive removes it"
+            yield Finding("archive", NOTE, topic, None, None, len(folder.files(segment_path(topic, name))), text)
+
+
+def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
+    path = segment_path(manifest.topic, manifest.segment)
+    there = {f"{path}/{name}": size for name, size in folder.files(path).items()}
+    bad = [one for one in manifest.files if there.get(one.path) != one.bytes]
+    for one in bad:
+        size = there.get(one.path)
+        found = "is missing" if size is None else f"has {size} bytes instead of {one.bytes}"
+        text = f"{one.path} {found}: restore it from a backup"
+        yield Finding("archive", ERROR, manifest.topic, None, None, one.rows, text, manifest.segment)
+    for dataset in sorted({part.dataset for part in manifest.parts}):
+        if any(one.dataset == dataset for one in bad):
+            continue  # said already; reading it would only fail
+        yield from _sums(spark, folder, manifest, dataset)
+
+
+def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Iterator[Finding]:
+    try:
+        found, _ = sums(spark, folder, dataset, manifest.files)
+    except Exception as error:  # a damaged Parquet file fails in many ways
+        text = f"segment {manifest.segment}: {dataset} cannot be read ({str(error).strip().splitlines()[0][:200]})"
+        yield Finding("archive", ERROR, manifest.topic, None, None, 0, text, manifest.segment)
+        return
+    for part in manifest.of(dataset):
+        sum_ = found.pop((part.group, part.partition), None)
+        rows, checksum = (0, 0) if sum_ is None else (sum_.rows, sum_.checksum)
+        if (rows, checksum) != (part.rows, part.checksum):
+            text = (
+                f"segment {manifest.segment}: {dataset} has {rows} rows ({checksum:x}), its manifest says "
+                f"{part.rows} ({part.checksum:x}): restore its files from a backup"
+            )
+            place = (manifest.topic, part.group or None, part.partition)
+            yield Finding("archive", ERROR, *place, part.rows, text, manifest.segment)
+    for (group, partition), sum_ in found.items():
+        text = f"segment {manifest.segment} has {dataset} that its manifest does not know"
+        yield Finding("archive", ERROR, manifest.topic, group or None, partition, sum_.rows, text)
+
+
+def _ranges(topic: str, manifests: list[Manifest]) -> Iterator[Finding]:
+    """Segments of one partition lie side by side."""
+    by_place: dict[tuple[str, int, int], list[tuple[int, int, str]]] = {}
+    for manifest in manifests:
+        for part in manifest.of("messages"):
+            place = (manifest.stream, manifest.topic_id, part.partition)
+            by_place.setdefault(place, []).append((part.lo, part.hi, manifest.segment))
+    for (_, _, partition), ranges in by_place.items():
+        for (_, hi, first), (lo, _, second) in pairwise(sorted(ranges)):
+            if lo < hi:
+                text = f"offsets {lo} to {hi - 1} are in segment {first} and in {second}"
+                yield Finding("archive", ERROR, topic, None, partition, hi - lo, text)
+            elif lo > hi:
+                text = f"offsets {hi} to {lo - 1} are in no segment: retention did not wait for the archive then"
+                yield Finding("archive", NOTE, topic, None, partition, lo - hi, text)
+
+
+def _unfinished(topic: str, manifests: list[Manifest], trimmed: Trimmed) -> Iterator[Finding]:
+    for manifest in manifests:
+        for part in manifest.of("messages"):
+            done = trimmed.get((topic, part.partition))
+            if done is not None and done < part.hi:
+                text = f"segment {manifest.segment} is archived but not dropped yet: run the archive job again"
+                yield Finding("archive", NOTE, topic, None, part.partition, part.hi - max(done, part.lo), text)

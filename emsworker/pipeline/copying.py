@@ -1,0 +1,103 @@
+"""Copying ranges of the stream to Parquet: every row, tombstones included, every column that says something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from emsworker.pipeline.checksums import TIMES
+from emsworker.pipeline.manifest import schema_of
+from emsworker.spark.profile import call, open_database
+from emsworker.store import scan
+from emsworker.store.scan import Piece, Query
+
+_FILE_BYTES, _FILE_OFFSETS = 128 << 20, 250_000
+_FETCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one task copies.
+
+    Attributes:
+        below: of the log of a group: what is settled below this offset.
+    """
+
+    piece: Piece
+    topic: str
+    group: str | None = None
+    below: int | None = None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The columns that are the same in all its rows."""
+        return {"topic": self.topic, "partition": self.piece.partition, "group": self.group}
+
+
+def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slice]:
+    """Slices that make files of a bearable size."""
+    found = []
+    for one in slices:
+        piece = one.piece
+        weight = call(profile, lambda session, piece=piece: scan.estimate_bytes(session, dataset, piece))  # type: ignore[misc]
+        parts = max(1, -(-weight // _FILE_BYTES), -(-(piece.hi - piece.lo) // _FILE_OFFSETS))
+        edges = [piece.lo + (piece.hi - piece.lo) * number // parts for number in range(parts + 1)]
+        found += [Slice(piece.cut(lo, hi), one.topic, one.group, one.below) for lo, hi in pairwise(edges) if lo < hi]
+    return found
+
+
+def frame_of(
+    spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], columns: Sequence[str] = ()
+) -> Any:
+    """A data frame of every row of some slices, tombstones included; each slice is one task.
+
+    Args:
+        columns: by default all that an archive has.
+    """
+    from pyspark.sql.types import StructType
+
+    schema = schema_of(dataset)
+    if columns:
+        schema = StructType([field for field in schema.fields if field.name in columns])
+    tasks = list(slices)
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _rows(profile, dataset, schema, tasks[number])
+
+    if not tasks:
+        return spark.createDataFrame([], schema)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
+
+
+def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], url: str) -> None:
+    """Write slices as Parquet files, filed by day, into a folder that is replaced if it is there.
+
+    What a task that is run again has left is not committed by Spark.
+    """
+    from pyspark.sql import functions as F
+
+    order = {"messages": ["offset"], "claims": ["lo", "claimId"], "attempts": ["offset", "endedAt", "attempt"]}[dataset]
+    (
+        frame_of(spark, profile, dataset, slices)
+        .withColumn("date", F.to_date(TIMES[dataset]))
+        .sortWithinPartitions("date", "partition", *order)
+        .write.mode("overwrite")
+        .option("compression", "zstd")
+        .partitionBy("date")
+        .parquet(url)
+    )
+
+
+def _rows(profile: str | None, dataset: str, schema: Any, one: Slice) -> Iterator[Any]:
+    from emsworker.spark.arrow import Batches
+
+    batches = Batches(dataset, schema, one.constants)
+    query = Query(dataset, batches.columns, cancelled=True, fetch_bytes=_FETCH_BYTES, tombstones=True, below=one.below)
+    with open_database(profile) as database:
+        for fetched in scan.read(database, query, one.piece):
+            if fetched.rows:
+                yield batches.batch(fetched.rows)

@@ -1,0 +1,63 @@
+"""Deleting from the tables what a manifest says is archived; it may have been begun by a run that died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from emsworker.pipeline.folder import Folder
+from emsworker.pipeline.manifest import Manifest, Part, read_files
+from emsworker.store import archive as store
+from emsworker.store.archive import Range
+from emsworker.store.database import Database
+
+_KEYS = 1000
+_EPOCH = datetime(1970, 1, 1)
+
+
+def drop(
+    spark: Any, database: Database, folder: Folder, manifest: Manifest, tell: Callable[[str], None]
+) -> Iterator[tuple[str, int]]:
+    """Delete attempts, then claims, then messages: when the last is gone, ``trimmed`` says that all is.
+
+    Yields:
+        a dataset, and how many rows (of messages: offsets) of it are gone.
+    """
+    for part in manifest.of("messages"):
+        place = database.call(lambda s, part=part: store.get_place(s, manifest.topic_id, part.partition))  # type: ignore[misc]
+        if place is None or place[1] >= part.hi:
+            continue  # all of it was deleted before
+        floor, trimmed = place
+        assert floor >= part.hi, "the floor was raised before anything was copied, and never sinks"
+        tell(f"deleting offsets {max(trimmed, part.lo)} to {part.hi - 1} of partition {part.partition}")
+        for dataset in ("attempts", "claims"):
+            for log in manifest.of(dataset):
+                if log.partition == part.partition:
+                    yield dataset, _drop_log(spark, database, folder, manifest, log)
+        where = Range(manifest.topic_id, part.partition, max(trimmed, part.lo), part.hi)
+        for count in store.delete_messages(database, where):
+            yield "messages", count
+
+
+def _drop_log(spark: Any, database: Database, folder: Folder, manifest: Manifest, part: Part) -> int:
+    from pyspark.sql import functions as F
+
+    is_claim = part.dataset == "claims"
+    frame = read_files(spark, folder, part.dataset, manifest.files)
+    mine = frame.where((F.col("group") == part.group) & (F.col("partition") == part.partition))
+    keys = mine.select("lo", "claimId") if is_claim else mine.select("offset", F.unix_micros("endedAt"))
+    rows = keys.toLocalIterator()
+    deleted = 0
+    while chunk := [tuple(row) for row in islice(rows, _KEYS)]:
+        if is_claim:
+            deleted += database.call(
+                lambda s, chunk=chunk: store.delete_claims(s, part.group_id, part.partition, chunk)  # type: ignore[misc]
+            )
+        else:
+            ended = [(offset, str(_EPOCH + timedelta(microseconds=us))) for offset, us in chunk]
+            deleted += database.call(
+                lambda s, ended=ended: store.delete_attempts(s, part.group_id, part.partition, ended)  # type: ignore[misc]
+            )
+    return deleted

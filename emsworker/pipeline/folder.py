@@ -1,0 +1,213 @@
+"""A folder on this machine or on whatever file system Spark's Hadoop client reaches (``hdfs://``, ``s3a://``, ``abfss://``).
+
+Files of ours become visible as a whole: under another name first, then renamed; on object stores one PUT is as good.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from emsworker.core.errors import ConfigError, Problem
+
+_TEMPORARY = ".tmp"
+
+
+class Folder(Protocol):
+    """Files by their paths below a root, with ``/`` between their parts."""
+
+    def url(self, path: str = "") -> str:
+        """As Spark takes it."""
+        ...
+
+    def write(self, path: str, text: str) -> None:
+        """Create or replace a small file, as a whole; when this returns, it outlives a crash."""
+        ...
+
+    def read(self, path: str) -> str:
+        """The text of a small file."""
+        ...
+
+    def children(self, path: str) -> list[str]:
+        """The names of what a folder holds, in order; none if it is not there."""
+        ...
+
+    def files(self, path: str) -> dict[str, int]:
+        """All files below a folder by their paths below it, with their sizes in bytes; hidden ones left out."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all that is in it; harmless if it is not there."""
+        ...
+
+    def settle(self, path: str) -> None:
+        """Make sure that the files below a folder, which Spark wrote, outlive a crash of the machine."""
+        ...
+
+
+def open_folder(spark: Any, location: str) -> Folder:
+    """The folder at a location: a path, or a URL that Spark's file systems know.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    parts = urlsplit(location)
+    if len(parts.scheme) < 2 or parts.scheme == "file":
+        path = Path(unquote(parts.path) if parts.scheme == "file" else location).expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise ConfigError([Problem("--folder", location, "is no folder; name one, which is made if it is missing")])
+        return LocalFolder(path)
+    return HadoopFolder(spark, location)
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
+
+
+class LocalFolder:
+    """On this machine, or on a disk that all machines share."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def url(self, path: str = "") -> str:
+        """As Spark takes it."""
+        return f"file://{self._root / path}"  # not percent-encoded: Hadoop takes it as it is
+
+    def write(self, path: str, text: str) -> None:
+        """Create or replace a small file."""
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}{_TEMPORARY}")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        for folder in (target.parent, *target.parent.parents):
+            _fsync(folder)
+            if folder == self._root:
+                break
+
+    def read(self, path: str) -> str:
+        """The text of a small file."""
+        return (self._root / path).read_text(encoding="utf-8")
+
+    def children(self, path: str) -> list[str]:
+        """What a folder holds."""
+        folder = self._root / path
+        return sorted(one.name for one in folder.iterdir() if not _hidden(one.name)) if folder.is_dir() else []
+
+    def files(self, path: str) -> dict[str, int]:
+        """All files below a folder."""
+        folder = self._root / path
+        found = {one.relative_to(folder).as_posix(): one for one in folder.rglob("*") if one.is_file()}
+        return {name: one.stat().st_size for name, one in sorted(found.items()) if not _hidden(name)}
+
+    def remove(self, path: str) -> None:
+        """Delete a file or a folder."""
+        target = self._root / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def settle(self, path: str) -> None:
+        """Flush files and folders to the disk."""
+        folder = self._root / path
+        for one in sorted(folder.rglob("*"), reverse=True):
+            _fsync(one)
+        for one in (folder, *folder.parents):
+            _fsync(one)
+            if one == self._root:
+                break
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class HadoopFolder:
+    """Through the Hadoop client of the driver's Java."""
+
+    def __init__(self, spark: Any, location: str) -> None:
+        self._jvm = spark._jvm
+        self._root = location.rstrip("/")
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        try:
+            self._system = self._path("").getFileSystem(configuration)
+        except Exception as error:  # py4j gives Java's exceptions as one class
+            mend = f"Spark cannot use it ({_first_line(error)}); check the scheme, and that its jars are installed"
+            raise ConfigError([Problem("--folder", location, mend)]) from None
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.url(path))
+
+    def url(self, path: str = "") -> str:
+        """As Spark takes it."""
+        return f"{self._root}/{path}" if path else self._root
+
+    def write(self, path: str, text: str) -> None:
+        """Create or replace a small file; a file system without atomic renames is given it in one PUT."""
+        target = self._path(path)
+        temporary = self._path(str(PurePosixPath(path).with_name(f".{PurePosixPath(path).name}{_TEMPORARY}")))
+        renames = self._system.getUri().getScheme() in ("hdfs", "file", "abfs", "abfss", "viewfs")
+        out = self._system.create(temporary if renames else target, True)
+        try:
+            out.write(bytearray(text.encode()))
+            if renames:
+                out.hsync()
+        finally:
+            out.close()
+        if renames:
+            self._system.delete(target, False)
+            if not self._system.rename(temporary, target):
+                raise OSError(f"{target} cannot be renamed from {temporary}")
+
+    def read(self, path: str) -> str:
+        """The text of a small file."""
+        stream = self._system.open(self._path(path))
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+        finally:
+            stream.close()
+
+    def children(self, path: str) -> list[str]:
+        """What a folder holds."""
+        if not self._system.exists(self._path(path)):
+            return []
+        names = [status.getPath().getName() for status in self._system.listStatus(self._path(path))]
+        return sorted(name for name in names if not _hidden(name))
+
+    def files(self, path: str) -> dict[str, int]:
+        """All files below a folder."""
+        root = self._path(path)
+        if not self._system.exists(root):
+            return {}
+        prefix = self._system.makeQualified(root).toUri().getPath().rstrip("/") + "/"
+        found = {one.getPath().toUri().getPath().removeprefix(prefix): one.getLen() for one in self._walk(root)}
+        return {name: int(size) for name, size in sorted(found.items()) if not _hidden(name)}
+
+    def _walk(self, root: Any) -> Iterator[Any]:
+        listing = self._system.listFiles(root, True)
+        while listing.hasNext():
+            yield listing.next()
+
+    def remove(self, path: str) -> None:
+        """Delete a file or a folder."""
+        self._system.delete(self._path(path), True)
+
+    def settle(self, path: str) -> None:
+        """Nothing: such file systems keep what was closed on several machines."""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

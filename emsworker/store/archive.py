@@ -1,0 +1,125 @@
+"""For the archive: one archiver a topic, sums by which copies are compared, and deleting what was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from emsworker.core.errors import EmsError
+from emsworker.store import retention
+from emsworker.store.database import Database
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("archive")
+_SUM_OFFSETS = 50_000  # in one statement: half a second
+_DELETE_OFFSETS = 2_000
+
+
+class ArchiveBusy(EmsError):
+    """Another archiver is at work on the topic, or our hold on it was lost."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """How many rows there are, and the sum of their hashes."""
+
+    rows: int = 0
+    checksum: int = 0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.rows + other.rows, self.checksum + other.checksum)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of a partition of a topic, ``hi`` exclusive."""
+
+    topic_id: int
+    partition: int
+    lo: int
+    hi: int
+
+    @property
+    def args(self) -> dict[str, int]:
+        """As parameters."""
+        return {"topic_id": self.topic_id, "partition": self.partition, "lo": self.lo, "hi": self.hi}
+
+
+class Lock:
+    """Holds a topic for one archiver, on a connection of its own, until it is closed or its process dies.
+
+    Raises:
+        ArchiveBusy: another has it.
+    """
+
+    def __init__(self, database: Database, topic_id: int, topic: str) -> None:
+        self._session, self._topic = database.session(), topic
+        self._args = {"topic_id": topic_id}
+        if self._session.rows(_SQL.lock, self._args)[0][0] != 1:
+            self._session.close()
+            raise ArchiveBusy(f"topic {topic!r} is being archived by another job; wait until it ends")
+
+    def check(self) -> None:
+        """Raise ArchiveBusy if the connection was lost, and with it the lock."""
+        if self._session.rows(_SQL.check_lock, self._args)[0][0] != 1:
+            raise ArchiveBusy(f"the connection that held topic {self._topic!r} was lost; run the job again")
+
+    def close(self) -> None:
+        """Give the topic free."""
+        self._session.close()
+
+
+def get_place(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
+    """The floor of a partition, and how far it is deleted; ``None`` if it is gone."""
+    rows = session.rows(_SQL.get_place, {"topic_id": topic_id, "partition": partition})
+    return (int(rows[0][0]), int(rows[0][1])) if rows else None
+
+
+def sum_messages(database: Database, where: Range) -> Sum:
+    """Count the rows of a range and sum their hashes, on the server."""
+    total = Sum()
+    for piece in _pieces(where, _SUM_OFFSETS):
+        total += database.call(lambda s, args=piece.args: _sum(s, _SQL.sum_messages, args))  # type: ignore[misc]
+    return total
+
+
+def sum_claims(database: Database, group_id: int, where: Range) -> Sum:
+    """The same of the claims of a group that are done and end below ``where.hi``, wherever they begin."""
+    return database.call(lambda s: _sum(s, _SQL.sum_claims, where.args | {"group_id": group_id}))
+
+
+def sum_attempts(database: Database, group_id: int, where: Range) -> Sum:
+    """The same of attempts; those of dead letters don't count."""
+    return database.call(lambda s: _sum(s, _SQL.sum_attempts, where.args | {"group_id": group_id}))
+
+
+def _sum(session: Session, statement: str, args: dict[str, int]) -> Sum:
+    rows, checksum = session.rows(statement, args)[0]
+    return Sum(int(rows), int(checksum))
+
+
+def delete_claims(session: Session, group_id: int, partition: int, keys: Sequence[tuple[int, int]]) -> int:
+    """Delete claims by ``(lo, claim_id)``; harmless when repeated."""
+    args = {"group_id": group_id, "partition": partition}
+    values = {"los": sorted({lo for lo, _ in keys}), "claim_ids": [claim_id for _, claim_id in keys]}
+    return session.transaction(lambda s: s.execute(_SQL.delete_claims, args | values).affected)
+
+
+def delete_attempts(session: Session, group_id: int, partition: int, keys: Sequence[tuple[int, str]]) -> int:
+    """Delete attempts by offset and the time of their end, as the server writes it; harmless when repeated."""
+    args = {"group_id": group_id, "partition": partition}
+    values = {"offsets": sorted({offset for offset, _ in keys}), "ended": [ended for _, ended in keys]}
+    return session.transaction(lambda s: s.execute(_SQL.delete_attempts, args | values).affected)
+
+
+def delete_messages(database: Database, where: Range) -> Iterator[int]:
+    """Delete a range below the floor, a piece at a time; yields how many offsets each had. Harmless when repeated."""
+    for piece in _pieces(where, _DELETE_OFFSETS):
+        database.call(lambda s, args=piece.args: retention.delete_messages(s, args))  # type: ignore[misc]
+        yield piece.hi - piece.lo
+
+
+def _pieces(where: Range, size: int) -> Iterator[Range]:
+    for lo in range(where.lo, where.hi, size):
+        yield Range(where.topic_id, where.partition, lo, min(lo + size, where.hi))
