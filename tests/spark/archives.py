@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from emsworker.core.codec import decode_headers
 from emsworker.core.model import Topic
 from emsworker.store import progress
 from emsworker.task import Outgoing
@@ -22,6 +23,7 @@ from tests.spark.conftest import ROOT, spark_environment
 from tests.support.streams import Stream, failed, flush_of
 
 Place = tuple[Any, ...]
+Message = tuple[Any, ...]
 
 
 def digest(values: tuple[Any, ...]) -> bytes:
@@ -88,10 +90,29 @@ def archived(folder: Path, topic: str, dataset: str) -> dict[Place, bytes]:
     return found
 
 
+def messages(stream: Stream, topic_id: int) -> dict[int, list[Message]]:
+    """By partition, in order: what producers gave."""
+    found: dict[int, list[Message]] = {}
+    for partition, *rest in stream.rows(
+        "SELECT `partition`, `key`, tag, body, headers FROM ems_message WHERE topic_id = %s AND kind = 'message' ORDER BY `partition`, `offset`",
+        topic_id,
+    ):
+        found.setdefault(partition, []).append((*rest[:3], dict(decode_headers(rest[3]))))
+    return found
+
+
+def without_marks(found: dict[int, list[Message]]) -> dict[int, list[Message]]:
+    marks = ("ems-restored-from", "ems-restored-id", "ems-restored-born")
+    return {
+        partition: [(*row[:3], {name: value for name, value in row[3].items() if name not in marks}) for row in rows]
+        for partition, rows in found.items()
+    }
+
+
 def fill(stream: Stream, count: int, partitions: int = 2, name: str = "orders") -> Topic:
     """A topic with all that a row can be, and a group that has run it; two days ago."""
     topic = stream.topic(name, partitions=partitions, retention_s=3600, archive_first=True)
-    group, me = stream.group(topic), stream.client()
+    group = stream.group(topic)
     chance = random.Random(7)
     app = stream.app()
     for start in range(0, count, 5000):
@@ -115,6 +136,7 @@ def fill(stream: Stream, count: int, partitions: int = 2, name: str = "orders") 
         "UPDATE ems_message SET kind = 'cancelled', body = '', size = 0 WHERE MOD(`offset`, 101) = 5 AND kind = 'message'"
     )
     stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 2 DAY + INTERVAL MOD(`offset`, 50000) SECOND")
+    me = stream.client(lease_s=3600)
     for partition in range(partitions):
         end = stream.value(
             "SELECT MAX(`offset`) FROM ems_message WHERE topic_id = %s AND `partition` = %s", topic.id, partition

@@ -13,9 +13,10 @@ from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveDiffers, ArchiveOptions
 from emsworker.pipeline.folder import HadoopFolder
 from emsworker.pipeline.manifest import read_archive
+from emsworker.pipeline.restore import RestoreOptions
 from emsworker.store.archive import ArchiveBusy, Lock
 from tests.spark import archives
-from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
+from tests.spark.archives import archived, fill, messages, table_attempts, table_claims, table_messages, without_marks
 from tests.support.streams import Stream
 
 LONG = bool(os.environ.get("EMS_TEST_LONG"))
@@ -132,6 +133,7 @@ def test_nothing_is_lost_or_doubled_when_the_archiver_is_killed(
     """Kill -9 at seeded moments of every step, and run again: the union is the original, bit for bit."""
     topic = fill(stream, ROWS)
     rows, claims, attempts = table_messages(stream, topic.id), table_claims(stream), table_attempts(stream)
+    original = messages(stream, topic.id)
     lake, log = tmp_path / "lake", tmp_path / "log"
     arguments = ("archive", "--folder", str(lake), "--segment", str(SEGMENT))
     chance = random.Random(20261121)
@@ -160,3 +162,8 @@ def test_nothing_is_lost_or_doubled_when_the_archiver_is_killed(
     }
     found = {str(path.relative_to(lake)) for path in (lake / "data").rglob("*.parquet")}
     assert found == listed, "no file is left of the runs that died"
+
+    copy = stream.topic("copy", partitions=2)
+    options = RestoreOptions(profile="test", folder=str(lake), topic="orders", to="copy", keep_partitions=True)
+    load("restore").run(spark, options)
+    assert without_marks(messages(stream, copy.id)) == original

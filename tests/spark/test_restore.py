@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from emsworker.core.codec import decode_headers
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
 from emsworker.pipeline import load
@@ -14,21 +13,8 @@ from emsworker.pipeline.choosing import read_offsets, read_time
 from emsworker.pipeline.replay import ReplayOptions
 from emsworker.pipeline.restore import RestoreOptions
 from emsworker.store import claims, progress, retention, topics
-from tests.spark.archives import fill
+from tests.spark.archives import Message, fill, messages, without_marks
 from tests.support.streams import Stream, flush_of
-
-Message = tuple[Any, ...]
-
-
-def messages(stream: Stream, topic_id: int) -> dict[int, list[Message]]:
-    """By partition, in order: what producers gave."""
-    found: dict[int, list[Message]] = {}
-    for partition, *rest in stream.rows(
-        "SELECT `partition`, `key`, tag, body, headers FROM ems_message WHERE topic_id = %s AND kind = 'message' ORDER BY `partition`, `offset`",
-        topic_id,
-    ):
-        found.setdefault(partition, []).append((*rest[:3], dict(decode_headers(rest[3]))))
-    return found
 
 
 def archive(spark: Any, folder: Path) -> None:
@@ -43,14 +29,6 @@ def restore(spark: Any, folder: Path, **options: Any) -> dict[str, Any]:
 def replay(spark: Any, folder: Path, **options: Any) -> dict[str, Any]:
     chosen = ReplayOptions(profile="test", folder=str(folder), topic="orders", **options)
     return dict(load("replay").run(spark, chosen).summary)
-
-
-def without_marks(found: dict[int, list[Message]]) -> dict[int, list[Message]]:
-    marks = ("ems-restored-from", "ems-restored-id", "ems-restored-born")
-    return {
-        partition: [(*row[:3], {name: value for name, value in row[3].items() if name not in marks}) for row in rows]
-        for partition, rows in found.items()
-    }
 
 
 def test_what_was_archived_comes_back_in_another_topic_once(stream: Stream, spark: Any, tmp_path: Path) -> None:
