@@ -22,12 +22,14 @@ from bench.peers.compare import Comparison, compare
 from bench.peers.systems import System
 from bench.peers.venvs import CACHE_VARIABLE
 from bench.stage import NotRight, Servers, Size
+from bench.studies import report as studies_report
+from bench.studies.finding import Finding, Lab, Study
 from bench.suite import NAMES, SIZES, Sizes, Suite, chosen
 from emsworker.core.errors import EmsError
 from emsworker.local import ServerFailed, ServerMissing
 from emsworker.local.engines import Flavor
 
-T = TypeVar("T", Line, System)
+T = TypeVar("T", Line, System, Study)
 
 _RESULTS = Path(__file__).parent / "results"
 _KEPT = ("EMS_MYSQL_ROOT", CACHE_VARIABLE)
@@ -82,6 +84,7 @@ class _Run:
         self._until = time.monotonic() + minutes * 60 if minutes else None
         self._figures: list[report.Figure] = []
         self._comparisons: list[Comparison] = []
+        self._findings: list[Finding] = []
 
     def measure(self, suite: Suite, *, must: bool) -> None:
         """Measure one line after another, and print tables.
@@ -105,6 +108,12 @@ class _Run:
                         raise
                     _say(f"{peer.line}: left out, {error}")
 
+        for number, study in enumerate(self._in_time(suite.studies)):
+            _say(f"{study.name}: {study.what}")
+            folder = self._folder / f"study-{number}"
+            folder.mkdir()
+            self._findings += study.run(Lab(self._servers, folder, self._size.studies, self._size.lines, _say))
+
     def _in_time(self, lines: Iterable[T]) -> Iterator[T]:
         for line in lines:
             if self._until is not None and time.monotonic() > self._until:
@@ -121,13 +130,16 @@ class _Run:
         if self._comparisons:
             result |= peers_report.as_json(self._comparisons, self._size.peers)
             click.echo(peers_report.table(self._comparisons) + "\n")
+        if self._findings:
+            result |= studies_report.as_json(self._findings, self._size.studies)
+            click.echo(studies_report.table(self._findings) + "\n")
         target = json_file or _RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{self._servers.database.flavor}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(result, indent=2) + "\n")
         _say(f"written to {target}")
 
 
-def _name(line: Line | System) -> str:
+def _name(line: Line | System | Study) -> str:
     return line.line if isinstance(line, System) else line.name
 
 

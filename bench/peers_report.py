@@ -27,7 +27,7 @@ def table(rows: Sequence[Comparison]) -> str:
 
 def _ours(rows: Sequence[Comparison]) -> list[str]:
     """EMS, over every run of every comparison."""
-    ems, woken = _joined(row.sides["ems"] for row in rows), _joined(row.sides["ems-redis"] for row in rows)
+    ems, woken = joined(row.sides["ems"] for row in rows), joined(row.sides["ems-redis"] for row in rows)
     promise = "at least once, or exactly one effect in a transactional task"
     return [
         _line("**EMS**", ems, "synced at every commit", promise),
@@ -35,12 +35,13 @@ def _ours(rows: Sequence[Comparison]) -> list[str]:
     ]
 
 
-def _joined(sides: Iterable[dict[str, list[float]]]) -> dict[str, list[float]]:
-    joined: dict[str, list[float]] = {}
+def joined(sides: Iterable[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """The repeats of several runs of one side as if they were of one."""
+    every: dict[str, list[float]] = {}
     for side in sides:
         for name, values in side.items():
-            joined.setdefault(name, []).extend(values)
-    return joined
+            every.setdefault(name, []).extend(values)
+    return every
 
 
 def _line(title: str, figures: dict[str, list[float]], durability: str, promise: str) -> str:

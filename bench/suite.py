@@ -9,10 +9,13 @@ from bench import stage
 from bench.lines import LINES, Line
 from bench.peers import compare
 from bench.peers.systems import PEERS, System
+from bench.studies import cheap, finding, flat, scale
+from bench.studies.finding import Study
 
 _PEERS = {peer.line: peer for peer in PEERS}
-_GROUPS = ("lines", "peers")
-NAMES = (*_GROUPS, *(line.name for line in LINES), *_PEERS)
+_STUDIES = {study.name: study for study in (*flat.STUDIES, *cheap.STUDIES, *scale.STUDIES)}
+_GROUPS = ("lines", "peers", "flat", "cheap", "scale")
+NAMES = (*_GROUPS, *(line.name for line in LINES), *_PEERS, *_STUDIES)
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,13 @@ class Sizes:
 
     lines: stage.Size
     peers: compare.PeersSize
+    studies: finding.StudySize
 
 
 SIZES = {
-    "quick": Sizes(stage.QUICK, compare.QUICK),
-    "default": Sizes(stage.DEFAULT, compare.DEFAULT),
-    "full": Sizes(stage.FULL, compare.FULL),
+    "quick": Sizes(stage.QUICK, compare.QUICK, finding.QUICK),
+    "default": Sizes(stage.DEFAULT, compare.DEFAULT, finding.DEFAULT),
+    "full": Sizes(stage.FULL, compare.FULL, finding.FULL),
 }
 
 
@@ -36,6 +40,7 @@ class Suite:
 
     lines: list[Line]
     peers: list[System]
+    studies: list[Study]
 
 
 def chosen(names: Sequence[str]) -> Suite:
@@ -52,4 +57,5 @@ def chosen(names: Sequence[str]) -> Suite:
     return Suite(
         [line for line in LINES if has("lines", line.name)],
         [peer for name, peer in _PEERS.items() if has("peers", name)],
+        [study for name, study in _STUDIES.items() if has(name.partition("/")[0], name)],
     )

@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +44,12 @@ class Amount:
     per_s: int
 
 
-def run(arena: Arena, system: System, amount: Amount) -> dict[str, float]:
+def run(arena: Arena, system: System, amount: Amount, between: Callable[[], object] = lambda: None) -> dict[str, float]:
     """Figures by name.
+
+    Args:
+        between: called before anything is sent, when all that waits was sent, and when it has run and the workers have
+            ended.
 
     Raises:
         NotRight: a message never ran, or a process failed.
@@ -60,7 +64,9 @@ def run(arena: Arena, system: System, amount: Amount) -> dict[str, float]:
     with arena.fresh(system) as found:
         env = _environment(folder / "tally") | found
         _send(python, system, env, "prepare")
+        between()
         figures = _send(python, system, env, "fill", amount.waiting, amount.ones)
+        between()
         with _working(python, system, env, log) as workers:
             _wait(system, tally, amount.waiting, workers, log)
             figures["consume/s"] = _rate(tally, amount.waiting)
@@ -69,6 +75,7 @@ def run(arena: Arena, system: System, amount: Amount) -> dict[str, float]:
                 figures |= _send(python, system, env, "pace", amount.waiting, last, amount.per_s)
                 _wait(system, tally, last, workers, log)
                 figures |= _latency(tally, amount.waiting + warm_up)
+        between()
     _check(system, tally)
     return figures
 
