@@ -62,7 +62,7 @@ def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) ->
             cursor.execute("CREATE TABLE bench_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, number INT NOT NULL)")
         _set_rule(tasks, task.topic, TopicRule.WRITE)
         _fill(task, count)
-        with worker.running(stage, task.topic):
+        with worker.running(stage, worker.Shape(task.topic)):
             _set_rule(tasks, task.topic, TopicRule.READ_WRITE)
             _wait_until_drained(stage, count)
         tasks.app.close()
@@ -105,7 +105,7 @@ def latency(stage: Stage) -> dict[str, float]:
     """From just before ``delay()`` to the handler's first line, at about 200 messages a second."""
     tasks = build(url=stage.url, redis_url=stage.redis_url)
     count = stage.size.stamps
-    with worker.running(stage, "latency"):
+    with worker.running(stage, worker.Shape("latency")):
         for number in range(count):
             tasks.stamp.delay(number, time.time_ns())
             time.sleep(_PAUSE_S)

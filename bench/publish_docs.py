@@ -1,26 +1,97 @@
-"""``python -m bench.publish_docs RESULT.json``: put a result's table into the README and the documentation."""
+"""``./dev bench-publish RESULT.json``: put a result's tables and plots into the README and the documentation.
+
+A result may hold lines, comparisons with peers and studies, or some of them; what it does not hold stays as it was.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench import report
+from bench import peers_report, plots, report
+from bench.studies import report as studies_report
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "docs" / "benchmarks.json"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
-MARKED = re.compile(r"(?<=<!-- benchmarks -->\n).*?(?=<!-- /benchmarks -->)", re.DOTALL)
+DOCS = ROOT / "docs"
+_COMMON = ("at", "machine", "database", "redis", "durability")
+_PLOTS = "benchmarks-peers"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the pages.
+
+    Args:
+        name: of its marks, ``<!-- name -->``.
+        keys: what it takes from a result; without the first, the result does not have it.
+        file: where the result is kept.
+        pages: that have the marks.
+        table: of what the file holds.
+    """
+
+    name: str
+    keys: tuple[str, str]
+    file: Path
+    pages: tuple[Path, ...]
+    table: Callable[[Path], str]
+
+    @property
+    def marked(self) -> re.Pattern[str]:
+        """What lies between its marks."""
+        return re.compile(rf"(?<=<!-- {self.name} -->\n).*?(?=<!-- /{self.name} -->)", re.DOTALL)
+
+    def put_into(self, page: Path) -> None:
+        """Write it between its marks."""
+        text = self.text()
+        page.write_text(self.marked.sub(lambda _: text, page.read_text()))
+
+    def text(self) -> str:
+        """What belongs between its marks."""
+        if not self.file.exists():
+            return f"\nNot published yet: `./dev bench {self.name}` prints it.\n\n"
+        return f"\n{self.table(self.file)}\n\n"
+
+
+def _peers(file: Path) -> str:
+    shown = "\n".join(f"![]({path.name})" for path in sorted(DOCS.glob(f"{_PLOTS}-*.svg")))
+    parts = [report.about(json.loads(file.read_text())), shown, peers_report.table(peers_report.load(file))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _studies(file: Path) -> str:
+    return f"{report.about(json.loads(file.read_text()))}\n\n{studies_report.table(studies_report.load(file))}"
+
+
+PAGE = DOCS / "benchmarks.md"
+PARTS = (
+    Part(
+        "benchmarks",
+        ("figures", "size"),
+        DOCS / "benchmarks.json",
+        (ROOT / "README.md", PAGE),
+        lambda file: report.table(report.load(file)),
+    ),
+    Part("peers", ("comparisons", "peers_size"), DOCS / "benchmarks-peers.json", (PAGE,), _peers),
+    Part("flat cheap scale", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
+)
 
 
 def main(result: Path) -> None:
-    """Copy the result and write its table between the marks of each page."""
-    shutil.copyfile(result, SOURCE)
-    text = f"\n{report.table(report.load(SOURCE))}\n\n"
-    for page in PAGES:
-        page.write_text(MARKED.sub(lambda _: text, page.read_text()))
+    """Keep the parts of a result, and write their tables between the marks of each page."""
+    found = json.loads(result.read_text())
+    for part in PARTS:
+        if part.keys[0] not in found:
+            continue
+        kept = {key: found[key] for key in (*_COMMON, *part.keys)}
+        part.file.write_text(json.dumps(kept, indent=2) + "\n")
+        if part.name == "peers":
+            plots.draw(peers_report.load(part.file), DOCS, _PLOTS)
+        for page in part.pages:
+            part.put_into(page)
 
 
 if __name__ == "__main__":

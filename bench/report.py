@@ -58,17 +58,31 @@ def _number(value: float, unit: str) -> str:
     return f"{name} {value:.1f} {measure}" if measure == "ms" else f"{value:,.0f}/s"
 
 
-def as_json(rows: Iterable[Figure], servers: Servers, size: Size) -> dict[str, Any]:
-    """Everything that is needed to judge the figures."""
+def header(servers: Servers) -> dict[str, Any]:
+    """What is needed to judge any figure: when, and on what."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "database": f"{servers.database.flavor} {servers.database.version}",
         "redis": servers.redis.version if servers.redis is not None else None,
         "durability": "innodb_flush_log_at_trx_commit=1, no binary log, server and clients on one machine",
-        "size": asdict(size),
-        "figures": [asdict(row) | {"ratio": round(row.ratio, 3)} for row in rows],
     }
+
+
+def as_json(rows: Iterable[Figure], size: Size) -> dict[str, Any]:
+    """The figures of the lines, every repeat."""
+    return {"size": asdict(size), "figures": [asdict(row) | {"ratio": round(row.ratio, 3)} for row in rows]}
+
+
+def about(result: dict[str, Any]) -> str:
+    """One sentence about the machine of a result."""
+    machine = result["machine"]
+    load = ", ".join(f"{value:.1f}" for value in machine["load_average"])
+    return (
+        f"Measured on {result['at'][:10]}: {machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}, {result['database']}, "
+        f"Redis {result['redis']}; load average at the end {load}."
+    )
 
 
 def load(file: Path) -> list[Figure]:

@@ -48,6 +48,7 @@ class Size:
 
 QUICK = Size(repeats=1, seconds=0.8, drained=20_000, transactions=2_000, stamps=300)
 DEFAULT = Size(repeats=3, seconds=1.2, drained=40_000, transactions=3_000, stamps=500)
+FULL = Size(repeats=7, seconds=5, drained=200_000, transactions=20_000, stamps=5_000)
 
 
 @dataclass(frozen=True)

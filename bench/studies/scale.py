@@ -1,0 +1,118 @@
+"""More processes, more groups, more servers."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import ExitStack
+
+from bench import worker
+from bench.app import build
+from bench.load import BODY
+from bench.stage import NotRight, Stage
+from bench.studies.backlog import extend, wait_done
+from bench.studies.finding import Finding, Lab, Study
+from emsworker.local import Database as Server
+from emsworker.store.database import Database
+from emsworker.store.schema import migrate
+
+_PROCESSES, _GROUPS = (1, 2, 4), (1, 3, 10)
+
+
+def _backlog(stage: Stage, topic: str, count: int, body: object = BODY) -> tuple[int, int]:
+    """A topic with so many more messages than one; the topic's id and the first new offset."""
+    tasks = build(url=stage.url)
+    if topic == tasks.noop.topic:
+        tasks.noop.delay(0)
+    else:
+        tasks.app.send(topic, body)
+    topic_id = tasks.app.catalog.topic(topic).id
+    tasks.app.close()
+    first, _ = extend(stage, topic_id, count)
+    return topic_id, first
+
+
+def processes(lab: Lab) -> list[Finding]:
+    """A drain of no-op tasks by more and more processes."""
+    findings = {count: Finding("scale/processes", f"{count} processes x 4 threads") for count in _PROCESSES}
+    for _ in range(lab.size.repeats):
+        for count, finding in findings.items():
+            with lab.servers.stage(lab.stage_size) as stage:
+                _, first = _backlog(stage, "noop", lab.size.drained)
+                with worker.running(stage, worker.Shape("noop", count)):
+                    finding.add(messages_per_s=wait_done(stage, first, lab.size.drained))
+    return list(findings.values())
+
+
+def groups(lab: Lab) -> list[Finding]:
+    """One topic that more and more groups read to its end, in the same two processes."""
+    findings = {count: Finding("scale/groups", f"{count} groups") for count in _GROUPS}
+    for _ in range(lab.size.repeats):
+        for count, finding in findings.items():
+            with lab.servers.stage(lab.stage_size) as stage:
+                os.environ["BENCH_GROUPS"] = str(count)
+                try:
+                    _, first = _backlog(stage, "events", lab.size.drained)
+                    with worker.running(stage, worker.Shape("events", app="bench.studies.grouped_app")):
+                        rate = wait_done(stage, first, lab.size.drained, count)
+                finally:
+                    del os.environ["BENCH_GROUPS"]
+                finding.add(runs_per_s=rate, messages_per_s=rate / count)
+    return list(findings.values())
+
+
+def servers(lab: Lab) -> list[Finding]:
+    """Two streams, each drained by a worker of one process: on one database server, and on one each."""
+    together, apart = Finding("scale/servers", "2 streams, 1 server"), Finding("scale/servers", "2 streams, 2 servers")
+    second = Server(lab.folder / "second", lab.servers.database.flavor)
+    with ExitStack() as stack:
+        stack.callback(second.stop)
+        second.start()
+        for _ in range(lab.size.repeats):
+            for finding, other in ((together, None), (apart, second)):
+                with ExitStack() as inner:
+                    stages = [inner.enter_context(lab.servers.stage(lab.stage_size)) for _ in range(2)]
+                    if other is not None:
+                        stages[1] = _on(other, stages[1])
+                    finding.add(messages_per_s=_drain_both(stages, lab.size.drained // 2))
+    return [together, apart]
+
+
+def _on(server: Server, stage: Stage) -> Stage:
+    """The same kind of stage on another server."""
+    found = re.search(r"/(ems_\w+)$", stage.url)
+    if found is None:
+        raise NotRight(f"scale/servers: {stage.url.rpartition('@')[2]} names no database")
+    url = re.sub(r"/ems$", f"/{found[1]}", server.url)
+    there = Stage(url, None, stage.folder / "second", stage.size)
+    there.folder.mkdir()
+    with Stage(server.url, None, stage.folder, stage.size).connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE `{found[1]}` CHARACTER SET utf8mb4")
+    with Database(url).session() as session:
+        migrate(session)
+    return there
+
+
+def _drain_both(stages: list[Stage], count: int) -> float:
+    """Messages a second over both, from the first claim to the last watermark; both servers share a clock."""
+    firsts = [_backlog(stage, "noop", count)[1] for stage in stages]
+    with ExitStack() as stack:
+        for stage in stages:
+            stack.enter_context(worker.running(stage, worker.Shape("noop", 1)))
+        for stage, first in zip(stages, firsts, strict=True):
+            wait_done(stage, first, count)
+    spans = [
+        [
+            stage.value(f"SELECT UNIX_TIMESTAMP({what}) FROM ems_claim")
+            for what in ("MIN(claimed_at)", "MAX(progress_at)")
+        ]
+        for stage in stages
+    ]
+    return count * len(stages) / float(max(end for _, end in spans) - min(begin for begin, _ in spans))
+
+
+STUDIES = (
+    Study("scale/processes", "more processes", processes),
+    Study("scale/groups", "more groups", groups),
+    Study("scale/servers", "two streams on one or on two servers", servers),
+)
