@@ -25,7 +25,7 @@ from emsworker.store.topics import get_topic
 from tests.process.stream import Stream, open_stream
 from tests.security.role_statements import refused
 from tests.support.roles import MakeUser, users
-from tests.support.servers import connect, fresh_database
+from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
 from tests.support.waiting import until
 from tests.support.worker import kill
 
@@ -171,7 +171,7 @@ def test_a_worker_and_a_beat_do_all_of_their_work(stream: Stream, as_role: MakeU
     _declare(Admin(stream.app))
     database = stream.url.rsplit("/", 1)[1]
     settings = {"url": as_role("worker", [], [f"INSERT ON `{database}`.effect"]), "auto_create": "off"}
-    worker = stream.worker(ROLES_APP, settings, threads=3, processes=2, beat=False)
+    worker = stream.worker(ROLES_APP, settings, threads=3, beat=False)
     beat = stream.beat(settings)
     stream.send("plain", [{"n": n} for n in range(20)] + [{"n": 20, "fail": 1}, {"n": 21, "fail": 9}])
     stream.app.send("plain", {"n": 22}, countdown=0.5)
@@ -202,8 +202,14 @@ def test_a_worker_and_a_beat_do_all_of_their_work(stream: Stream, as_role: MakeU
     assert stream.rows("SELECT * FROM ems_client") == []
 
 
-def test_a_worker_without_a_right_says_which_one(stream: Stream, as_role: MakeUser) -> None:
+def test_a_worker_without_a_right_says_which_one(servers: TestServers, tmp_path: Path) -> None:
     """It creates nothing, and ends in one line instead of trying for ever; allowed to, it creates what it needs."""
+    server = servers.database(chosen_flavors()[0])
+    with open_stream(server, tmp_path) as stream, users(server, stream.url) as as_role:
+        _try_to_start(stream, as_role)
+
+
+def _try_to_start(stream: Stream, as_role: MakeUser) -> None:
     program = stream.start("worker", {"url": as_role("worker")}, app=ROLES_APP)
     assert program.wait() == 2, program.text()
     told = [line for line in program.text().splitlines() if "Error: " in line]
