@@ -5,17 +5,17 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
-from itertools import dropwhile
+from itertools import dropwhile, groupby
 from pathlib import Path
 
 from emsworker.local import Database, Redis
-from tests.chaos import table
-from tests.chaos.running import Row, run_scenario
+from tests.chaos import mutants, table
+from tests.chaos.mutants import MUTANTS, catch
+from tests.chaos.running import Row, run_scenarios
 from tests.chaos.scenarios import SCENARIOS, Scenario
-from tests.chaos.throughput import NAME, run_throughput
+from tests.chaos.throughput import NAME, iter_throughput
 from tests.support.servers import chosen, chosen_flavors
 from tests.support.worker import ROOT
 
@@ -30,6 +30,8 @@ def _arguments() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="TEXT", help="scenarios with this in their names"
     )
     parser.add_argument("--from", dest="first", metavar="TEXT", help="begin with the scenario with this in its name")
+    parser.add_argument("--mutants", action="store_true", help="spoil the code instead, and see that it is noticed")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for JSON and Markdown")
     parser.add_argument("--publish", action="store_true", help="put the table into the documentation")
     parser.add_argument("--keep", action="store_true", help="keep histories and logs of what went well, too")
     return parser.parse_args()
@@ -38,6 +40,8 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run them all."""
     arguments = _arguments()
+    if arguments.mutants:
+        return _catch_all(arguments)
     scenarios = [one for one in SCENARIOS if not arguments.only or any(text in one.name for text in arguments.only)]
     if arguments.first:
         scenarios = list(dropwhile(lambda one: arguments.first not in one.name, scenarios))
@@ -46,19 +50,43 @@ def main() -> int:
     began = time.monotonic()
     print(f"seed {arguments.seed}; {len(scenarios)} scenarios on {', '.join(chosen_flavors())}; logs in {folder}")
     print(table.header(), flush=True)
-    rows = _run_all(scenarios, folder, arguments.seed, arguments.keep, measured)
-    table.save(rows, RESULTS, {"seed": arguments.seed, "took_s": round(time.monotonic() - began)})
+    about: dict[str, object] = {"seed": arguments.seed, "servers": chosen_flavors()}
+    rows: list[Row] = []
+    for row in _run_all(scenarios, folder, arguments.seed, arguments.keep, measured):
+        rows.append(row)
+        table.save(rows, arguments.results, about | {"took_s": round(time.monotonic() - began)})
     bad = [row for row in rows if not row.good]
-    print(f"{len(rows)} runs in {time.monotonic() - began:.0f} s, {len(bad)} bad; {RESULTS}/chaos.json and .md")
+    print(
+        f"{len(rows)} runs in {time.monotonic() - began:.0f} s, {len(bad)} bad; {arguments.results}/chaos.json and .md"
+    )
     if arguments.publish:
-        table.publish(RESULTS / "chaos.json")
+        table.publish(arguments.results / "chaos.json")
     if not bad and not arguments.keep:
         shutil.rmtree(folder)
     return 1 if bad or not rows else 0
 
 
-def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, measured: bool) -> list[Row]:
+def _catch_all(arguments: argparse.Namespace) -> int:
+    """Run the mutants on the first server; what they spoil is the same on all."""
+    chosen_ones = [one for one in MUTANTS if not arguments.only or any(text in one.name for text in arguments.only)]
+    folder = Path(tempfile.mkdtemp(prefix="ems-chaos-"))
     rows = []
+    with ExitStack() as stack:
+        server, redis = Database(folder / "server", chosen_flavors()[0]), Redis(folder / "redis")
+        stack.callback(server.kill)
+        stack.callback(redis.kill)
+        for number, mutant in enumerate(chosen_ones):
+            rows.append(catch(mutant, server, redis, folder / f"mutant-{number}", arguments.seed))
+            print(mutants.line(rows[-1]), flush=True)
+    if not arguments.keep:
+        shutil.rmtree(folder)
+    table.save_mutants(rows, arguments.results)
+    if arguments.publish:
+        table.publish_mutants(arguments.results / "mutants.json")
+    return 0 if rows and all(row.good for row in rows) else 1
+
+
+def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, measured: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         redis = Redis(folder / "redis") if "redis" in chosen() else None
         if redis:
@@ -66,35 +94,36 @@ def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, mea
         for place, flavor in enumerate(chosen_flavors()):
             server = Database(folder / flavor, flavor)
             stack.callback(server.kill)
-            for number, scenario in enumerate(scenarios):
-                if scenario.redis and not redis:
-                    print(f"--  {scenario.name} is left out: there is no redis among EMS_TEST_SERVERS")
+            for number, (shared, group) in enumerate(groupby(scenarios, lambda one: one.place)):
+                if "redis" in shared and not redis:
+                    print("--  those that break Redis are left out: it is not among EMS_TEST_SERVERS")
                     continue
-                allocator = "redis" if redis and (number + place) % 2 else "mysql"
-                where = folder / f"{flavor}-{scenario.name.replace(' ', '-')}"
-                run = partial(run_scenario, scenario, server, redis, allocator, where, seed)
-                rows.append(_run(scenario.name, flavor, run))
-                if rows[-1].good and not keep:
-                    shutil.rmtree(where)
+                with_redis = redis if "redis" in shared or (number + place) % 2 else None
+                where = folder / f"{flavor}-{number}"
+                yield from _told(run_scenarios(list(group), server, with_redis, where, seed), shared, flavor)
             if measured:
-                run = partial(run_throughput, server, folder / f"{flavor}-throughput", _PHASE_S)
-                rows.append(_run(NAME, flavor, run))
+                yield from _told(iter_throughput(server, folder / f"{flavor}-throughput", _PHASE_S), NAME, flavor)
             server.kill()
-    return rows
 
 
-def _run(name: str, flavor: str, run: Callable[[], Row]) -> Row:
-    """A row in any case: what fails must not keep the others from being run."""
+def _told(rows: Iterator[Row], name: str, flavor: str) -> Iterator[Row]:
+    """The rows as they come; what fails must not keep the others from being run."""
     began = time.monotonic()
     try:
-        row = run()
+        for row in rows:
+            _tell(row)
+            yield row
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:3000]
         row = Row(name, flavor, "?", 0, 0, 0, 0, 0, 0, 0, None, None, round(time.monotonic() - began, 1), text)
+        _tell(row)
+        yield row
+
+
+def _tell(row: Row) -> None:
     print(table.line(row), flush=True)
     if row.wrong:
         print(row.wrong, flush=True)
-    return row
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def _produce(seed: int, pause_s: float) -> None:
 def _send(seed: int, pause_s: float, stopping: threading.Event) -> None:
     chance = random.Random(seed)
     while not stopping.wait(pause_s * chance.uniform(0.5, 1.5)):
-        body = {"work_s": chance.choice((0, 0.002, 0.01, 0.03))}
+        body = {"work_s": chance.choice((0, 0.01, 0.03, 0.06))}
         try:
             if chance.random() < 0.2:
                 app.send_many(TOPIC, [body] * 4, key=chance.choice(KEYS))

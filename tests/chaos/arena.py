@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,9 @@ from tests.support.servers import connect, fresh_database
 from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
 
-LEASE_S = 2.0
+LEASE_S = 4.0
 SETTINGS: dict[str, Any] = {"lease_s": LEASE_S, "beat_lease_s": 1.5, "max_attempts": 50, "timeout_s": 15}
+_RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process ran out", re.MULTILINE)
 _SETTLE_S, _START_S = 90, 60
 APP = "tests.chaos.app:app"
 
@@ -73,6 +76,7 @@ class Arena:
     environ: dict[str, str] = field(default_factory=dict)
     workers: list[Program] = field(default_factory=list)
     producers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    _noted: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.log = Log(self.folder / "history", sync=False)
@@ -99,7 +103,7 @@ class Arena:
     def _allocation(self) -> dict[str, Any]:
         return {"redis_url": self.redis.url, "allocator": self.allocator} if self.redis else {}
 
-    def start_producer(self, pause_s: float = 0.04) -> "subprocess.Popen[bytes]":
+    def start_producer(self, pause_s: float = 0.1) -> "subprocess.Popen[bytes]":
         """One more producer."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         settings = {"url": self.looker.url, "connect_timeout_s": 3, **self._allocation()}
@@ -117,9 +121,9 @@ class Arena:
             worker.wait_ready()
         for _ in range(producers):
             self.start_producer()
-        self.goes_on(20)
+        self.goes_on(15)
 
-    def goes_on(self, more: int = 20) -> None:
+    def goes_on(self, more: int = 10) -> None:
         """Wait until some more effects are there."""
         target = self.effects_count() + more
         until(lambda: self.effects_count() >= target, _START_S, f"work goes on; logs:\n{self.tail()}")
@@ -166,16 +170,25 @@ class Arena:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def finish(self) -> None:
+    def finish(self, settle_s: float = _SETTLE_S) -> None:
         """Stop the producers, wait until all is done, and stop the workers."""
         for producer in self.producers:
             producer.terminate()
         for producer in self.producers:
             producer.wait(60)
-        until(lambda: not self._left(), _SETTLE_S, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
+        until(lambda: not self._left(), settle_s, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
+        for worker in self.living():
+            assert worker.stop() == 0, worker.text()[-3000:]
+
+    def note_lost_leases(self) -> None:
+        """A busy machine is a fault, too: who cannot renew in time is taken for dead, and his work is run elsewhere."""
+        to_monotonic = time.monotonic() - time.time()
         for worker in self.workers:
-            if worker.process.poll() is None:
-                assert worker.stop() == 0, worker.text()[-3000:]
+            for date, pid in set(_RAN_OUT.findall(worker.text())) - self._noted:
+                self._noted.add((date, pid))
+                at = datetime.fromisoformat(date).timestamp() + to_monotonic
+                note_fault(self.log, Fault("lease", at - LEASE_S - 1, at + 1, int(pid)))
+                print(f"  the machine was so busy that process {pid} lost its lease", flush=True)
 
     def _left(self) -> list[Any]:
         behind = self.looker.rows(
@@ -188,11 +201,32 @@ class Arena:
         retries = rows("SELECT group_id, `partition`, `offset`, due_at, claim_id FROM ems_retry LIMIT 5")
         return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_pending LIMIT 5")]
 
-    def judge(self) -> Report:
-        """What the checker says."""
-        effects = Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))
-        rules = Rules(effects={"cash": effects}, settled=True, bound_s=2.0, client_grace_s=10)
-        return check_stream(Database(self.url), self.folder / "history", rules)
+    def judge(self, settled: bool = True, client_grace_s: float = 15.0) -> Report:
+        """What the checker says; ``settled``: all is done."""
+        rules = Rules(settled=settled, bound_s=2.0, client_grace_s=client_grace_s)
+
+        def effects() -> dict[str, Counter[str]]:
+            return {"cash": Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))}
+
+        return check_stream(Database(self.url), self.folder / "history", rules, effects)
+
+    def living(self) -> list[Program]:
+        """The workers that run."""
+        return [worker for worker in self.workers if worker.process.poll() is None]
+
+    def mend(self) -> None:
+        """Everybody is there again, and ready: two workers and two producers."""
+        self.producers = [one for one in self.producers if one.poll() is None]
+        living = self.living()
+        for _ in range(2 - len(living)):
+            living.append(self.start_worker())
+        for _ in range(2 - len(self.producers)):
+            self.start_producer()
+        for worker in living:
+            worker.wait_ready()
+        for extra in living[2:]:
+            assert extra.stop() == 0, extra.text()[-3000:]
+        self.goes_on()
 
     def tail(self) -> str:
         """The last lines of everybody."""

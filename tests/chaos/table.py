@@ -5,12 +5,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos import mutants
+from tests.chaos.mutants import Caught
 from tests.chaos.running import Row
 from tests.support.worker import ROOT
 
 PAGE = ROOT / "docs" / "discussions" / "reliability.md"
 SOURCE = ROOT / "docs" / "discussions" / "reliability.json"
 MARKED = re.compile(r"(?<=<!-- chaos -->\n).*?(?=<!-- /chaos -->)", re.DOTALL)
+MUTANTS_MARKED = re.compile(r"(?<=<!-- mutants -->\n).*?(?=<!-- /mutants -->)", re.DOTALL)
 _TITLES = (
     "scenario",
     "server",
@@ -62,6 +65,22 @@ def save(rows: Sequence[Row], folder: Path, about: dict[str, object]) -> None:
     text = json.dumps(about | {"rows": [row.to_json() for row in rows]}, indent=1)
     (folder / "chaos.json").write_text(text + "\n")
     (folder / "chaos.md").write_text(markdown(rows) + "\n")
+
+
+def save_mutants(rows: Sequence[Caught], folder: Path) -> None:
+    """Write what became of the mutants."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mutants.json").write_text(json.dumps(mutants.to_json(rows), indent=1) + "\n")
+
+
+def publish_mutants(source: Path) -> None:
+    """Write the table of mutants between the marks of the page."""
+    rows = [
+        Caught(**{name: value for name, value in row.items() if name != "good"})
+        for row in json.loads(source.read_text())
+    ]
+    text = f"\n{mutants.markdown(rows)}\n\n"
+    PAGE.write_text(MUTANTS_MARKED.sub(lambda _: text, PAGE.read_text()))
 
 
 def load(path: Path) -> list[Row]:
