@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,23 +16,33 @@ from emsworker.store.database import Database
 from emsworker.store.snapshot import Snapshot, read_snapshot
 
 
-def check_stream(database: Database, folder: Path | str, rules: Rules | None = None) -> Report:
+def check_stream(
+    database: Database,
+    folder: Path | str,
+    rules: Rules | None = None,
+    effects: Callable[[], Mapping[str, Mapping[str, int]]] | None = None,
+) -> Report:
     """Check the history in a folder against a stream, which may go on meanwhile.
 
     What counts as confirmed is read before the stream, and everything else after it, so that nothing that happens in
     between looks wrong.
 
+    Args:
+        effects: counts them, as ``Rules.effects`` has them, when the time has come.
+
     Raises:
         FileNotFoundError, ValueError: of the history.
     """
     before = read_history(folder)
-    snapshot = database.call(read_snapshot)
-    history = read_history(folder)
+    rules, snapshot = rules or Rules(), database.call(read_snapshot)
+    if effects is not None:
+        rules = replace(rules, effects=effects())
+    history = read_history(folder, until=read_history(folder).latest)
     confirmed = {where for where, sent in before.sent.items() if sent.confirmed_at is not None}
     history.sent = {
         where: sent if where in confirmed else replace(sent, confirmed_at=None) for where, sent in history.sent.items()
     }
-    return check(history, snapshot, rules or Rules())
+    return check(history, snapshot, rules)
 
 
 def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
@@ -60,11 +70,11 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
 
 def _lost(facts: Facts) -> Iterator[Finding]:
     for sent in facts.history.sent.values():
-        if sent.confirmed_at is None:
-            continue
+        if sent.confirmed_at is None or facts.is_pending(sent):
+            continue  # what is delayed has no place yet, though a later run may tell one
         place = facts.place_of(sent)
         if place is None:
-            if not facts.is_pending(sent) and not facts.run_anywhere(sent):
+            if not facts.run_anywhere(sent):
                 yield Finding(Kind.LOST, f"{sent.topic} {sent.uid}", "it was confirmed and is not in the stream")
             continue
         for group_id in facts.groups_of(sent.topic):
@@ -97,7 +107,8 @@ def _effects(facts: Facts) -> Iterator[Finding]:
                 yield Finding(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
             elif count > 1:
                 yield Finding(Kind.EFFECT, uid, f"its effect is there {count} times", group)
-        for sent in asked.values():
+        # A message that is done only now may have got its effect after these were counted.
+        for sent in asked.values() if facts.rules.settled else ():
             if not effects.get(sent.uid) and facts.should_have_effect(group, sent):
                 yield Finding(Kind.EFFECT, sent.uid, "it is done, and its effect is not there", group)
 

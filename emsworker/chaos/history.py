@@ -7,6 +7,7 @@ a line that was cut in two only the last of a file can be, and it is left out.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -174,11 +175,12 @@ class Fault:
 
 @dataclass
 class History:
-    """All that was written down; ``sent`` by topic and uid."""
+    """All that was written down; ``sent`` by topic and uid, ``latest`` the time of the last event."""
 
     sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    latest: float = -math.inf
 
 
 def note_fault(log: Log, fault: Fault) -> None:
@@ -186,8 +188,12 @@ def note_fault(log: Log, fault: Fault) -> None:
     log.note("fault", name=fault.name, began=fault.at, until=fault.until, pid=fault.pid)
 
 
-def read_history(folder: Path | str) -> History:
+def read_history(folder: Path | str, until: float = math.inf) -> History:
     """Read what all processes wrote.
+
+    Args:
+        until: leave out what is later. Of a history that is still written, read once to learn its latest event, and
+            again up to that: then nothing is there whose cause is not.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -198,13 +204,16 @@ def read_history(folder: Path | str) -> History:
         raise FileNotFoundError(f"{folder} is no folder; name the one that Recorder was given")
     history = History()
     for path in sorted(folder.glob("*.jsonl")):
-        _read_file(path, history)
+        _read_file(path, history, until)
     return history
 
 
-def _read_file(path: Path, history: History) -> None:
+def _read_file(path: Path, history: History, until: float) -> None:
     begun: dict[str, Run] = {}
     for event in _events(path):
+        if event["at"] > until:
+            continue
+        history.latest = max(history.latest, event["at"])
         kind = event["event"]
         if kind == "send":
             where = event["topic"], event["uid"]

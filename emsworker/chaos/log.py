@@ -47,7 +47,8 @@ def _not_the_owner(facts: Facts) -> Iterator[Finding]:
         topic = facts.snapshot.topics.get(facts.snapshot.groups[claim.group_id].topic_id, "")
         for offset in range(claim.lo, claim.done_to + 1):
             pids = ran.get((topic, _group(facts, claim), claim.partition, offset))
-            if (claim.group_id, claim.partition, offset) in facts.snapshot.attempted:
+            place = claim.group_id, claim.partition, offset
+            if place in facts.snapshot.attempted or place in facts.snapshot.retries:
                 continue  # set aside for a later run, which may be anybody's
             if pids and owner not in pids:
                 text = f"{claim.client_id} acknowledged it, and only {', '.join(map(str, sorted(pids)))} ran it"

@@ -51,7 +51,7 @@ class Rules:
             watermarks, and how long a commit takes.
         healing_s: how long after a fault something may still come of it: a lease has to run out, say.
         effects: by group, how often each message's effect is in the database, for transactional groups.
-        settled: nothing is left to do, so every hole should be closed.
+        settled: nothing is left to do, so every hole should be closed, and every effect be there.
         client_grace_s: for how long a client row may be left after its lease.
     """
 

@@ -5,18 +5,17 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
-from itertools import dropwhile
+from itertools import dropwhile, groupby
 from pathlib import Path
 
 from emsworker.local import Database, Redis
 from tests.chaos import mutants, table
 from tests.chaos.mutants import MUTANTS, catch
-from tests.chaos.running import Row, run_scenario
+from tests.chaos.running import Row, run_scenarios
 from tests.chaos.scenarios import SCENARIOS, Scenario
-from tests.chaos.throughput import NAME, run_throughput
+from tests.chaos.throughput import NAME, iter_throughput
 from tests.support.servers import chosen, chosen_flavors
 from tests.support.worker import ROOT
 
@@ -95,35 +94,36 @@ def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, mea
         for place, flavor in enumerate(chosen_flavors()):
             server = Database(folder / flavor, flavor)
             stack.callback(server.kill)
-            for number, scenario in enumerate(scenarios):
-                if scenario.redis and not redis:
-                    print(f"--  {scenario.name} is left out: there is no redis among EMS_TEST_SERVERS")
+            for number, (shared, group) in enumerate(groupby(scenarios, lambda one: one.place)):
+                if "redis" in shared and not redis:
+                    print("--  those that break Redis are left out: it is not among EMS_TEST_SERVERS")
                     continue
-                allocator = "redis" if redis and (number + place) % 2 else "mysql"
-                where = folder / f"{flavor}-{scenario.name.replace(' ', '-')}"
-                run = partial(run_scenario, scenario, server, redis, allocator, where, seed)
-                row = _run(scenario.name, flavor, run)
-                yield row
-                if row.good and not keep:
-                    shutil.rmtree(where)
+                with_redis = redis if "redis" in shared or (number + place) % 2 else None
+                where = folder / f"{flavor}-{number}"
+                yield from _told(run_scenarios(list(group), server, with_redis, where, seed), shared, flavor)
             if measured:
-                run = partial(run_throughput, server, folder / f"{flavor}-throughput", _PHASE_S)
-                yield _run(NAME, flavor, run)
+                yield from _told(iter_throughput(server, folder / f"{flavor}-throughput", _PHASE_S), NAME, flavor)
             server.kill()
 
 
-def _run(name: str, flavor: str, run: Callable[[], Row]) -> Row:
-    """A row in any case: what fails must not keep the others from being run."""
+def _told(rows: Iterator[Row], name: str, flavor: str) -> Iterator[Row]:
+    """The rows as they come; what fails must not keep the others from being run."""
     began = time.monotonic()
     try:
-        row = run()
+        for row in rows:
+            _tell(row)
+            yield row
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:3000]
         row = Row(name, flavor, "?", 0, 0, 0, 0, 0, 0, 0, None, None, round(time.monotonic() - began, 1), text)
+        _tell(row)
+        yield row
+
+
+def _tell(row: Row) -> None:
     print(table.line(row), flush=True)
     if row.wrong:
         print(row.wrong, flush=True)
-    return row
 
 
 if __name__ == "__main__":

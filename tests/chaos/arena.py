@@ -76,6 +76,7 @@ class Arena:
     environ: dict[str, str] = field(default_factory=dict)
     workers: list[Program] = field(default_factory=list)
     producers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    _noted: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.log = Log(self.folder / "history", sync=False)
@@ -176,15 +177,15 @@ class Arena:
         for producer in self.producers:
             producer.wait(60)
         until(lambda: not self._left(), settle_s, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
-        for worker in self.workers:
-            if worker.process.poll() is None:
-                assert worker.stop() == 0, worker.text()[-3000:]
+        for worker in self.living():
+            assert worker.stop() == 0, worker.text()[-3000:]
 
     def note_lost_leases(self) -> None:
         """A busy machine is a fault, too: who cannot renew in time is taken for dead, and his work is run elsewhere."""
         to_monotonic = time.monotonic() - time.time()
         for worker in self.workers:
-            for date, pid in _RAN_OUT.findall(worker.text()):
+            for date, pid in set(_RAN_OUT.findall(worker.text())) - self._noted:
+                self._noted.add((date, pid))
                 at = datetime.fromisoformat(date).timestamp() + to_monotonic
                 note_fault(self.log, Fault("lease", at - LEASE_S - 1, at + 1, int(pid)))
                 print(f"  the machine was so busy that process {pid} lost its lease", flush=True)
@@ -200,11 +201,32 @@ class Arena:
         retries = rows("SELECT group_id, `partition`, `offset`, due_at, claim_id FROM ems_retry LIMIT 5")
         return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_pending LIMIT 5")]
 
-    def judge(self, settled: bool = True) -> Report:
+    def judge(self, settled: bool = True, client_grace_s: float = 15.0) -> Report:
         """What the checker says; ``settled``: all is done."""
-        effects = Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))
-        rules = Rules(effects={"cash": effects}, settled=settled, bound_s=2.0, client_grace_s=5)
-        return check_stream(Database(self.url), self.folder / "history", rules)
+        rules = Rules(settled=settled, bound_s=2.0, client_grace_s=client_grace_s)
+
+        def effects() -> dict[str, Counter[str]]:
+            return {"cash": Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))}
+
+        return check_stream(Database(self.url), self.folder / "history", rules, effects)
+
+    def living(self) -> list[Program]:
+        """The workers that run."""
+        return [worker for worker in self.workers if worker.process.poll() is None]
+
+    def mend(self) -> None:
+        """Everybody is there again, and ready: two workers and two producers."""
+        self.producers = [one for one in self.producers if one.poll() is None]
+        living = self.living()
+        for _ in range(2 - len(living)):
+            living.append(self.start_worker())
+        for _ in range(2 - len(self.producers)):
+            self.start_producer()
+        for worker in living:
+            worker.wait_ready()
+        for extra in living[2:]:
+            assert extra.stop() == 0, extra.text()[-3000:]
+        self.goes_on()
 
     def tail(self) -> str:
         """The last lines of everybody."""

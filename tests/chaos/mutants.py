@@ -38,6 +38,7 @@ class Mutant:
     bring_about: Callable[[Arena], None]
     wanted: frozenset[Kind]
     redis: bool = False
+    networked: bool = False
     topic: dict[str, Any] | None = None
 
 
@@ -72,9 +73,10 @@ MUTANTS = [
     Mutant(
         "a cursor passes holes",
         [("store/claims.sql", "WHERE r.`offset` = @ems_lo + r.place - 1 AND (", "WHERE (")],
-        scenarios.kill_producers,
+        scenarios.slow_network,  # a long way between an offset from Redis and its row
         frozenset({Kind.LOST, Kind.HOLE}),
         redis=True,
+        networked=True,
     ),
     Mutant(
         "a message is done before it runs",
@@ -178,17 +180,18 @@ def _try(
     mutant: Mutant, server: Server, redis: Redis | None, folder: Path, chance: random.Random, root: Path
 ) -> dict[str, int]:
     allocator = "redis" if mutant.redis else "mysql"
-    options = {"allocator": allocator, "chance": chance, "root": root, "topic": mutant.topic or {}, "networked": False}
+    options = {"allocator": allocator, "chance": chance, "root": root, "topic": mutant.topic or {}}
+    options["networked"] = mutant.networked
     with opened(server, redis if mutant.redis else None, folder, **options) as arena:  # type: ignore[arg-type]
-        arena.start()
         settled = False
         try:
+            arena.start()
             mutant.bring_about(arena)
             arena.finish(_SETTLE_S)
             settled = True
         except AssertionError:
             pass  # spoiled code may as well stall; what it has done until then is judged
-        counts = arena.judge(settled=settled).counts
+        counts = arena.judge(settled, client_grace_s=3).counts
     return {kind.value: counts[kind] for kind in sorted(mutant.wanted) if counts[kind]}
 
 

@@ -3,17 +3,17 @@
 import math
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from emsworker.chaos import Fault, History, Kind, read_history
+from emsworker.chaos import Fault, Finding, History, Kind, Report, read_history
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from tests.chaos.arena import opened
+from tests.chaos.arena import Arena, opened
 from tests.chaos.names import GROUPS
 from tests.chaos.scenarios import Scenario
-from tests.support.worker import ROOT
 
 
 @dataclass(frozen=True)
@@ -54,53 +54,86 @@ class Row:
         return asdict(self) | {"good": self.good}
 
 
-def run_scenario(
-    scenario: Scenario, server: Server, redis: Redis | None, allocator: str, folder: Path, seed: int, root: Path = ROOT
-) -> Row:
-    """Bring it about, and judge.
+@dataclass
+class Show:
+    """Scenarios one after the other in one arena, each judged by what is new.
 
     Args:
-        root: the folder whose code the processes run.
-
-    Raises:
-        AssertionError: it did not recover at all.
+        arena: where they happen.
+        allocator: for the table.
     """
-    began = time.monotonic()
-    chance = random.Random(f"{seed} {scenario.name} {server.flavor}")
-    allocator = "redis" if scenario.redis else allocator
-    options = {"allocator": allocator, "chance": chance, "networked": scenario.networked}
-    options |= {"settings": scenario.settings, "topic": scenario.topic, "root": root}
-    with opened(server, redis if allocator == "redis" else None, folder, **options) as arena:  # type: ignore[arg-type]
-        arena.start()
-        scenario.bring_about(arena)
-        arena.goes_on()
-        arena.finish()
+
+    arena: Arena
+    allocator: str
+    _seen: set[Finding] = field(default_factory=set)
+    _before: Report | None = None
+
+    def row(self, scenario: Scenario, settled: bool = False) -> Row:
+        """Bring a scenario about, and judge.
+
+        Raises:
+            AssertionError: it did not recover at all.
+        """
+        began = time.monotonic()
+        scenario.bring_about(self.arena)
         if scenario.leases_hold:
-            arena.note_lost_leases()
-        report = arena.judge()
-        dead = arena.looker.rows("SELECT COUNT(*) FROM ems_dead")[0][0]
-    history = read_history(folder / "history")
-    counts = report.counts
-    named = (Kind.LOST, Kind.PHANTOM, Kind.ORDER)
-    wrong = "\n".join(str(finding) for finding in report.findings[:8])
-    if dead != scenario.dead:
-        wrong += f"\n{dead} dead letters, and there should be {scenario.dead}"
-    return Row(
-        scenario=scenario.name,
-        server=server.flavor,
-        allocator=allocator,
-        sent=report.confirmed,
-        run=report.runs,
-        lost=counts[Kind.LOST],
-        phantom=counts[Kind.PHANTOM],
-        duplicated=report.repeated,
-        order=counts[Kind.ORDER],
-        other=sum(counts.values()) - sum(counts[kind] for kind in named),
-        recovery_s=recovery_s(history),
-        heals_within_s=scenario.heals_within_s,
-        took_s=round(time.monotonic() - began, 1),
-        wrong=wrong.strip(),
-    )
+            self.arena.note_lost_leases()
+        report = self.arena.judge(settled)
+        new = [finding for finding in report.findings if finding not in self._seen]
+        self._seen |= set(new)
+        dead = self.arena.looker.rows("SELECT COUNT(*) FROM ems_dead")[0][0]
+        wrong = [str(finding) for finding in new[:8]]
+        if dead != scenario.dead:
+            wrong.append(f"{dead} dead letters, and there should be {scenario.dead}")
+        history = read_history(self.arena.folder / "history")
+        history.faults = [fault for fault in history.faults if fault.until >= began]
+        before, self._before = self._before, report
+        counts = Counter(finding.kind for finding in new)
+        named = counts[Kind.LOST], counts[Kind.PHANTOM], counts[Kind.ORDER]
+        return Row(
+            scenario=scenario.name,
+            server=self.arena.server.flavor,
+            allocator=self.allocator,
+            sent=report.confirmed - (before.confirmed if before else 0),
+            run=report.runs - (before.runs if before else 0),
+            lost=named[0],
+            phantom=named[1],
+            duplicated=report.repeated - (before.repeated if before else 0),
+            order=named[2],
+            other=len(new) - sum(named),
+            recovery_s=recovery_s(history),
+            heals_within_s=scenario.heals_within_s,
+            took_s=round(time.monotonic() - began, 1),
+            wrong="\n".join(wrong),
+        )
+
+
+def _finish(arena: Arena) -> None:
+    arena.finish()
+
+
+def run_scenarios(
+    scenarios: Sequence[Scenario], server: Server, redis: Redis | None, folder: Path, seed: int
+) -> Iterator[Row]:
+    """Run scenarios that share an arena, and at the end see that all was done.
+
+    Args:
+        scenarios: all of the same :attr:`Scenario.arena`.
+        redis: the allocator, or ``None`` for MySQL's.
+    """
+    first = scenarios[0]
+    chance = random.Random(f"{seed} {server.flavor} {first.name}")
+    allocator = "redis" if redis else "mysql"
+    options = {"allocator": allocator, "chance": chance, "networked": first.networked}
+    options |= {"settings": first.settings, "topic": first.topic}
+    with opened(server, redis, folder, **options) as arena:  # type: ignore[arg-type]
+        show = Show(arena, allocator)
+        arena.start()
+        for scenario in scenarios:
+            arena.mend()
+            yield show.row(scenario)
+        arena.goes_on()
+        yield show.row(Scenario("all is done", _finish, dead=first.dead), settled=True)
 
 
 def recovery_s(history: History) -> float | None:

@@ -210,8 +210,18 @@ def test_what_waits_is_dead_or_was_left_out_is_not_lost() -> None:
 def test_what_was_set_aside_may_be_run_by_anybody() -> None:
     world = World()
     acknowledged_by_another(world)
-    world.snapshot.attempted |= {(PLAIN, 0, n) for n in range(1, COUNT + 1)}
+    world.snapshot.attempted |= {(PLAIN, 0, n) for n in range(1, COUNT)}
+    world.snapshot.retries.add((PLAIN, 0, COUNT))
     assert world.kinds(settled=True) == set()
+
+
+def test_what_was_delayed_at_the_moment_of_the_snapshot_is_not_lost() -> None:
+    world = World()
+    world.history.sent["t", "u9"] = Sent("u9", "t", None, 9, 9.1)
+    world.history.runs.append(run(9, PLAIN, 30))
+    assert world.kinds() == {Kind.LOST}
+    world.snapshot.pending.add((1, "u9"))
+    assert world.kinds() == set()
 
 
 def test_what_a_fault_explains_is_no_finding() -> None:

@@ -25,7 +25,7 @@ _REST = 9  # a reader rests for so many times as long as its query took: the mac
 UNDER, AFTER = 0.8, 0.95
 
 
-def run_throughput(server: Server, folder: Path, phase_s: float) -> Row:
+def iter_throughput(server: Server, folder: Path, phase_s: float) -> Iterator[Row]:
     """Measure the same work before, under and after them.
 
     Args:
@@ -55,7 +55,7 @@ def run_throughput(server: Server, folder: Path, phase_s: float) -> Row:
     sent, run = int(sent), int(run)
     lost = sent - run
     text = f"slower than {UNDER:.0%} under and {AFTER:.0%} after: {note}" if slow else ""
-    return Row(NAME, server.flavor, "mysql", sent, run, lost, 0, 0, 0, 0, None, None, took_s, text, note)
+    yield Row(NAME, server.flavor, "mysql", sent, run, lost, 0, 0, 0, 0, None, None, took_s, text, note)
 
 
 class Feeder:
