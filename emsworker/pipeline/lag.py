@@ -85,6 +85,8 @@ def _report(frame: Any, config: LagOptions, lags: list[GroupLag], summary: dict[
     found = lag_over_time(frame, config.every)
     if config.since is not None:
         found = found.where(F.col("at") > config.since)
+    if config.until is not None:
+        found = found.where(F.col("at") <= config.until)
     table = Table.of("lag", f"Lag, every {config.every:g} s", found.orderBy("topic", "group", "at"))
     records = table.records()
     peak = max(records, key=lambda row: row["lag"], default=None)
