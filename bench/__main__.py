@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -59,6 +60,7 @@ def main(
         return
     for name in [name for name in os.environ if name.startswith("EMS_") and name not in _KEPT]:
         del os.environ[name]  # only the private servers are measured, with the default settings
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the servers are stopped, then, too
     minutes = minutes or (None if size == "full" else _MINUTES)
     try:
         with tempfile.TemporaryDirectory(prefix="ems-bench-") as folder, Servers(Path(folder), server) as servers:

@@ -102,8 +102,10 @@ class Work(Watch):
         """Before the claim is given back: one that is worked through in order has none."""
 
     def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
+        if self.claim.order is Order.NONE or not failures:  # as nearly always
+            return
         again = {failure.offset for failure in failures if failure.retry_in_s is not None}
-        if not again or self.claim.order is Order.NONE:
+        if not again:
             return
         if self.claim.order is Order.PARTITION:
             self.held = True
@@ -123,13 +125,14 @@ class Work(Watch):
         Args:
             following: of coroutines: the first that still runs.
         """
-        failed = {failure.offset for failure in failures}
         with self.lock:
             if self.claim.source is ClaimSource.RETRY:
+                failed = {failure.offset for failure in failures}
                 self._done_retries += [(m.offset, m.attempt) for m in messages if m.offset not in failed]
             self._failures += failures
-            self._results += results
-            self._result_bytes += _bytes_of(results)
+            if results:
+                self._results += results
+                self._result_bytes += _bytes_of(results)
             self._note_order(messages, failures)
             self._ended(messages)
             self.running = following.offset if following is not None else None
