@@ -1,0 +1,267 @@
+"""Holds what really happened against the model: each transaction has to be steps that the model allows.
+
+What no table tells is put in where a transaction shows that it must have happened: messages began and ended, leases ran
+out. After each transaction the model's tables have to be the real ones, and the model's properties have to hold.
+
+The model runs a claim's messages one after another, so groups whose keys run beside each other cannot be followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.model import keeping, running, taking
+from tests.model.properties import Label, broken
+from tests.model.state import Claim, Config, Order, Row, State, members
+from tests.model.trace import Change, Transaction
+
+_ROWS = {"message": Row.MESSAGE, "tombstone": Row.TOMBSTONE}
+MANY = 1_000_000
+
+
+class Refused(AssertionError):
+    """Something happened that the model does not allow."""
+
+
+@dataclass
+class Tables:
+    """The real rows of one group, after the transactions so far."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    claims: dict[int, tuple[int, int, int, str | None, bool, int]] = field(default_factory=dict)
+    retries: dict[int, tuple[int, bool, int]] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
+    cursor: int = 1
+
+    def apply(self, change: Change) -> None:
+        """Change one row."""
+        was, now = change.was, change.now
+        if change.table == "ems_message" and now:
+            self.rows[now["offset"]] = _ROWS[now["kind"]]
+        elif change.table == "ems_cursor" and now:
+            self.cursor = now["next_offset"]
+        elif change.table == "ems_dead":
+            (self.dead.add if now else self.dead.discard)(change.row["offset"])
+        elif change.table == "ems_retry":
+            self.retries.pop(change.row["offset"], None)
+            if now:
+                self.retries[now["offset"]] = (now["attempt"], now["claim_id"] is not None, now["care"])
+        elif change.table == "ems_claim":
+            if was:
+                self.claims.pop(was["claim_id"], None)
+            if now and now["state"] != "done":
+                of_retries = now["source"] == "retry"
+                done_to = now["lo"] - 1 if of_retries else now["done_to"]
+                place = (now["lo"], now["hi"], done_to, now["client_id"], of_retries, now["care"])
+                self.claims[now["claim_id"]] = place
+
+
+class Follower:
+    """Goes with the transactions of one group, from an empty stream on.
+
+    Args:
+        transactions: all of them, in order.
+        order: of the group; max_attempts: of the group.
+    """
+
+    def __init__(self, transactions: Iterable[Transaction], order: Order, max_attempts: int) -> None:
+        self.transactions = list(transactions)
+        changes = [change for one in self.transactions for change in one.changes]
+        offsets = [change.row["offset"] for change in changes if change.table == "ems_message"]
+        names = [change.row["client_id"] for change in changes if change.table == "ems_claim"]
+        self.clients = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name))}
+        self.cfg = Config(
+            messages=max(offsets, default=0),
+            clients=len(self.clients),
+            batch=MANY,
+            order=order,
+            published=False,
+            faults=MANY,
+            failures=MANY,
+            max_attempts=max_attempts,
+        )
+        self.state, self.tables = self.cfg.start(), Tables()
+        self.steps: list[Label] = []
+
+    def follow(self) -> State:
+        """Go to the end of the trace.
+
+        Raises:
+            Refused: at the first transaction that is not allowed, or that leaves something else than the model says.
+        """
+        for number, transaction in enumerate(self.transactions, 1):
+            try:
+                self._one(transaction)
+                for change in transaction.changes:
+                    self.tables.apply(change)
+                self._compare()
+            except Refused as refused:
+                raise Refused(f"transaction {number}: {refused}\n  {transaction}") from None
+        return self.state
+
+    def _one(self, transaction: Transaction) -> None:
+        self._stream(transaction.of("ems_message"))
+        claims = transaction.of("ems_claim")
+        if transaction.what == "recover":
+            self._recovery(claims)
+            return
+        for change in claims:
+            self._claim(transaction, change)
+        if not claims and (transaction.of("ems_cursor") or transaction.of("ems_retry")):
+            raise Refused("a cursor or a retry has changed without a claim")
+
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    def _stream(self, changes: list[Change]) -> None:
+        tombstones = [change for change in changes if change.row["kind"] == "tombstone"]
+        for change in changes:
+            if change not in tombstones:
+                offset = change.row["offset"]
+                while self.state.allocated < offset:
+                    self._step(("allocate",), keeping.allocate(self.state))
+                if not self.state.held >> offset & 1:
+                    raise Refused(f"nobody had allocated {offset}")
+                self._step(("insert", offset), keeping.insert(self.cfg, self.state, offset))
+        if tombstones:
+            self._step(("close_hole",), keeping.close_hole(self.cfg, self.state))
+
+    # -- taking, progress ----------------------------------------------------------------------------------------------
+
+    def _claim(self, transaction: Transaction, change: Change) -> None:
+        was, now = change.was, change.now
+        if was is None and now is not None:
+            if now["state"] == "start":
+                self._take(transaction, change)
+        elif was is not None and was["state"] == "waiting" and now is not None and now["state"] == "start":
+            self._take(transaction, change)
+        elif was is not None and was["state"] == "start":
+            if now is None or now["state"] != "waiting":
+                self._progress(transaction, change)
+            else:
+                self._give_back(self.clients[was["client_id"]])
+
+    def _take(self, transaction: Transaction, change: Change) -> None:
+        row, was = change.row, change.was
+        k = self.clients[row["client_id"]]
+        allowed = [label for label, after in taking.choices(self.cfg, self.state, k) if after is not None]
+        if row["source"] == "retry":
+            moved = [one for one in transaction.of("ems_retry") if one.now and one.now["claim_id"] == row["claim_id"]]
+            offsets = tuple(sorted(one.row["offset"] for one in moved))
+            label: Label = ("take_retries", k, offsets)
+            after = taking.take_retries(self.cfg, self.state, k, offsets)
+        elif was is not None:
+            label = ("adopt", k, row["lo"], row["hi"])
+            after = taking.adopt(self.cfg, self.state, k, row["lo"], row["hi"])
+        else:
+            label = ("take_range", k, row["hi"])
+            after = taking.take_range(self.cfg, self.state, k, row["hi"])
+        if not any(one[:2] == label[:2] for one in allowed) or (label[0] == "adopt" and not _adoptable(allowed, label)):
+            raise Refused(f"{label} is not to be had now")
+        self._step(label, after)
+        self._begin_told(k, change)
+
+    def _progress(self, transaction: Transaction, change: Change) -> None:
+        was = change.was
+        assert was is not None
+        k = self.clients[was["client_id"]]
+        claim, hold = running.own(self.cfg, self.state, k), self.state.clients[k].hold
+        if claim is None or hold is None or claim.lo != was["lo"]:
+            raise Refused(f"{was['client_id']} is not the owner of the claim from {was['lo']} on")
+        if change.now is not None and change.now["hi"] < was["hi"]:
+            return  # the first half of giving the rest back; the other one follows
+        failed = {one.row["offset"] for one in transaction.of("ems_dead") if one.was is None}
+        failed |= {o.row["offset"] for o in transaction.of("ems_retry") if o.now and _is_failure(o)}
+        self._end(k, self._ended(transaction, change, hold.items[hold.place :]), failed)
+        hold = self.state.clients[k].hold
+        assert hold is not None
+        if hold.flushed < hold.place or hold.place == len(hold.items):
+            self._step(("flush", k), running.flush(self.cfg, self.state, k))
+        self._begin_told(k, change)
+
+    def _ended(self, transaction: Transaction, change: Change, left: tuple[int, ...]) -> list[int]:
+        now = change.now
+        if now is None:
+            return list(left)
+        if now["source"] != "retry":
+            return [offset for offset in left if offset <= now["done_to"]]
+        mine = {one.row["offset"] for one in transaction.of("ems_retry") if one.now is None or _is_failure(one)}
+        return [offset for offset in left if offset in mine]
+
+    def _end(self, k: int, ended: list[int], failed: set[int]) -> None:
+        for offset in ended:
+            hold = self.state.clients[k].hold
+            assert hold is not None
+            if hold.items[hold.place] != offset:
+                raise Refused(f"{offset} has ended before {hold.items[hold.place]}")
+            if not hold.running:
+                self._step(("begin", k, offset), running.begin(self.cfg, self.state, k))
+            how = "failed" if offset in failed else "ok"
+            self._step(("end", k, how), running.end(self.cfg, self.state, k, offset in failed))
+
+    def _begin_told(self, k: int, change: Change) -> None:
+        """Under suspicion the row tells what runs now."""
+        told = change.now["running"] if change.now else None
+        hold = self.state.clients[k].hold
+        if told and hold and hold.care >= running.ALONE and not hold.running:
+            if hold.items[hold.place : hold.place + 1] != (told,):
+                raise Refused(f"{told} began out of its turn")
+            self._step(("begin", k, told), running.begin(self.cfg, self.state, k))
+
+    def _give_back(self, k: int) -> None:
+        self._step(("give_back", k), running.give_back(self.cfg, self.state, k))
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def _recovery(self, changes: list[Change]) -> None:
+        lost = next(change.was for change in changes if change.was is not None)
+        k = self.clients[lost["client_id"]]
+        for step in (keeping.doubt, keeping.expire):
+            if (after := step(self.state, k)) is not None:
+                self._step((step.__name__, k), after)
+        claim = next((one for one in self.state.claims if one.owner == k and one.lo == lost["lo"]), None)
+        if claim is None:
+            raise Refused(f"{lost['client_id']} has no claim from {lost['lo']} on")
+        charged = keeping.suspect(self.cfg, self.state, claim)
+        self._step(("recover", claim.lo, k, charged), keeping.recover(self.cfg, self.state, claim))
+
+    # -- comparing -----------------------------------------------------------------------------------------------------
+
+    def _step(self, label: Label, after: State | None) -> None:
+        if after is None:
+            raise Refused(f"{label} is not allowed here")
+        self.state = after
+        self.steps.append(label)
+        if name := broken(self.cfg, label, after):
+            raise Refused(f"{label} breaks {name!r}")
+
+    def _compare(self) -> None:
+        state, names = self.state, {number: name for name, number in self.clients.items()}
+        real = self.tables
+        pairs = {
+            "rows": ({o: row for o, row in enumerate(state.rows, 1) if row}, real.rows),
+            "cursor": (state.cursor, real.cursor),
+            "dead letters": (set(members(state.dead)), real.dead),
+            "retries": ({r.offset: (r.attempt, bool(r.token), r.care) for r in state.retries}, real.retries),
+            "claims": (sorted(map(_place(names), state.claims), key=str), sorted(real.claims.values(), key=str)),
+        }
+        for what, (expected, found) in pairs.items():
+            if expected != found:
+                raise Refused(f"the {what} are {found}, not {expected}")
+
+
+def _place(names: dict[int, str]) -> object:
+    def place(claim: Claim) -> tuple[object, ...]:
+        return claim.lo, claim.hi, claim.done_to, names.get(claim.owner), claim.of_retries, claim.care
+
+    return place
+
+
+def _adoptable(allowed: list[Label], label: Label) -> bool:
+    """The claim may be adopted, whole or in part."""
+    return any(one[:3] == label[:3] for one in allowed)
+
+
+def _is_failure(change: Change) -> bool:
+    """A retry that was written, or moved up its ladder."""
+    return change.was is None or (change.now is not None and change.now["attempt"] > change.was["attempt"])

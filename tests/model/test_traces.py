@@ -1,0 +1,175 @@
+"""What real workers do on a real server, killed again and again, are steps that the model allows."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emsworker.admin import Admin
+from emsworker.local import Database
+from tests.model import trace
+from tests.model.follower import Follower, Refused
+from tests.model.state import Order
+from tests.model.trace import Change, Transaction
+from tests.process.stream import Stream, open_stream
+from tests.support.waiting import until
+from tests.support.worker import Program, kill
+
+_LONG = bool(os.environ.get("EMS_TEST_LONG"))
+_KILLS = 40 if _LONG else 4
+_MESSAGES = 3000 if _LONG else 240
+_ATTEMPTS = 3
+_GROUPS = {"free": Order.NONE, "serial": Order.PARTITION}
+_SETTINGS = {"test_failing": 0.15, "test_work_s": 0.01, "max_attempts": _ATTEMPTS, "ladder": "100ms"}
+Recorded = dict[str, list[Transaction]]
+
+
+@pytest.fixture(scope="module")
+def recorded(server: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorded, Path]]:
+    """A stream with holes in it, two groups, and workers whose processes are killed."""
+    folder = tmp_path_factory.mktemp("trace")
+    with open_stream(server, folder) as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(trace.SITE))
+        Admin(stream.app).create_topic("flights", partitions=1)
+        for statement in trace.statements():
+            stream.run(statement)
+        workers = [_worker(stream), _worker(stream)]
+        _harass(stream, workers)
+        stream.wait_settled(120)
+        for worker in workers:
+            assert worker.stop() == 0
+        rows = stream.rows("SELECT id, tx, what, tab, was, now FROM trace_log ORDER BY id")
+        groups = {name: stream.one("SELECT id FROM ems_group WHERE name = %s", name) for name in _GROUPS}
+        yield {name: trace.read(rows, group_id) for name, group_id in groups.items()}, folder
+
+
+def _worker(stream: Stream) -> Program:
+    return stream.worker("tests.process.apps.ordered:app", _SETTINGS, threads=2, groups=list(_GROUPS))
+
+
+def _harass(stream: Stream, workers: list[Program]) -> None:
+    """Send in pieces, leave holes as producers do that die, and kill one process after another."""
+    chance = random.Random(4)
+    for number in range(_KILLS):
+        for _ in range(6):
+            stream.app.send_many("flights", range(_MESSAGES // _KILLS // 6))
+            stream.run("UPDATE ems_partition SET next_offset = next_offset + %s", chance.choice((0, 0, 1, 3)))
+            time.sleep(0.05)
+        worker = workers[number % 2]
+        children = until(worker.children, 60, "the worker has begun again")
+        kill(chance.choice(children), signal.SIGKILL)
+    stream.app.send("flights", "the last, behind every hole")
+
+
+@pytest.mark.parametrize("group", _GROUPS)
+def test_what_happened_is_what_the_model_allows(recorded: tuple[Recorded, Path], group: str) -> None:
+    transactions, folder = recorded[0][group], recorded[1]
+    follower = Follower(transactions, _GROUPS[group], _ATTEMPTS)
+    state = follower.follow()
+    steps = Counter(label[0] for label in follower.steps)
+    print(f"{group}: {len(transactions)} transactions, {dict(steps)}")
+    assert not state.claims and not state.retries
+    assert min(steps[one] for one in ("take_range", "adopt", "take_retries", "recover", "close_hole", "flush")) > 0
+    lines = [line.split(",") for path in folder.glob("runs-*.csv") for line in path.read_text().splitlines()]
+    ran = Counter(int(line[3]) for line in lines if line[0] == group)
+    assert {o for o in range(1, len(state.rows) + 1) if state.ran >> o & 1} <= ran.keys(), "it did run"
+    assert sum(ran.values()) >= steps["end"]
+
+
+# -- planted faults ----------------------------------------------------------------------------------------------------
+
+Planted = Callable[[list[Transaction]], list[Transaction]]
+
+
+def _at(transactions: list[Transaction], wanted: Callable[[Change], bool]) -> tuple[int, Change]:
+    """The first transaction with such a change, and the change."""
+    return next((n, change) for n, one in enumerate(transactions) for change in one.changes if wanted(change))
+
+
+def _is_progress(change: Change) -> bool:
+    was, now = change.was, change.now
+    return change.table == "ems_claim" and bool(was and now and was["state"] == now["state"] == "start")
+
+
+def _recovered(transactions: list[Transaction]) -> int:
+    return next(n for n, one in enumerate(transactions) if one.what == "recover")
+
+
+def _edited(transactions: list[Transaction], number: int, old: Change, **values: Any) -> list[Transaction]:
+    assert old.now is not None
+    new = replace(old, now={**old.now, **values})
+    changes = tuple(new if change is old else change for change in transactions[number].changes)
+    return [*transactions[:number], replace(transactions[number], changes=changes), *transactions[number + 1 :]]
+
+
+def zombie(transactions: list[Transaction]) -> list[Transaction]:
+    """After its claim was recovered a client moves its watermark."""
+    number = _recovered(transactions)
+    lost = next(c.was for c in transactions[number].of("ems_claim") if c.was)
+    late = Change("ems_claim", lost, {**lost, "done_to": lost["hi"], "state": "done"})
+    return [*transactions[: number + 1], Transaction("", (late,)), *transactions[number + 1 :]]
+
+
+def hole_passed(transactions: list[Transaction]) -> list[Transaction]:
+    """A cursor goes over offsets that nobody has closed."""
+    return [one for one in transactions if not any(c.row.get("kind") == "tombstone" for c in one.changes)]
+
+
+def failure_lost(transactions: list[Transaction]) -> list[Transaction]:
+    """A watermark passes a message that failed and has no retry."""
+    number, _ = _at(transactions, lambda c: c.table == "ems_retry" and c.was is None)
+    kept = tuple(change for change in transactions[number].changes if change.table != "ems_retry")
+    return [*transactions[:number], replace(transactions[number], changes=kept), *transactions[number + 1 :]]
+
+
+def claimed_twice(transactions: list[Transaction]) -> list[Transaction]:
+    """A range is claimed that somebody has."""
+    number, claim = _at(transactions, lambda c: c.table == "ems_claim" and c.was is None and c.row["source"] == "stream")
+    again = replace(claim, now={**claim.row, "claim_id": 1})
+    return [*transactions[: number + 1], Transaction("", (again,)), *transactions[number + 1 :]]
+
+
+def rest_forgotten(transactions: list[Transaction]) -> list[Transaction]:
+    """A recovery leaves no waiting claim."""
+    number = _recovered(transactions)
+    kept = tuple(c for c in transactions[number].changes if not (c.now and c.now.get("state") == "waiting"))
+    return [*transactions[:number], replace(transactions[number], changes=kept), *transactions[number + 1 :]]
+
+
+def cursor_short(transactions: list[Transaction]) -> list[Transaction]:
+    """A cursor is moved less far than its claim goes."""
+    number, cursor = _at(transactions, lambda c: c.table == "ems_cursor" and c.was is not None)
+    return _edited(transactions, number, cursor, next_offset=cursor.row["next_offset"] - 1)
+
+
+def watermark_back(transactions: list[Transaction]) -> list[Transaction]:
+    """Progress is written down that is not the owner's own."""
+    number, progress = _at(transactions, _is_progress)
+    other = next(n for n in _names(transactions) if n != progress.row["client_id"])
+    assert progress.was is not None
+    changed = replace(progress, was={**progress.was, "client_id": other})
+    changes = tuple(changed if change is progress else change for change in transactions[number].changes)
+    return [*transactions[:number], replace(transactions[number], changes=changes), *transactions[number + 1 :]]
+
+
+def _names(transactions: list[Transaction]) -> list[str]:
+    claims = [change.row for one in transactions for change in one.of("ems_claim")]
+    return sorted({row["client_id"] for row in claims if row["client_id"]})
+
+
+_PLANTED = (zombie, hole_passed, failure_lost, claimed_twice, rest_forgotten, cursor_short, watermark_back)
+
+
+@pytest.mark.parametrize("planted", _PLANTED)
+def test_a_planted_fault_is_refused(recorded: tuple[Recorded, Path], planted: Planted) -> None:
+    transactions = planted(recorded[0]["free"])
+    with pytest.raises(Refused) as refused:
+        Follower(transactions, Order.NONE, _ATTEMPTS).follow()
+    print(f"{planted.__name__}: {refused.value}"[:300])
