@@ -155,6 +155,11 @@ class Work(Watch):
         return (self.last if finished else self.done_to) - self.claim.done_to
 
     @property
+    def completed(self) -> int:
+        """How many of its messages have ended, well or not."""
+        return sum(message.offset <= self.done_to for message in self.claim.messages)
+
+    @property
     def started(self) -> int:
         """How many were started, as far as is known: where they run at once, all of them."""
         top = self.running_through if self.running is not None else self.done_to

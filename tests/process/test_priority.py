@@ -36,13 +36,17 @@ def test_r23_low_messages_go_on_under_a_flood_of_high_ones(one_stream: Stream) -
     stream = one_stream
     Admin(stream.app).create_topic("levels", priorities=2)
     stream.send("levels", [{"n": n, "s": 0.01} for n in range(20)], priority=0)
-    stream.worker(APP, threads=2, settings={"claim_s": 0.02})
     numbers = itertools.count(1000)
 
-    def low_ones_are_done() -> bool:
+    def flood() -> None:
         stream.send("levels", [{"n": next(numbers), "s": 0.01} for _ in range(100)], priority=9)
+
+    def low_ones_are_done() -> bool:
+        flood()
         return len(stream.record.events("end", priority=0)) == 20
 
+    flood()  # before the worker, which would be through with the low ones in a moment
+    stream.worker(APP, threads=2, settings={"claim_s": 0.02})
     until(low_ones_are_done, 30, "the low ones")
     high = len(stream.record.events("end", priority=9))
     last_low = max(one["at"] for one in stream.record.events("end", priority=0))

@@ -19,6 +19,7 @@ _NUMBERS = "numbers that the server or the code itself has made"
 
 # module: (function, reason, values)
 _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
+    "aside": [("set_aside.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
     "dead": [
         ("_requeue", _NUMBERS, {"group.topic_id", "partition", "offset", "below"}),
@@ -40,7 +41,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("add_batch", _NUMBERS, {"batch.topic_id", "batch.partition", "number", "offset", "where | {'base': base}"}),
         ("add_batch", "made of the others, in this function", {"head", "rows"}),
         ("add_batch", "escape_message's", {"row"}),
-        ("close_hole", _NUMBERS, {"topic_id", "partition", "offset", "values"}),
+        ("close_hole_at", _NUMBERS, {"topic_id", "partition", "offset", "values"}),
         ("escape_message", "a length", {"len(message.body)"}),
     ],
     "parking": [
@@ -61,6 +62,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
             {"'NULL' if message.partition is None else message.partition"},
         ),
         ("insert_text", "see When.text", {"when.text(number)"}),
+        ("insert_text", "a number between 0 and 9, by Ems._prepare", {"message.level"}),
         ("insert_text", "made of the others, in this function", {"rows"}),
         ("insert_text", "the table's quoted name", {"{'table': table}"}),
     ],
@@ -75,7 +77,24 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("_add_retries", "a named statement, or NULL", {"key"}),
         ("add_failures", _ROWS, {"attempts"}),
     ],
+    "replay": [("_add_claims", _ROWS, {"rows"}), ("replay_piece.work", _ROWS, {"rows"})],
+    "reports": [("add_reports", _ROWS, {"rows"})],
     "results": [("add_results", _ROWS, {"rows"})],
+    "scan": [
+        (
+            "_fetch",
+            "named statements of scan.sql, the names being constants of the Spark source",
+            {
+                "(getattr(_SQL, f'{query.dataset}_{name}') for name in query.columns)",
+                "[*statement, getattr(_SQL, f'order_{query.dataset}')]",
+                "columns or '1'",
+            },
+        ),
+        ("_fetch", "the name of a statement of scan.sql", {"query.dataset", "name"}),
+        ("columns_of", "the name of a statement of scan.sql", {"dataset", "name"}),
+        ("weigh", "the name of a statement of scan.sql", {"dataset"}),
+        ("predicate", _NUMBERS, {"piece.args"}),
+    ],
     "schedules": [
         ("_add_slots", _ROWS, {"rows"}),
         ("slot_uid", "no SQL: a text to hash", {"name", "slot.isoformat()"}),
@@ -97,11 +116,17 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("Session._literal", "this is where values are escaped", {"[self._literal(one) for one in value]"}),
         ("bytes_literal", "hexadecimal digits", {"value.hex()"}),
     ],
+    "skipping": [("make_skips", "for people; a parameter in the end", {"policy"})],
     "sql": [
         ("Statements.__init__", "the name of one of our files", {"subject"}),
         ("_strip", "lines of our own files", {"lines"}),
     ],
+    "staging": [
+        ("stage", _NUMBERS, {"chunk", "place", "row.topic_id", "row.partition"}),
+        ("stage", "made of the others, in this function", {"head", "values"}),
+    ],
     "tables": [("qualified", "backticks are doubled; the other is a table of ours", {"database", "table"})],
+    "tls": [("tls_context", "for people", {"name", "options[name]"})],
 }
 
 
