@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.model import keeping, running, taking
 from tests.model.properties import Label, broken
-from tests.model.state import Claim, Config, Order, Row, State, members
+from tests.model.state import Claim, Config, Order, Row, State, bits, members
 from tests.model.trace import Change, Transaction
 
 _ROWS = {"message": Row.MESSAGE, "tombstone": Row.TOMBSTONE}
@@ -74,7 +74,7 @@ class Follower:
         self.cfg = Config(
             messages=max(offsets, default=0),
             clients=len(self.clients),
-            batch=MANY,
+            batch=max(offsets, default=0) + 1,
             order=order,
             published=False,
             faults=MANY,
@@ -82,6 +82,8 @@ class Follower:
             max_attempts=max_attempts,
         )
         self.state, self.tables = self.cfg.start(), Tables()
+        self.ended: set[int] = set()  # claims in which nothing is left, though their owners have not ended them yet
+        self.cut = 0  # the claim whose rest is being given back
         self.steps: list[Label] = []
 
     def follow(self) -> State:
@@ -108,7 +110,8 @@ class Follower:
             return
         for change in claims:
             self._claim(transaction, change)
-        if not claims and (transaction.of("ems_cursor") or transaction.of("ems_retry")):
+        moved = [one for one in transaction.of("ems_cursor") if one.was]
+        if not claims and (moved or transaction.of("ems_retry")):
             raise Refused("a cursor or a retry has changed without a claim")
 
     # -- the stream ----------------------------------------------------------------------------------------------------
@@ -124,12 +127,24 @@ class Follower:
                     raise Refused(f"nobody had allocated {offset}")
                 self._step(("insert", offset), keeping.insert(self.cfg, self.state, offset))
         if tombstones:
+            self._close({change.row["offset"] for change in tombstones})
+
+    def _close(self, offsets: set[int]) -> None:
+        """At the cursor; or at that of another group of the topic, where only what lies before a row may be closed."""
+        if self.state.cursor in offsets:
             self._step(("close_hole",), keeping.close_hole(self.cfg, self.state))
+            return
+        behind = self.state.row(max(offsets) + 1)
+        if not behind or any(self.state.row(offset) for offset in offsets):
+            raise Refused(f"{sorted(offsets)} is no hole before a row")
+        self._step(("closed_by_others",), self.state.with_rows(bits(list(offsets)), Row.TOMBSTONE))
 
     # -- taking, progress ----------------------------------------------------------------------------------------------
 
     def _claim(self, transaction: Transaction, change: Change) -> None:
         was, now = change.was, change.now
+        if change.row["claim_id"] in self.ended:
+            return
         if was is None and now is not None:
             if now["state"] == "start":
                 self._take(transaction, change)
@@ -169,7 +184,8 @@ class Follower:
         if claim is None or hold is None or claim.lo != was["lo"]:
             raise Refused(f"{was['client_id']} is not the owner of the claim from {was['lo']} on")
         if change.now is not None and change.now["hi"] < was["hi"]:
-            return  # the first half of giving the rest back; the other one follows
+            self.cut = was["claim_id"]  # the first half of giving the rest back; the other one follows
+            return
         failed = {one.row["offset"] for one in transaction.of("ems_dead") if one.was is None}
         failed |= {o.row["offset"] for o in transaction.of("ems_retry") if o.now and _is_failure(o)}
         self._end(k, self._ended(transaction, change, hold.items[hold.place :]), failed)
@@ -177,14 +193,15 @@ class Follower:
         assert hold is not None
         if hold.flushed < hold.place or hold.place == len(hold.items):
             self._step(("flush", k), running.flush(self.cfg, self.state, k))
+        if self.cut == was["claim_id"] and self.state.clients[k].hold is not None:
+            self._give_back(k)
+        if self.state.clients[k].hold is None:
+            self.ended.add(was["claim_id"])
         self._begin_told(k, change)
 
     def _ended(self, transaction: Transaction, change: Change, left: tuple[int, ...]) -> list[int]:
-        now = change.now
-        if now is None:
-            return list(left)
-        if now["source"] != "retry":
-            return [offset for offset in left if offset <= now["done_to"]]
+        if change.row["source"] != "retry":
+            return [offset for offset in left if offset <= change.row["done_to"]]
         mine = {one.row["offset"] for one in transaction.of("ems_retry") if one.now is None or _is_failure(one)}
         return [offset for offset in left if offset in mine]
 
@@ -215,6 +232,8 @@ class Follower:
 
     def _recovery(self, changes: list[Change]) -> None:
         lost = next(change.was for change in changes if change.was is not None)
+        if lost["claim_id"] in self.ended:
+            return
         k = self.clients[lost["client_id"]]
         for step in (keeping.doubt, keeping.expire):
             if (after := step(self.state, k)) is not None:
@@ -238,16 +257,17 @@ class Follower:
     def _compare(self) -> None:
         state, names = self.state, {number: name for name, number in self.clients.items()}
         real = self.tables
+        claims = [place for claim_id, place in real.claims.items() if claim_id not in self.ended]
         pairs = {
             "rows": ({o: row for o, row in enumerate(state.rows, 1) if row}, real.rows),
             "cursor": (state.cursor, real.cursor),
             "dead letters": (set(members(state.dead)), real.dead),
             "retries": ({r.offset: (r.attempt, bool(r.token), r.care) for r in state.retries}, real.retries),
-            "claims": (sorted(map(_place(names), state.claims), key=str), sorted(real.claims.values(), key=str)),
+            "claims": (sorted(map(_place(names), state.claims), key=str), sorted(claims, key=str)),
         }
         for what, (expected, found) in pairs.items():
             if expected != found:
-                raise Refused(f"the {what} are {found}, not {expected}")
+                raise Refused(f"{what}: {found}, not {expected}")
 
 
 def _place(names: dict[int, str]) -> object:

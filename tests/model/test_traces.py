@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +12,12 @@ from typing import Any
 import pytest
 
 from emsworker.admin import Admin
-from emsworker.local import Database
+from emsworker.core.codec import encode_json
+from emsworker.core.ids import new_uid
+from emsworker.core.model import NewMessage, Topic
+from emsworker.local import Database as Server
+from emsworker.store import messages
+from emsworker.store.database import Database
 from tests.model import trace
 from tests.model.follower import Follower, Refused
 from tests.model.state import Order
@@ -32,7 +36,7 @@ Recorded = dict[str, list[Transaction]]
 
 
 @pytest.fixture(scope="module")
-def recorded(server: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorded, Path]]:
+def recorded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorded, Path]]:
     """A stream with holes in it, two groups, and workers whose processes are killed."""
     folder = tmp_path_factory.mktemp("trace")
     with open_stream(server, folder) as stream, pytest.MonkeyPatch.context() as patch:
@@ -41,12 +45,13 @@ def recorded(server: Database, tmp_path_factory: pytest.TempPathFactory) -> Iter
         for statement in trace.statements():
             stream.run(statement)
         workers = [_worker(stream), _worker(stream)]
-        _harass(stream, workers)
+        _harass(stream)
+        assert workers[0].stop() == 0, "in the middle of its work: it gives back"
         stream.wait_settled(120)
-        for worker in workers:
-            assert worker.stop() == 0
+        assert workers[1].stop() == 0
         rows = stream.rows("SELECT id, tx, what, tab, was, now FROM trace_log ORDER BY id")
         groups = {name: stream.one("SELECT id FROM ems_group WHERE name = %s", name) for name in _GROUPS}
+
         yield {name: trace.read(rows, group_id) for name, group_id in groups.items()}, folder
 
 
@@ -54,18 +59,31 @@ def _worker(stream: Stream) -> Program:
     return stream.worker("tests.process.apps.ordered:app", _SETTINGS, threads=2, groups=list(_GROUPS))
 
 
-def _harass(stream: Stream, workers: list[Program]) -> None:
-    """Send in pieces, leave holes as producers do that die, and kill one process after another."""
+def _harass(stream: Stream) -> None:
+    """Send in pieces, leave holes as producers do that die, and kill the owners of claims."""
     chance = random.Random(4)
+    topic = Admin(stream.app).topic("flights")
     for number in range(_KILLS):
         for _ in range(6):
             stream.app.send_many("flights", range(_MESSAGES // _KILLS // 6))
-            stream.run("UPDATE ems_partition SET next_offset = next_offset + %s", chance.choice((0, 0, 1, 3)))
-            time.sleep(0.05)
-        worker = workers[number % 2]
-        children = until(worker.children, 60, "the worker has begun again")
-        kill(chance.choice(children), signal.SIGKILL)
+            _send_behind_a_hole(stream, topic, chance.choice((0, 1, 3)))
+        owner = until(lambda g=number % 2 + 1: _owner(stream, g), 60, "somebody works on a claim")  # type: ignore[misc]
+        kill(owner, signal.SIGKILL)
     stream.app.send("flights", "the last, behind every hole")
+
+
+def _send_behind_a_hole(stream: Stream, topic: Topic, gap: int) -> None:
+    message = NewMessage(new_uid(), None, None, b"", encode_json("behind a hole"))
+    end = stream.one("SELECT MAX(`offset`) + 1 FROM ems_message")
+    with Database(stream.url).session() as session:
+        rows = [messages.escape_message(message, "p")]
+        messages.publish(session, [messages.PartitionBatch(topic.id, 0, rows, messages.Placement(end + gap))])
+
+
+def _owner(stream: Stream, group_id: int) -> int:
+    """The process of a client that has a claim."""
+    found = stream.rows("SELECT client_id FROM ems_claim WHERE state = 'start' AND group_id = %s LIMIT 1", group_id)
+    return int(found[0][0].split("-")[1]) if found else 0
 
 
 @pytest.mark.parametrize("group", _GROUPS)
@@ -131,7 +149,9 @@ def failure_lost(transactions: list[Transaction]) -> list[Transaction]:
 
 def claimed_twice(transactions: list[Transaction]) -> list[Transaction]:
     """A range is claimed that somebody has."""
-    number, claim = _at(transactions, lambda c: c.table == "ems_claim" and c.was is None and c.row["source"] == "stream")
+    number, claim = _at(
+        transactions, lambda c: c.table == "ems_claim" and c.was is None and c.row["source"] == "stream"
+    )
     again = replace(claim, now={**claim.row, "claim_id": 1})
     return [*transactions[: number + 1], Transaction("", (again,)), *transactions[number + 1 :]]
 

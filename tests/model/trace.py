@@ -80,7 +80,9 @@ def read(rows: list[tuple[Any, ...]], group_id: int) -> list[Transaction]:
     """What of the recorded rows (id, tx, what, tab, was, now) concerns a group, or the stream, in order."""
     last = {tx: number for number, tx, *_ in rows if tx}
     found = []
-    for _, members in groupby(sorted(rows, key=lambda row: (last.get(row[1], row[0]), row[0])), lambda r: r[1] or -r[0]):
+    for _, members in groupby(
+        sorted(rows, key=lambda row: (last.get(row[1], row[0]), row[0])), lambda r: r[1] or -r[0]
+    ):
         kept = list(members)
         changes = [_change(*row[3:]) for row in kept]
         mine = tuple(one for one in changes if one.row.get("group_id", group_id) == group_id)

@@ -62,7 +62,9 @@ class StoreMachine(RunningMachine):
     @rule(count=st.integers(1, 2))
     def delete_dead(self, count: int) -> None:
         chosen = sorted(self.oracle.dead)[-count:]
-        assert dead.delete_dead(self.session, self.group, [(0, offset) for offset in chosen], lambda n: None) == len(chosen)
+        assert dead.delete_dead(self.session, self.group, [(0, offset) for offset in chosen], lambda n: None) == len(
+            chosen
+        )
         self.oracle.dead -= set(chosen)
 
     @rule(most=st.integers(0, 6))

@@ -149,7 +149,9 @@ def test_a9_a_purge_takes_what_is_unfinished(stream: Stream) -> None:
     assert admin.purge_topic("t", progress=steps.append) == would
     assert (sum(steps), max(steps)) == (2405, 1000)
     assert [row[:2] for row in stream.rows(KINDS)] == [("message", 99), ("cancelled", 2401)]
-    assert stream.value("SELECT kind FROM ems_message WHERE `offset` = 7") == "cancelled", "so is what waits for a retry"
+    assert stream.value("SELECT kind FROM ems_message WHERE `offset` = 7") == "cancelled", (
+        "so is what waits for a retry"
+    )
     app.send("t", "new")
     client = stream.client()
     while claim := claims.take_range(stream.session, stream.taker(topic, group, client), 0):
