@@ -28,6 +28,7 @@ from tests.support.streams import TIMEOUT_S, Stream, failed
 CLIENTS = st.integers(0, 2)
 BATCHES = st.sampled_from([1, 2, 5, 100])
 OUTCOMES = st.lists(st.sampled_from(["ok", "ok", "ok", "now", "later", "dead", "ignored"]), max_size=6)
+SOURCES = st.sampled_from(["any", "any", "range", "waiting", "retries"])
 NEAR = st.integers(-8, 2)  # an offset, counted from the cursor
 MAX_ATTEMPTS = 3
 _ROWS = 40  # a partition stays small, so that operations meet
@@ -107,9 +108,19 @@ class RunningMachine(RuleBasedStateMachine):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    @rule(who=CLIENTS, batch=BATCHES, what=st.sampled_from(["range", "waiting", "retries"]), outcomes=OUTCOMES)
+    @rule(who=CLIENTS, batch=BATCHES, what=SOURCES, outcomes=OUTCOMES)
     def take(self, who: int, batch: int, what: str, outcomes: list[str]) -> None:
         """With a claim in hand, its end travels in the same packet."""
+        self._take_next(who, batch, self._source() if what == "any" else what, outcomes)
+
+    def _source(self) -> str:
+        """Where there is something to be had."""
+        if self.oracle.waiting:
+            return "waiting"
+        due = any(row.due and row.claim_id is None for row in self.oracle.retries.values())
+        return "retries" if due else "range"
+
+    def _take_next(self, who: int, batch: int, what: str, outcomes: list[str]) -> None:
         before = None
         if who in self.held:
             before = self._progress(who, outcomes, 100)
@@ -186,6 +197,10 @@ class RunningMachine(RuleBasedStateMachine):
         if flush.finished:
             self._drop(who)
 
+    def _holder(self, number: int) -> int:
+        """One of the clients that hold a claim, so that most steps do something."""
+        return sorted(self.held)[number % len(self.held)]
+
     def _drop(self, who: int) -> None:
         for kept in (self.held, self.done_to, self.blocked):
             kept.pop(who, None)  # type: ignore[attr-defined]
@@ -194,8 +209,9 @@ class RunningMachine(RuleBasedStateMachine):
     @rule(who=CLIENTS, outcomes=OUTCOMES, count=st.integers(0, 6), back=st.booleans())
     def flush(self, who: int, outcomes: list[str], count: int, back: bool) -> None:
         """Some of a claim is done; the rest may be given back in the same transaction."""
-        if who not in self.held:
-            return
+        self._write_down(self._holder(who), outcomes, count, back)
+
+    def _write_down(self, who: int, outcomes: list[str], count: int, back: bool) -> None:
         claim, owner = self.held[who], self.oracle.owns(self.held[who])
         flush = self._progress(who, outcomes, count)
         again = any(failure.retry_in_s is not None for failure in flush.failures)
@@ -222,12 +238,21 @@ class RunningMachine(RuleBasedStateMachine):
                 self.oracle.give_back(claim, flush.done_to)
             self._flushed(who, flush)
 
+    @rule(who=CLIENTS, batch=BATCHES, outcomes=OUTCOMES, count=st.integers(0, 6), back=st.booleans())
+    def work(self, who: int, batch: int, outcomes: list[str], count: int, back: bool) -> None:
+        """A client takes what there is, and begins with it."""
+        if who not in self.held:
+            self._take_next(who, batch, self._source(), [])
+        if who in self.held:
+            self._write_down(who, outcomes, count, back)
+
     @precondition(lambda self: self.group.order is Order.KEY and self.held)
     @rule(who=CLIENTS, done=st.integers(0, 3), running=st.integers(1, 2))
     def set_aside(self, who: int, done: int, running: int) -> None:
         """Some messages of a claim run long: they go on beside the stream, and the partition is free for other keys."""
-        claim = self.held.get(who)
-        if claim is None or claim.source is not ClaimSource.STREAM or claim.care or self.done_to[who] >= claim.lo:
+        who = self._holder(who)
+        claim = self.held[who]
+        if claim.source is not ClaimSource.STREAM or claim.care or self.done_to[who] >= claim.lo:
             return
         slow, free = self._split(who, done, running)
         if not slow:
@@ -266,6 +291,7 @@ class RunningMachine(RuleBasedStateMachine):
     @rule(who=CLIENTS)
     def expire(self, who: int) -> None:
         """A lease runs out; its client does not know, and goes on with what it holds."""
+        who = self._holder(who) if self.held else who
         self.stream.expire(self.clients[who])
         self.oracle.good[self.clients[who]] = False
 
@@ -279,8 +305,8 @@ class RunningMachine(RuleBasedStateMachine):
     @rule(who=CLIENTS)
     def hang(self, who: int) -> None:
         """The running message of a living client is past its deadline."""
-        if who in self.held and self.oracle.owns(self.held[who]):
-            claim = self.held[who]
+        claim = self.held[self._holder(who)]
+        if self.oracle.owns(claim):
             self.stream.rows(
                 "UPDATE ems_claim SET deadline_at = NOW(6) - INTERVAL 1 DAY WHERE group_id = %s AND claim_id = %s",
                 *(self.group.id, claim.claim_id),

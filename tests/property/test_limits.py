@@ -32,14 +32,14 @@ class LimitMachine(RuleBasedStateMachine):
         self.clients = [stream.client() for _ in range(4)]
         self.good = dict.fromkeys(self.clients, True)
         self.slots: dict[str, int] = {}
-        self.limit, self.tokens = Limit(), 0
+        self.limit, self.tokens, self.waited = Limit(), 0, 0
 
     @rule(who=CLIENTS, wanted=st.integers(1, 5), at_once=st.booleans(), refund=st.integers(-1, 2))
     def acquire(self, who: int, wanted: int, at_once: bool, refund: int) -> None:
         client, most = self.clients[who], self.limit.max_running
         expected = wanted
         if self.limit.rate:
-            self.tokens = min(1, self.tokens + refund)
+            self.tokens, self.waited = min(1, self.tokens + refund + self.waited), 0
             expected = max(0, min(expected, self.tokens))
         if most is not None:
             free = most - self._running(besides=client)
@@ -83,16 +83,16 @@ class LimitMachine(RuleBasedStateMachine):
 
     @rule(most=st.none() | st.integers(1, 6), rated=st.booleans())
     def set_limit(self, most: int | None, rated: bool) -> None:
-        fresh = rated and self.limit == Limit() and not self.stream.value("SELECT COUNT(*) FROM ems_limit")
+        fresh = not self.stream.value("SELECT COUNT(*) FROM ems_limit")
         self.limit = Limit("4/h" if rated else None, most)
         limits.set_limit(self.session, self.group_id, self.limit)
-        self.tokens = 0 if fresh else min(1, self.tokens)
+        self.tokens, self.waited = (0, 0) if fresh else (min(1, self.tokens), self.waited)
         assert limits.get_limit(self.session, self.group_id) == self.limit
 
     @rule()
     def time_passes(self) -> None:
         self.stream.rows("UPDATE ems_limit SET filled_at = filled_at - INTERVAL %s SECOND", _PERMIT_S)
-        self.tokens += 1 if self.limit.rate else 0
+        self.waited += 1  # counted with the next question under a rate
 
     @invariant()
     def the_table_is_as_it_should_be(self) -> None:
