@@ -1,5 +1,15 @@
-"""The fixtures of this tier."""
+"""The fixtures of this tier: on the first flavor, for what finds a fault on one finds it on the other."""
 
-from tests.support.streams import stream
+from collections.abc import Iterator
 
-__all__ = ["stream"]
+import pytest
+
+from tests.support.servers import TestServers, chosen_flavors, fresh_database
+from tests.support.streams import Stream, open_stream
+
+
+@pytest.fixture
+def stream(servers: TestServers) -> Iterator[Stream]:
+    """A migrated database."""
+    with fresh_database(servers.database(chosen_flavors()[0])) as url, open_stream(url) as made:
+        yield made

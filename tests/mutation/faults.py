@@ -139,11 +139,6 @@ FAULTS: dict[str, Fault] = {
         "none",
         _sql("messages", "known_offset", "IF(floor <= %(base)s, %(base)s, NULL)", "%(base)s"),
     ),
-    "counter seeded from 0": Fault(
-        "Redis hands out offsets anew that MySQL has",
-        f"{_STORE}test_redis_allocator.py::test_w3_a_missing_counter_is_seeded_from_mysql",
-        _function("offsets.redis", "next_free_offset", lambda real: lambda *args: 1),
-    ),
     "lost answer not looked up": Fault(
         "a send whose COMMIT was not answered is sent once more",
         "tests/race/test_ambiguous_commit.py::test_trap_13_a_send_whose_answer_is_lost_is_one_row",
@@ -211,17 +206,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "neighbour charged": Fault(
         "the first message of the rest pays for a crash",
-        "none",
+        f"{_STORE}test_recovery.py::test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged",
         _sql("recovery", "lock_lost", "c.done_to, c.running", "c.done_to, c.hi"),
     ),
     "retries kept claimed": Fault(
         "retries of a dead owner stay claimed",
-        "none",
+        f"{_STORE}test_recovery.py::test_r5_a_claim_of_retries_is_recovered_likewise",
         _sql("recovery", "release_claimed_retries", "SET claim_id = NULL,", "SET"),
     ),
     "suspect among others": Fault(
         "a message that has killed a process runs beside others",
-        "none",
+        f"{_STORE}test_recovery.py::test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges",
         _sql("recovery", "mark_suspect", "SET care = 2", "SET care = 0"),
     ),
     "recovered without a lock": Fault(
@@ -232,38 +227,38 @@ FAULTS: dict[str, Fault] = {
     # retention
     "floor above cursor": Fault(
         "what a group has not claimed is deleted",
-        "none",
+        f"{_STORE}test_retention.py::test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age",
         _sql("retention", "find_needed", "AND %(age_wins)s = 0", "AND 1 = 0"),
     ),
     "floor above claims": Fault(
         "what is claimed is deleted",
-        "none",
+        f"{_STORE}test_retention.py::test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "c.source = 'stream'", "c.source = 'nothing'"),
     ),
     "floor above retries": Fault(
         "what is to run again is deleted",
-        "none",
+        f"{_STORE}test_retention.py::test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "r.group_id = g.id AND", "r.group_id = 0 AND"),
     ),
     "second life not spared": Fault(
         "the body of a requeued dead letter is deleted",
-        "none",
+        f"{_STORE}test_retention.py::test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run",
         _sql("retention", "delete_messages", "s.topic_id = ems_message.topic_id AND", "1 = 0 AND"),
     ),
     # by hand
     "reset leaves retries": Fault(
         "a message behind the new cursor is in two places",
-        "none",
+        f"{_STORE}test_reset.py::test_a_reset_waits_for_a_claim_of_retries_that_is_being_made",
         _sql("cursors", "delete_retries_behind", "AND `offset` >= %(offset)s", "AND 1 = 0"),
     ),
     "reset leaves dead letters": Fault(
         "a dead letter behind the new cursor is in two places",
-        "none",
+        f"{_STORE}test_reset.py::test_a_dead_letter_that_is_delivered_again_is_dead_no_more",
         _sql("cursors", "delete_dead_behind", "d.`offset` >= %(offset)s", "1 = 0"),
     ),
     "reset leaves claims": Fault(
         "an owner goes on with what is delivered again",
-        "none",
+        f"{_STORE}test_reset.py::test_a2_back_takes_work_away_from_its_owners",
         _sql("cursors", "list_live_behind", "hi >= %(offset)s", "1 = 0"),
     ),
     "reset without a lock": Fault(
@@ -278,22 +273,22 @@ FAULTS: dict[str, Fault] = {
     ),
     "replayed twice": Fault(
         "what is live is replayed",
-        "none",
+        f"{_STORE}test_replay.py::test_a3_what_is_live_or_unclaimed_is_not_doubled",
         _function("store.replay", "_taken", _no_rows),
     ),
     "cancelled and run": Fault(
         "the retry of a cancelled message stays",
-        "none",
+        f"{_STORE}test_cancel.py::test_t5_retries_stop_whether_they_wait_or_are_claimed",
         _sql("cancel", "drop_waiting_retries", "r.claim_id IS NULL", "1 = 0"),
     ),
     "purge forgets retries": Fault(
         "messages whose retries a purge took away are in no place",
-        "partition",
+        f"{_STORE}test_cancel.py::test_a9_a_purge_takes_what_is_unfinished",
         _sql("cancel", "cancel_offsets", "AND kind = 'message'", "AND 1 = 0"),
     ),
     "pause not looked at": Fault(
         "a paused group offers work",
-        "none",
+        f"{_STORE}test_claims.py::test_find_work_tells_of_every_group_and_of_no_paused_one",
         _sql("claims", "find_work", "g.paused = 0", "1 = 1"),
     ),
     # order and limits
@@ -314,7 +309,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "next of the key forgotten": Fault(
         "what waits for an earlier message of its key waits for ever",
-        "key",
+        f"{_STORE}test_ordered.py::test_the_next_of_a_key_comes_when_the_one_before_is_cancelled",
         _function("store.parking", "promote_of"),
     ),
     "every one of the key promoted": Fault(
@@ -329,7 +324,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "cancelled and nobody's turn": Fault(
         "what waits behind a cancelled message waits for ever",
-        "key",
+        f"{_STORE}test_ordered.py::test_the_next_of_a_key_comes_when_the_one_before_is_cancelled",
         _sql("cancel", "list_keyed_groups", "ordering = 'key'", "ordering = 'none'"),
     ),
     "slots of the dead count": Fault(
@@ -340,7 +335,7 @@ FAULTS: dict[str, Fault] = {
     "slots not counted": Fault(
         "more run at once than may",
         "limits",
-        _sql("limits", "count_others", "COALESCE(SUM(s.weight), 0)", "0"),
+        _sql("limits", "count_others", "SUM(s.weight)", "SUM(0 * s.weight)"),
     ),
     "permits not spent": Fault(
         "a rate is no limit",

@@ -1,5 +1,6 @@
 """A migrated database with what a test of the store wants to do to it; the fixtures are imported by a conftest."""
 
+import contextlib
 import threading
 import time
 import uuid
@@ -176,18 +177,25 @@ def offsets(claim: Claim) -> list[int]:
     return [message.offset for message in claim.messages]
 
 
-@pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
-    """A migrated database on each server."""
-    with Database(database).session() as session:
+@contextlib.contextmanager
+def open_stream(url: str) -> Iterator[Stream]:
+    """A database, migrated."""
+    with Database(url).session() as session:
         migrate(session)
-        with connect(database, autocommit=True, init_command="SET time_zone = '+00:00'") as sql:
-            made = Stream(database, session, sql)
+        with connect(url, autocommit=True, init_command="SET time_zone = '+00:00'") as sql:
+            made = Stream(url, session, sql)
             try:
                 yield made
             finally:
                 for app in made.apps:
                     app.close()
+
+
+@pytest.fixture
+def stream(database: str) -> Iterator[Stream]:
+    """A migrated database on each server."""
+    with open_stream(database) as made:
+        yield made
 
 
 AppFactory = Callable[..., Ems]
