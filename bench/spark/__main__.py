@@ -104,6 +104,18 @@ def through_jdbc(spark: Any, url: DatabaseUrl, partitions: int, rows: int, sink:
     return run
 
 
+def through_read_jdbc(spark: Any, partitions: int, sink: str | None) -> Callable[[], int]:
+    """Our planning with Spark's own source."""
+
+    def run() -> int:
+        from emsworker.spark import read_jdbc
+
+        frame = read_jdbc(spark, subscribe="bench", partitionBytes="1g", minPartitions=str(partitions))
+        return _save(frame.select("key", "value", "offset", "timestamp"), sink)
+
+    return run
+
+
 def _save(frame: Any, sink: str | None) -> int:
     writer = frame.write.mode("overwrite")
     (writer.format("noop").save() if sink is None else writer.parquet(sink))
@@ -172,6 +184,7 @@ def run(text: str, folder: Path, given: argparse.Namespace) -> None:
                 ways[f"format(jdbc), {partitions} tasks, {name}"] = through_jdbc(
                     spark, url, partitions, given.rows, sink
                 )
+                ways[f"read_jdbc(), {partitions} tasks, {name}"] = through_read_jdbc(spark, partitions, sink)
     best = measure(ways, given.rows, given.rounds)
     spark.stop()
     for name, rate in best.items():

@@ -21,6 +21,12 @@ JOBS: dict[str, tuple[str, str]] = {
         "quality",
         "Look for gaps, duplicates, orphans and wrong times, and compare an archive with its manifests.",
     ),
+    "lag": ("lag", "How far groups were behind over time, their rates, and when they will have caught up."),
+    "topics": ("topics", "Topics ranked by messages, bytes and errors per span of time."),
+    "latency": ("latency", "Percentiles of how long messages waited and ran."),
+    "trace": ("trace", "One message, everything that it led to, and who ran what."),
+    "deadletters": ("deadletters", "Dead letters by exception and topic, and a file to run them again."),
+    "alerts": ("alerts", "Watch the groups and tell when one falls behind or fails, once, and when that is over."),
 }
 """Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
 

@@ -71,12 +71,14 @@ def _param(field: dataclasses.Field[Any], hint: Any) -> click.Option:
     kind: Any = kinds[0] if kinds and kinds[0] in (int, float) else str
     if shape.choices:
         kind = click.Choice(shape.choices)
+    # A default of None would satisfy click 8.3 where the option is required.
+    default: dict[str, Any] = {} if required or many else {"default": field.default}
     return click.Option(
         names,
         type=kind if shape.read is None else str,
         multiple=many,
         required=required,
-        default=None if required or many else field.default,
+        **default,
         metavar=shape.metavar,
         help=shape.help,
         show_default=not required and not many and field.default is not None,

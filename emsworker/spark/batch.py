@@ -42,6 +42,13 @@ class EmsPartition(InputPartition):
         return {"topic": self.topic, "partition": self.piece.partition, "group": self.group}
 
 
+@dataclass(frozen=True)
+class Pack(InputPartition):
+    """Small pieces that one task reads together."""
+
+    parts: tuple[EmsPartition, ...]
+
+
 class EmsReader(DataSourceReader):
     """Reads ranges of offsets. It is pickled: connections are opened where they are used."""
 
@@ -51,8 +58,27 @@ class EmsReader(DataSourceReader):
         self._pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each piece; decided once, so that all tasks read the same stream."""
-        return [EmsPartition.of(one) for one in call(self._options.profile, self._plan)]
+        """The tasks; decided once, so that all of them read the same stream.
+
+        Of messages each piece is a task. The log of the groups has a piece for each group and partition, mostly small
+        ones: those are packed, up to partitionBytes.
+        """
+        return call(self._options.profile, self._tasks)
+
+    def _tasks(self, session: Session) -> list[InputPartition]:
+        pieces, options = self._plan(session), self._options
+        if options.dataset == "messages" or options.min_partitions or options.max_records_per_partition:
+            return [EmsPartition.of(one) for one in pieces]
+        packs: list[list[EmsPartition]] = []
+        room = 0
+        for one in pieces:
+            weight = scan.estimate_bytes(session, options.dataset, one.piece)
+            if not packs or weight > room:
+                packs.append([])
+                room = options.partition_bytes
+            packs[-1].append(EmsPartition.of(one))
+            room -= weight
+        return [Pack(tuple(parts)) for parts in packs]
 
     def _plan(self, session: Session) -> list[Range]:
         options = self._options
@@ -65,9 +91,11 @@ class EmsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a piece, on an executor."""
-        if not isinstance(partition, EmsPartition):
-            return  # Spark's stand-in when there is no piece at all
-        yield from read_piece(self._schema, self._options, partition, self._pushed)
+        if isinstance(partition, Pack):
+            for part in partition.parts:
+                yield from read_piece(self._schema, self._options, part, self._pushed)
+        elif isinstance(partition, EmsPartition):  # and not Spark's stand-in when there is no piece at all
+            yield from read_piece(self._schema, self._options, partition, self._pushed)
 
 
 class FilteringReader(EmsReader):

@@ -64,6 +64,16 @@ _ATTEMPT: dict[str, DataType] = {
     "error": StringType(),
     "endedAt": TimestampType(),
 }
+_RETRY: dict[str, DataType] = {
+    "group": StringType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "attempt": IntegerType(),
+    "dueAt": TimestampType(),
+    "key": BinaryType(),
+    "error": StringType(),
+}
 _DEAD: dict[str, DataType] = {
     "group": StringType(),
     **_MESSAGE,
@@ -79,9 +89,16 @@ KNOWN: dict[str, dict[str, DataType]] = {
     "messages": {**_MESSAGE, "headers": HEADERS, **_META},
     "claims": _CLAIM,
     "attempts": _ATTEMPT,
+    "retries": _RETRY,
     "deadletters": {**_DEAD, "headers": HEADERS, "rawHeaders": BinaryType()},
 }
-_DEFAULT = {"messages": _MESSAGE, "claims": _CLAIM, "attempts": _ATTEMPT, "deadletters": _DEAD}
+_DEFAULT = {
+    "messages": _MESSAGE,
+    "claims": _CLAIM,
+    "attempts": _ATTEMPT,
+    "retries": _RETRY,
+    "deadletters": _DEAD,
+}
 
 
 def default_schema(dataset: str, *, headers: bool, meta: bool) -> StructType:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Offsets = dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
 _LONGEST_JOB = 180
-DATASETS = ("messages", "claims", "attempts", "deadletters")
+DATASETS = ("messages", "claims", "attempts", "retries", "deadletters")
 
 _COMMON = ("subscribe", "subscribepattern", "assign", "dataset", "group", "profile", "failondataloss", "includeheaders")
 _OURS = ("includemeta", "includecancelled", "fetchbytes", "partitionbytes", "pushfilters", "engine")
@@ -369,7 +369,7 @@ def _check_together(bag: Bag, options: ReadOptions, streaming: bool) -> None:
         bag.problem("engine", 'format("ems") runs in Python; emsworker.spark.read_jdbc(spark, ...) reads by JDBC')
     if options.dataset == "messages":
         if options.group is not None:
-            bag.problem("group", "messages belong to no group; it goes with dataset=claims, attempts or deadletters")
+            bag.problem("group", "messages belong to no group; it goes with the other datasets")
     elif streaming:
         bag.problem("dataset", "only messages can be streamed; the log of a group changes while it is read")
     if options.include_cancelled and options.dataset != "messages":

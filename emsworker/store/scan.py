@@ -40,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Query:
-    """What to read of a dataset (``messages``, ``claims``, ``attempts`` or ``deadletters``).
+    """What to read of a dataset (``messages``, ``claims``, ``attempts``, ``retries`` or ``deadletters``).
 
     Attributes:
         columns: their names, as fragments of ``scan.sql`` have them.

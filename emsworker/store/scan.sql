@@ -34,6 +34,10 @@ WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(lo)s A
 SELECT COUNT(*), COALESCE(SUM(LENGTH(error)), 0) FROM ems_attempt
 WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
+-- name: weigh_retries
+SELECT COUNT(*), COALESCE(SUM(LENGTH(last_error)), 0) FROM ems_retry
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
 -- name: weigh_deadletters
 SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers) + LENGTH(error)), 0) FROM ems_dead
 WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
@@ -67,6 +71,12 @@ AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id
 
 -- name: order_attempts
 ORDER BY `offset`, ended_at, attempt
+
+-- name: from_retries
+FROM ems_retry WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+
+-- name: order_retries
+ORDER BY `offset`
 
 -- name: from_deadletters
 FROM ems_dead WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
@@ -160,6 +170,22 @@ error
 
 -- name: attempts_endedAt
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)
+
+-- name: retries_offset
+`offset`
+
+-- name: retries_attempt
+attempt
+
+-- name: retries_dueAt
+-- One that waits for an earlier message of its key has no time of its own.
+IF(due_at >= '9000-01-01', NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at))
+
+-- name: retries_key
+`key`
+
+-- name: retries_error
+last_error
 
 -- name: deadletters_key
 `key`

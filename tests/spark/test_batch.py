@@ -342,9 +342,39 @@ def test_claims_attempts_and_dead_letters_are_tables_too(stream: Stream, read: R
     assert (row.state, row.source, row.client) == ("done", "stream", client)
     attempts = read(dataset="attempts", group="g").orderBy("offset").collect()
     assert [(row.offset, row.attempt, row.outcome) for row in attempts] == [(2, 1, "failed"), (3, 1, "failed")]
+    (retry,) = read(dataset="retries").collect()
+    stored = stream.rows("SELECT `offset`, attempt, due_at, last_error FROM ems_retry")
+    due = retry.dueAt.astimezone(UTC).replace(tzinfo=None)
+    assert [(retry.offset, retry.attempt, due, retry.error)] == stored
+    assert (retry.group, retry.topic, retry.partition, retry.key) == ("g", "t", 0, None)
+    stream.rows("UPDATE ems_retry SET due_at = '9999-12-31'")  # as one that waits for an earlier message of its key
+    assert direct.rows(dataset="retries", schema=None)[0]["dueAt"] is None
     (dead,) = read(dataset="deadletters", includeHeaders="true").collect()
     assert (dead.offset, bytes(dead.value), dead.reason, dead.attempts) == (2, b'{"n":1}', "used up", 1)
     assert "there is no group 'x' of t" in failure(lambda: direct.rows(dataset="claims", group="x"))
+
+
+def test_small_pieces_of_the_log_are_read_together(stream: Stream, direct: Direct) -> None:
+    fill(stream, count=40, partitions=4)
+    topic = stream.topic("t")
+    for name in ("g1", "g2", "g3"):
+        group, client = stream.group(topic, name), stream.client()
+        for partition in range(4):
+            if stream.value("SELECT COUNT(*) FROM ems_message WHERE `partition` = %s", partition):
+                stream.take(topic, group, client, partition=partition)
+    every = sorted((row["group"], row["partition"], row["lo"]) for row in direct.rows(dataset="claims"))
+    assert every == sorted(
+        (name, partition, lo)
+        for name, partition, lo in stream.rows(
+            "SELECT g.name, c.`partition`, c.lo FROM ems_claim c JOIN ems_group g ON g.id = c.group_id"
+        )
+    )
+    assert len(every) >= 6
+    assert len(direct.pieces(dataset="claims")) == 1
+    assert len(direct.pieces(dataset="claims", partitionBytes="400")) >= len(every) // 2
+    assert len(direct.pieces(dataset="claims", minPartitions="2")) >= 12, (
+        "one for each group and partition, as asked for"
+    )
 
 
 def test_headers_are_as_the_codec_writes_them(stream: Stream, direct: Direct) -> None:

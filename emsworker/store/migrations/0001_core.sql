@@ -147,7 +147,8 @@ CREATE TABLE IF NOT EXISTS ems_attempt (
   ran_ms BIGINT UNSIGNED NULL,
   client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NULL,
   error TEXT CHARACTER SET utf8mb4 NULL,
-  PRIMARY KEY (group_id, `partition`, `offset`, ended_at, attempt)
+  PRIMARY KEY (group_id, `partition`, `offset`, ended_at, attempt),
+  KEY recent (group_id, ended_at, outcome)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_dead (

@@ -1,0 +1,142 @@
+"""What became of each message in each group: the one table that most reports are made of.
+
+The log of claims is run-length encoded, so a claim is first unrolled to one row for each offset that it covers. That
+makes the join with the messages an ordinary one on equal values, whose cost grows with the messages and not with
+messages times claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from emsworker.pipeline.reading import Datasets
+
+ONE = ("group", "topic", "partition", "offset")
+CLAIM_COLUMNS = (
+    "`group` string",
+    "topic string",
+    "partition int",
+    "lo bigint",
+    "hi bigint",
+    "doneTo bigint",
+    "state string",
+    "source string",
+    "client string",
+    "claimedAt timestamp",
+    "progressAt timestamp",
+)
+_PLACE = ("`group` string", "topic string", "partition int", "offset bigint")
+ATTEMPT_COLUMNS = (
+    *_PLACE,
+    "attempt int",
+    "outcome string",
+    "ranMs bigint",
+    "client string",
+    "endedAt timestamp",
+)
+FAILURES = ("failed", "rejected", "timeout", "orphaned")
+"""Outcomes of an attempt that did not end well."""
+
+
+def unroll(claims: Any) -> Any:
+    """A row for each group and offset that a claim of the stream covers: what the claim says about the message."""
+    from pyspark.sql import functions as F
+
+    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (doneTo - lo + 1)")
+    finished = F.col("offset") <= F.col("doneTo")
+    taken = finished | (F.col("state") == "start")
+    ranges = claims.where("source = 'stream' AND hi >= lo")
+    return ranges.withColumn("offset", F.explode(F.sequence("lo", "hi"))).select(
+        *ONE,
+        F.when(taken, F.col("claimedAt")).alias("claimedAt"),
+        F.when(taken, F.col("client")).alias("client"),
+        F.when(finished, F.col("progressAt")).alias("finishedAt"),
+        F.when(finished, took).alias("shareMs"),
+        (~finished & (F.col("state") != "done")).alias("open"),
+    )
+
+
+def stories(claims: Any, attempts: Any, retries: Any, dead: Any) -> Any:
+    """One row for each message and group about which anything was written down, from the datasets of those names."""
+    from pyspark.sql import functions as F
+
+    tried = attempts.withColumnRenamed("client", "runner").withColumnRenamed("endedAt", "attemptAt")
+    rows = unroll(claims)
+    for other in (tried, retries.withColumn("retried", F.lit(True)), dead):
+        rows = rows.unionByName(other, allowMissingColumns=True)
+    last = F.struct("attemptAt", "attempt")
+    return rows.groupBy(*ONE).agg(
+        F.min("claimedAt").alias("claimedAt"),
+        F.max_by("client", "claimedAt").alias("client"),
+        F.max("finishedAt").alias("finishedAt"),
+        F.max_by("shareMs", "finishedAt").alias("shareMs"),
+        F.max("open").alias("open"),
+        F.max("attempt").alias("tries"),
+        F.max_by("outcome", F.when(F.col("attempt").isNotNull(), last)).alias("outcome"),
+        F.max_by("runner", F.when(F.col("attempt").isNotNull(), last)).alias("runner"),
+        F.max("attemptAt").alias("attemptAt"),
+        F.collect_list("ranMs").alias("ranMs"),
+        F.max("retried").alias("retried"),
+        F.max("deadAt").alias("deadAt"),
+    )
+
+
+def fates(messages: Any, cursors: Any, stories: Any) -> Any:
+    """What became of each message in each group of its topic.
+
+    Args:
+        messages: with ``topic``, ``partition``, ``offset`` and whatever else is wanted.
+        cursors: see :meth:`Datasets.cursors`.
+        stories: see :func:`stories`.
+
+    Returns:
+        the columns of ``messages``, and ``group``; ``state`` (``unclaimed``, ``waiting``, ``claimed``, ``retry``,
+        ``done``, ``dead``, ``dropped``: dead and deleted, ``skipped``: the group never ran it); ``claimedAt``: first;
+        ``client``: last; ``endedAt`` if it has ended; ``tries``: attempts that were written down, and ``ranMs``, what
+        was measured of them; ``shareMs``: the time of its claim divided by the messages that it finished.
+    """
+    from pyspark.sql import functions as F
+
+    frame = messages.join(F.broadcast(cursors), ["topic", "partition"]).join(stories, list(ONE), "left")
+    state = (
+        F.when(F.col("retried"), "retry")
+        .when(F.col("deadAt").isNotNull(), "dead")
+        .when(F.col("open") & F.col("client").isNull(), "waiting")
+        .when(F.col("open"), "claimed")
+        .when(F.col("outcome").isin(*FAILURES), "dropped")
+        .when(F.col("outcome").isNotNull() | F.col("finishedAt").isNotNull(), "done")
+        .when(F.col("offset") >= F.col("cursor"), "unclaimed")
+        .otherwise("skipped")
+    )
+    ended = F.col("state").isin("done", "dead", "dropped")
+    return (
+        frame.withColumn("state", state)
+        .withColumn("endedAt", F.when(ended, F.coalesce("deadAt", "attemptAt", "finishedAt")))
+        .withColumn("client", F.coalesce("runner", "client"))
+        .drop("cursor", "outcome", "runner", "attemptAt", "retried", "deadAt", "open", "finishedAt")
+    )
+
+
+def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: claims) -> Any:
+    """The stories of a stream; ``narrow`` chooses among the claims."""
+    return stories(
+        narrow(data.log("claims", *CLAIM_COLUMNS)),
+        data.log("attempts", *ATTEMPT_COLUMNS),
+        data.log("retries", *_PLACE),
+        data.log("deadletters", *_PLACE, "deadAt timestamp"),
+    )
+
+
+def read_fates(data: Datasets, *columns: str, all_times: bool = False) -> Any:
+    """The fates of a stream's messages, with these columns of ``messages`` besides their places."""
+    place = ("topic string", "partition int", "offset bigint", "timestamp timestamp")
+    messages = data.messages(*place, *columns, all_times=all_times)
+    return fates(messages, data.cursors(), read_stories(data))
+
+
+def header(name: str) -> Any:
+    """The text of a header, from the column ``rawHeaders``; NULL where a message has none of that name."""
+    from pyspark.sql import functions as F
+
+    return F.from_json(F.col("rawHeaders").cast("string"), "map<string,string>")[name]

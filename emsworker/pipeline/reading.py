@@ -1,0 +1,162 @@
+"""What the reports read: which topics, group and time; and the datasets of ``format("ems")`` cut down to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from emsworker.admin import Admin
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import UnknownGroup
+from emsworker.monitoring import GroupLag, Monitoring
+from emsworker.pipeline.job import Options, WrongOption, option
+from emsworker.spark.profile import closing_session, open_stream
+
+
+def read_time(text: str) -> datetime:
+    """A time such as ``2026-11-21T08:00`` (UTC unless it names a zone).
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be a time like 2026-11-21T08:00 or 2026-11-21T08:00:00+02:00") from None
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def read_span(text: str) -> float:
+    """A duration above zero, in seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError("must be longer than 0 s")
+    return seconds
+
+
+def read_count(text: str) -> int:
+    """A whole number above zero.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.isdecimal() or not 0 < int(text) <= 1_000_000:
+        raise ValueError("must be a whole number from 1 to 1000000")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Options):
+    """What every report is told."""
+
+    topic: tuple[str, ...] = option((), help="Only this topic; may be given several times.", metavar="NAME")
+    group: str | None = option(None, help="Only this group.", metavar="NAME")
+    since: datetime | None = option(
+        None, help="Only messages born at this time (UTC) or later.", metavar="TIME", read=read_time
+    )
+    until: datetime | None = option(
+        None, help="Only messages born before this time (UTC).", metavar="TIME", read=read_time
+    )
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise WrongOption("--until", self.until.isoformat(), f"must be later than --since {self.since.isoformat()}")
+        if wrong := next((name for name in self.topic if not name or "," in name), None):
+            raise WrongOption("--topic", repr(wrong), "names one topic; give the option once for each")
+
+
+class Datasets:
+    """The datasets of a stream as data frames.
+
+    Args:
+        spark: the session.
+        config: which part of them.
+
+    Raises:
+        UnknownTopic: there is no topic of a name that was asked for.
+    """
+
+    def __init__(self, spark: Any, config: Reading) -> None:
+        self._spark = spark
+        self._config = config
+        with closing_session(open_stream(config.profile).database) as database:
+            for name in config.topic:
+                Admin(database).topic(name)
+
+    def messages(self, *columns: str, all_times: bool = False) -> Any:
+        """Messages, with the columns of ``dataset=messages`` that are named (``"topic string"``); no others are read.
+
+        Args:
+            all_times: those of before ``since`` too.
+        """
+        options = {"failOnDataLoss": "false"}
+        config = self._config
+        if config.since is not None and not all_times:
+            options |= {"startingTimestamp": _ms(config.since), "startingOffsetsByTimestampStrategy": "latest"}
+        if config.until is not None:
+            options["endingTimestamp"] = _ms(config.until)
+        frame = self._load("messages", columns, options)
+        # Offsets follow times only nearly: a producer's clock has no part in it, but two commits may cross.
+        if "timestamp timestamp" in columns:
+            frame = frame if config.since is None or all_times else frame.where(frame["timestamp"] >= config.since)
+            frame = frame if config.until is None else frame.where(frame["timestamp"] < config.until)
+        return frame
+
+    def log(self, dataset: str, *columns: str) -> Any:
+        """Claims, attempts, retries or dead letters, of all times: they are few."""
+        options = {} if self._config.group is None else {"group": self._config.group}
+        return self._load(dataset, columns, options)
+
+    def _load(self, dataset: str, columns: Iterable[str], options: dict[str, str]) -> Any:
+        reader = self._spark.read.format("ems").schema(", ".join(columns)).option("dataset", dataset)
+        if self._config.profile is not None:
+            reader = reader.option("profile", self._config.profile)
+        if self._config.topic:
+            return reader.option("subscribe", ",".join(self._config.topic)).options(**options).load()
+        return reader.option("subscribePattern", ".*").options(**options).load()
+
+    def lags(self) -> list[GroupLag]:
+        """How far each group is at present.
+
+        Raises:
+            UnknownGroup: there is no group of the name that was asked for.
+        """
+        config = self._config
+        with closing_session(open_stream(config.profile).database) as database:
+            found = [
+                lag
+                for lag in Monitoring(database).lag()
+                if config.group in (None, lag.group.name) and (not config.topic or lag.topic.name in config.topic)
+            ]
+        if config.group is not None and not found:
+            where = ", ".join(config.topic) or "any topic"
+            raise UnknownGroup(f"there is no group {config.group!r} of {where}; `ems groups list` shows what there is")
+        return found
+
+    def groups(self) -> list[str]:
+        """The groups that a report would be about, as ``topic/group``."""
+        return [f"{lag.topic.name}/{lag.group.name}" for lag in self.lags()]
+
+    def cursors(self) -> Any:
+        """Each group's cursor in each partition: ``group``, ``topic``, ``partition``, ``cursor``."""
+        rows = [
+            (lag.group.name, lag.topic.name, part.partition, part.cursor)
+            for lag in self.lags()
+            for part in lag.partitions
+        ]
+        return self._spark.createDataFrame(rows, "`group` string, topic string, partition int, cursor bigint")
+
+
+def _ms(time: datetime) -> str:
+    return str(int(time.timestamp() * 1000))
+
+
+def needs_spark(config: Options) -> bool:
+    """A dry run of a report looks at the groups only."""
+    return not config.dry_run

@@ -1,0 +1,62 @@
+"""The state of each group's alerts in Spark: ``transformWithState`` around :mod:`emsworker.pipeline.watching`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from emsworker.pipeline.watching import Event, Limits, Look, State, as_plain, end, from_plain, step
+
+EVENT = (
+    "id string, alert string, state string, rule string, topic string, `group` string, value double, `limit` double, "
+    "since bigint, at bigint, reason string"
+)
+
+
+class Watcher(StatefulProcessor):
+    """Keeps one group; a timer tells that nobody has seen the group for a while.
+
+    Args:
+        limits: the rules.
+        gone_ms: a group that was not seen for so long is gone.
+    """
+
+    def __init__(self, limits: Limits, gone_ms: int) -> None:
+        self._limits = limits
+        self._gone_ms = gone_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._handle = handle
+        self._state = handle.getValueState("state", "json string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        """One look at the group, or several after a pause."""
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._gone_ms)
+        state = self._load()
+        for row in sorted(rows, key=lambda row: row.at):
+            look = Look(row.at, row.lag, row.oldest_s, row.position, row.failed, row.retried)
+            for event in step((key[0], key[1]), state, look, self._limits):
+                yield _row(event)
+        self._state.update((json.dumps(as_plain(state)),))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        """The group is gone."""
+        at = timerValues.getCurrentProcessingTimeInMs() * 1000
+        for event in end((key[0], key[1]), self._load(), at):
+            yield _row(event)
+        self._state.clear()
+
+    def _load(self) -> State:
+        return from_plain(json.loads(self._state.get()[0])) if self._state.exists() else State()
+
+
+def _row(event: Event) -> Row:
+    return Row(**asdict(event))
