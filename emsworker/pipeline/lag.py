@@ -85,6 +85,8 @@ def _report(frame: Any, config: LagOptions, lags: list[GroupLag], summary: dict[
     found = lag_over_time(frame, config.every)
     if config.since is not None:
         found = found.where(F.col("at") > config.since)
+    if config.until is not None:
+        found = found.where(F.col("at") <= config.until)
     table = Table.of("lag", f"Lag, every {config.every:g} s", found.orderBy("topic", "group", "at"))
     records = table.records()
     peak = max(records, key=lambda row: row["lag"], default=None)
@@ -104,13 +106,16 @@ def _check_steps(frame: Any, config: LagOptions) -> None:
 
 
 def _now(lags: list[GroupLag]) -> Table:
+    from pyspark.sql.types import StructType
+
     columns = ("topic", "group", "lag", "unclaimed", "claimed", "retries", "dead", "oldest_s")
     rows = [
         (lag.topic.name, lag.group.name, lag.lag, lag.unclaimed, lag.claimed, lag.retries, lag.dead, lag.oldest_age_s)
         for lag in lags
     ]
-    types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "bigint", "double")
-    return Table("now", "Now", columns, rows, types)
+    kinds = ("string", "string", "bigint", "bigint", "bigint", "bigint", "bigint", "double")
+    schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in zip(columns, kinds, strict=True)))
+    return Table("now", "Now", columns, rows, schema)
 
 
 def _charts(records: list[dict[str, Any]]) -> list[Chart]:

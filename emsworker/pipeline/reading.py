@@ -12,6 +12,7 @@ from emsworker.core.durations import parse_duration
 from emsworker.core.errors import UnknownGroup
 from emsworker.monitoring import GroupLag, Monitoring
 from emsworker.pipeline.job import Options, WrongOption, option
+from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
 
 
@@ -75,7 +76,7 @@ class Datasets:
     """The datasets of a stream as data frames.
 
     Args:
-        spark: the session.
+        spark: any session; it keeps its settings. Without one only the groups can be looked at.
         config: which part of them.
 
     Raises:
@@ -83,7 +84,7 @@ class Datasets:
     """
 
     def __init__(self, spark: Any, config: Reading) -> None:
-        self._spark = spark
+        self._spark: Any = None if spark is None else prepared(spark)
         self._config = config
         with closing_session(open_stream(config.profile).database) as database:
             for name in config.topic:

@@ -156,13 +156,14 @@ def _correlation(config: TraceOptions) -> str:
 
 def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> Result:
     from pyspark.sql import functions as F
+    from pyspark.sql.types import IntegerType, StructField, StructType
 
     attempts = data.log("attempts", *ATTEMPT_COLUMNS, "error string")
     ended = fates(family, data.cursors(), read_stories(data, partial(narrow, family=family))).persist()
     its = attempts.join(F.broadcast(family.select(*_PLACE, "uid")), list(_PLACE)).persist()
     try:
         told = tell(family, ended, its)
-        types = {field.name: field.dataType.simpleString() for field in told.schema.fields} | {"depth": "int"}
+        fields = {field.name: field for field in (*told.schema.fields, StructField("depth", IntegerType()))}
         rows = in_order(Table.of("messages", "", told).records())
         tries = its.select(
             F.col("uid").alias("id"),
@@ -183,7 +184,7 @@ def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> Result:
         "Messages, each before what it led to",
         _SHOWN,
         [tuple(row[name] for name in _SHOWN) for row in rows],
-        tuple(types[name] for name in _SHOWN),
+        StructType([fields[name] for name in _SHOWN]),
     )
     summary |= {
         "messages": len({row["id"] for row in rows}),

@@ -1,13 +1,16 @@
 """Every snippet of the README and of the documentation is run, so that none of them rots."""
 
+import contextlib
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
 from emsworker.local import Database, LocalStack
@@ -17,7 +20,9 @@ from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_spar
 from tests.support.servers import TestServers, chosen_flavors, fresh_database
 
 _PAGES = [page for page in pages() if runs(page) and not needs_spark(page)]
-_CONSOLE = re.compile(r"\$ (pip install |git clone |cd |\./dev |sudo systemctl |python3? -m venv )")
+_CONSOLE = re.compile(
+    r"\$ (pip install |git clone |cd |\./dev |sudo systemctl |python3? -m venv |export |MAIN=|spark-submit |venv-pack )"
+)
 
 
 def _environment(folder: Path, **more: str) -> dict[str, str]:
@@ -68,5 +73,23 @@ def test_the_quickstart_and_the_how_tos_are_among_them() -> None:
 def test_what_is_only_shown_is_an_installation_or_a_command_of_dev(page: Path) -> None:
     for block in blocks(page):
         if block.language == "console":
-            for line in block.text.splitlines():
-                assert _CONSOLE.match(line), f"{page.name} shows {line!r}, which no test runs"
+            for line in block.text.replace("\\\n", " ").splitlines():
+                if line.startswith("$ ems "):
+                    understand(shlex.split(line.partition(" < ")[0])[2:])
+                else:
+                    assert _CONSOLE.match(line), f"{page.name} shows {line!r}, which no test runs"
+
+
+def understand(words: list[str]) -> None:
+    """Whether `ems` takes a command that is only shown, because it takes Spark or a cluster: by name and options."""
+    from emsworker.cli.main import ems
+
+    command: click.Command = ems
+    context: click.Context | None = None
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        context = click.Context(command, parent=context, info_name=words[0])
+        found = command.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]!r}"
+        command, words = found, words[1:]
+    with contextlib.suppress(click.exceptions.Exit):  # --help has been printed
+        command.make_context(command.name, list(words), parent=context)

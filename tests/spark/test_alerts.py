@@ -96,18 +96,19 @@ def test_an_alert_in_a_quiet_stream_fires_once_and_is_resolved_once_over_a_kill(
 
 
 def test_errors_are_counted_by_looks_from_cron(
-    watched: Stream, spark_session: Any, profiles: Path, tmp_path: Path
+    watched: Stream, spark_session: Any, profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from emsworker.pipeline import load
 
     profiles.write_text(f"[test]\nurl = {watched.url}\n", encoding="utf-8")
+    monkeypatch.setattr("emsworker.pipeline.alerts._GONE_LEAST_S", 2.0)
     job = load("alerts")
     folder = tmp_path / "events"
 
     def once() -> dict[str, Any]:
         config = job.options(
             profile="test", checkpoint=str(tmp_path / "checkpoint"), events=str(folder), error_rate=0.3, lag=15,
-            least=5, once=True,
+            least=5, once=True, every=1.0,
         )  # fmt: skip
         return dict(job.run(spark_session, config).summary)
 
@@ -129,7 +130,10 @@ def test_errors_are_counted_by_looks_from_cron(
     assert once()["firing"] == 1
     again = once()
     assert (again["firing"], again["resolved"]) == (0, 0)
-    lag, errors = told(folder)
+    Admin(watched.app).delete_group("idle", "post", force=True)
+    until(lambda: once()["resolved"], 120, "the group has not been seen for five seconds")
+    lag, errors, gone = told(folder)
+    assert (gone["alert"], gone["state"], gone["reason"]) == (lag["alert"], "resolved", "the group is gone")
     (failed,), (retried,) = watched.rows(
         "SELECT COUNT(*) FROM ems_attempt WHERE outcome <> 'done' UNION ALL SELECT COUNT(*) FROM ems_attempt WHERE attempt > 1"
     )

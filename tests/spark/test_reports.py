@@ -189,14 +189,6 @@ def test_trace_tells_a_story_from_any_of_its_messages(worked: Worked, report: An
     assert tables["attempts"][0]["error"] == "tests.spark.apps.shop.BankAway: try again"
 
 
-def test_trace_by_a_header_of_ones_own(worked: Worked, report: Any) -> None:
-    summary, tables = report("trace", id="invoice", header="ems-task", topic=("invoices",))
-    assert {row["id"] for row in tables["messages"]} == {
-        sent.uid for place, sent in worked.messages.items() if place[0] == "invoices"
-    }
-    assert summary["unfinished"] == 0
-
-
 def test_dead_letters_by_exception(worked: Worked, report: Any, tmp_path: Path) -> None:
     summary, tables = report("deadletters", samples=2)
     rejected = {place: at for (_, place), (at, reason, _) in worked.dead.items() if "not for us" in reason}
@@ -227,3 +219,26 @@ def test_a_replay_file_runs_the_chosen_dead_letters_again(worked: Worked, report
     dead = Admin(worked.stream.app).dead
     refs = [ref for line in lines for ref in dead.find(line, None, "sellers")]
     assert [("orders", *ref.place) for ref in refs] == chosen, "`ems dead requeue -` finds them by these lines"
+
+
+@pytest.mark.parametrize("name", ["lag", "trace"])
+def test_every_table_can_be_written_as_parquet_and_html(
+    worked: Worked, spark_session: Any, report: Any, name: str, tmp_path: Path
+) -> None:
+    from emsworker.pipeline import load
+    from emsworker.pipeline.output import write
+
+    options = {"trace": {"id": "invoice", "header": "ems-task", "topic": ("invoices",)}, "lag": {"every": 3600.0}}[name]
+    job = load(name)
+    result = job.run(spark_session, job.options(profile="test", **options))
+    assert result.report is not None
+    files = write(result.report, "parquet", tmp_path / "tables", result.summary)
+    for table, file in zip(result.report.tables, files, strict=True):
+        assert spark_session.read.parquet(str(file)).count() == len(table.rows)
+    if name == "trace":
+        ids = {row["id"] for row in result.report.tables[0].records()}
+        assert ids == {sent.uid for place, sent in worked.messages.items() if place[0] == "invoices"}
+    (page,) = write(result.report, "html", tmp_path / "page.html", result.summary)
+    text = page.read_text()
+    assert "src=" not in text and "http" not in text, "nothing is loaded from anywhere"
+    assert ("<svg" in text) is bool(result.report.charts)
