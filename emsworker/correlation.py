@@ -20,13 +20,18 @@ CORRELATION, CAUSATION = "correlation-id", "causation-id"
 _running: ContextVar[tuple[Message, ...]] = ContextVar("ems_running", default=())
 
 
+def caused_by(message: Message) -> dict[str, str]:
+    """The headers of what is sent because of a message, for batch handlers and threads, which know best."""
+    return {CORRELATION: message.headers.get(CORRELATION, message.id), CAUSATION: message.id}
+
+
 class Correlation(Middleware):
     """Marks what handlers send; ``Ems(middleware=[Correlation()])``.
 
     A message that is sent inside a handler gets ``causation-id``, the id of the handler's message, and
     ``correlation-id``: that of the handler's message, or the message's own id if it has none. Headers that the sender
-    gives himself stay. What a batch handler sends is left as it is, because no one message of the batch led to it; so
-    is what is sent by a thread that the handler starts itself.
+    gives himself stay. What a batch handler sends is left as it is, because it is not known which message of the batch
+    led to it; so is what is sent by a thread that the handler starts itself: there give :func:`caused_by`.
     """
 
     def before_publish(self, outgoing: Outgoing) -> None:

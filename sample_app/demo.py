@@ -49,6 +49,7 @@ class Options:
     keep: bool
     processes: int
     threads: int
+    pipeline: bool
 
 
 @click.command()
@@ -61,6 +62,7 @@ class Options:
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of a worker.")
 @click.option("--threads", type=click.IntRange(min=1), default=4, show_default=True, help="Threads of a process.")
 @click.option("--keep", is_flag=True, help="Keep the data folder, with the logs.")
+@click.option("--pipeline", is_flag=True, help="Run the jobs of the data pipeline, too; needs Spark.")
 def main(**options: object) -> None:
     """Send a year of flights through a private stream, kill a worker on the way, and check every number."""
     signal.signal(signal.SIGTERM, _end)
@@ -161,7 +163,12 @@ def _demonstrate(
     finally:
         drain.close()
     report.print_tables(connection)
-    return wrong + _compare(connection, expected, summary)
+    wrong += _compare(connection, expected, summary)
+    if options.pipeline:
+        from sample_app import lake
+
+        wrong += lake.show(app, expected, options.limit, folder)
+    return wrong
 
 
 def _change_title(app: Ems, connection: tables.Connection, options: Options) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from emsworker import BatchFailed, Filter, Message, Reject
+from emsworker.correlation import caused_by
 from emsworker.task import BoundTask, Outgoing
 from sample_app import config, gateway, tables
 from sample_app.app import app
@@ -102,7 +103,8 @@ def _aircraft_event(message: Message) -> Outgoing:
         "distance_mi": flight["distance"] if kind == "flown" else 0,
         "air_min": flight["air_time"] or 0,
     }
-    return Outgoing(AIRCRAFT_EVENTS, event, key=message.key, uid=derived_id("event", message.id))
+    uid = derived_id("event", message.id)
+    return Outgoing(AIRCRAFT_EVENTS, event, key=message.key, uid=uid, headers=caused_by(message))
 
 
 @app.subscribe(FLIGHTS, "rotation", filter=Filter(tags=ROTATING), order="key", transactional=True)
@@ -154,6 +156,7 @@ def watch_delays(transaction: Any, messages: Sequence[Message]) -> None:
                 (message.id, message.body["dep_delay"], due_at.replace(tzinfo=None).isoformat()),
                 task_id=derived_id("notice", message.id),
                 key=message.key,
+                headers=caused_by(message),
                 eta=due_at,
                 transaction=transaction,
             )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker import Ems, Message
-from emsworker.correlation import CAUSATION, CORRELATION, Correlation
+from emsworker.correlation import CAUSATION, CORRELATION, Correlation, caused_by
 
 
 def marks(message: Message) -> tuple[str | None, str | None]:
@@ -85,3 +85,20 @@ def test_each_attempt_is_marked() -> None:
         test.run()
     cause, *tries = test.sent
     assert [marks(one) for one in tries] == [(cause.id, cause.id)] * 3
+
+
+def test_a_batch_handler_says_itself_which_message_led_to_which() -> None:
+    app = Ems("app")
+
+    @app.subscribe("orders", "sellers", batch=10)
+    def orders(messages: Sequence[Message]) -> None:
+        for message in messages:
+            app.send("invoices", 1, headers=caused_by(message))
+
+    with app.test() as test:
+        app.send("orders", 1)
+        app.send("orders", 2, headers={CORRELATION: "story-7"})
+        test.run()
+    first, second = (one for one in test.sent if one.topic == "orders")
+    found = [marks(one) for one in test.sent if one.topic == "invoices"]
+    assert found == [(first.id, first.id), ("story-7", second.id)]

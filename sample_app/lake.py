@@ -1,0 +1,124 @@
+"""``./dev demo-pipeline``: the jobs of the data pipeline over the flights, every figure compared with pandas'."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emsworker import Ems
+from emsworker.admin import Admin
+from emsworker.pipeline import load
+from emsworker.pipeline.manifest import read_archive
+from emsworker.pipeline.output import Report, write
+from emsworker.pipeline.session import open_session
+from sample_app.expected import Expected
+from sample_app.figures import Figures, figures
+from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS, READERS, ROTATING
+from sample_app.verify import Outcome
+
+_ANALYST = Path(__file__).with_name("analyst.py")
+_AGES = 10 * 366 * 86400.0
+
+
+def show(app: Ems, expected: Expected, limit: int | None, folder: Path) -> list[str]:
+    """Run the analyst's script, the reports and the archive; returns what is wrong."""
+    os.environ["EMS_URL"] = app.url  # of the tasks in Spark's Python processes, too
+    want, outcome = figures(limit), Outcome()
+    with open_session("ems-demo") as spark:
+        _compare_delays(outcome, "the stream", _analyse(spark), want)
+        click.echo(f"delays by airport and hour, and by weather, from format('ems'): {outcome.compared:,} figures")
+        _compare_topics(outcome, _run(spark, "topics", folder, window=_AGES), expected, want)
+        _compare_latency(outcome, _run(spark, "latency", folder), expected, want)
+        if want.late is not None:
+            _compare_story(outcome, _run(spark, "trace", folder, id=expected.flights[want.late]), expected, want.late)
+        Admin(app).change_topic(FLIGHTS, trim_done=True, archive_first=True)
+        job = load("archive")
+        done = job.run(spark, job.options(folder=str(folder / "lake"), topic=(FLIGHTS,), progress=click.echo)).summary
+        archived = read_archive(spark, str(folder / "lake"), FLIGHTS)
+        outcome.number("messages in the archive", archived.where("kind = 'message'").count(), _messages(expected, want))
+        outcome.number("messages dropped", done["dropped"]["messages"], done["copied"]["messages"])
+        _compare_delays(outcome, "the archive", _analyse(spark, archived), want)
+        _run(spark, "quality", folder, folder=str(folder / "lake"), topic=(FLIGHTS,))
+    click.echo(
+        f"{outcome.compared:,} figures of Spark's compared with pandas', {len(outcome.differences):,} differences"
+    )
+    return [line.replace("in MySQL", "in Spark") for line in outcome.differences]
+
+
+def _analyse(spark: Any, archived: Any = None) -> Mapping[str, Any]:
+    """Run the script as it stands."""
+    results: Mapping[str, Any] = runpy.run_path(str(_ANALYST), {"session": spark, "archived": archived})["results"]
+    return results
+
+
+def _run(spark: Any, name: str, pages: Path, /, **options: Any) -> Report:
+    """Run a report, and write it as a page."""
+    job = load(name)
+    result = job.run(spark, job.options(**options))
+    assert result.report is not None, name
+    (page,) = write(result.report, "html", pages / "reports" / f"{name}.html", result.summary)
+    click.echo(f"report {name}: {dict(result.summary)} ({page})")
+    return result.report
+
+
+def _messages(expected: Expected, want: Figures) -> int:
+    return want.flights + len(expected.malformed)
+
+
+def _compare_delays(outcome: Outcome, where: str, results: Mapping[str, Any], want: Figures) -> None:
+    for name, rows in (("by_hour", want.by_hour), ("by_weather", want.by_weather)):
+        found = {tuple(row)[:2]: tuple(row)[2:] for row in results[name]}
+        wanted = {row[:2]: row[2:] for row in rows}
+        for key in sorted(found.keys() | wanted.keys()):
+            have, need = found.get(key, ()), wanted.get(key, ())
+            outcome.compared += max(len(have), len(need))
+            if have != need:
+                outcome.differences.append(f"{name} of {where}, {key}: {have} in Spark, and should be {need}")
+
+
+def _compare_topics(outcome: Outcome, report: Report, expected: Expected, want: Figures) -> None:
+    found = {name: {"messages": 0, "dead": 0} for name in (FLIGHTS, AIRCRAFT_EVENTS, NOTIFICATIONS)}
+    for row in report.tables[0].records():
+        for column in found.get(row["topic"], ()):
+            found[row["topic"]][column] += row[column]
+    refused = len(READERS) * len(expected.malformed)
+    wanted = {
+        FLIGHTS: (_messages(expected, want), refused),
+        AIRCRAFT_EVENTS: (want.events, 0),
+        NOTIFICATIONS: (want.notices, len(expected.dead) - refused),
+    }
+    for topic, (messages, dead) in wanted.items():
+        outcome.number(f"topic {topic}: messages", found[topic]["messages"], messages)
+        outcome.number(f"topic {topic}: dead letters", found[topic]["dead"], dead)
+
+
+def _compare_latency(outcome: Outcome, report: Report, expected: Expected, want: Figures) -> None:
+    counts: dict[str, int] = {}
+    for row in report.tables[0].records():
+        counts[row["group"]] = counts.get(row["group"], 0) + row["messages"]
+        steps = [row[f"queued_{name}_ms"] or 0.0 for name in ("p50", "p95", "p99", "max")]
+        outcome.number(f"group {row['group']}: percentiles out of order", int(steps != sorted(steps)), 0)
+    # The claims of a group with a filter, rotation, cover what it leaves out, too, and so does the report.
+    wanted = dict.fromkeys((*READERS, "rotation"), _messages(expected, want))
+    wanted |= {"logbook": want.events, "notifier": want.notices}
+    for group, count in wanted.items():
+        outcome.number(f"group {group}: messages taken", counts.get(group, 0), count)
+
+
+def _compare_story(outcome: Outcome, report: Report, expected: Expected, late: int) -> None:
+    """A flight that left very late: it, its aircraft's event and its notice, in every group."""
+    from sample_app.data import read_rows
+
+    carrier = list(read_rows(late + 1))[late]["carrier"]
+    found = sorted((row["topic"], row["group"]) for row in report.tables[0].records())
+    wanted = [(FLIGHTS, group) for group in READERS] + [(AIRCRAFT_EVENTS, "logbook"), (NOTIFICATIONS, "notifier")]
+    wanted += [(FLIGHTS, "rotation")] if carrier in ROTATING else []
+    outcome.compared += len(wanted)
+    shown = [pair for pair in found if pair[1] is not None and (pair[1] != "rotation" or carrier in ROTATING)]
+    if shown != sorted(wanted):
+        outcome.differences.append(f"the story of {expected.flights[late]}: {found} in Spark, and should be {wanted}")
