@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
@@ -79,12 +80,22 @@ def trim(session: Session, settings: Settings) -> float:
     for kept in kept_partitions:
         if kept.archive_first:
             continue
-        floor = retention.raise_floor(session, kept, _TRIM_ROWS)
+        floor = retention.raise_floor(session, kept, _TRIM_ROWS, partial(_warn_of_overtaken, kept))
         trimmed = retention.delete_below(session, kept, floor, _TRIM_ROWS)
         more |= trimmed != kept.trimmed
     for topic_id in {kept.topic_id for kept in kept_partitions}:
         retention.delete_restored(session, topic_id)
     return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
+
+
+def _warn_of_overtaken(kept: retention.Kept, group_id: int, count: int) -> None:
+    log.warning(
+        "retention took %d messages of partition %d of topic %s that group %d had not claimed (see ems_skip)",
+        count,
+        kept.partition,
+        kept.topic,
+        group_id,
+    )
 
 
 # Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is

@@ -17,7 +17,6 @@ from emsworker.core.config import Settings
 from emsworker.runtime.leads import Chooser, Lead
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
-from emsworker.store.cursors import jump_to_floor
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
@@ -183,14 +182,6 @@ class Scout(Runnable):
         return [replace(lead, limited=True) for lead in leads] if work.limited else leads
 
     def _close(self, group_id: int, partition: int) -> bool:
-        if skipped := jump_to_floor(self._session, self._topic_of[group_id], group_id, partition):
-            log.warning(
-                "retention deleted %d messages of partition %d before group %d claimed them (see ems_skip)",
-                skipped,
-                partition,
-                group_id,
-            )
-            return True
         closed = close_hole(self._session, self._topic_of[group_id], group_id, partition, self._settings.gap_timeout_s)
         if closed:
             log.info("closed a hole in partition %d of topic %d", partition, self._topic_of[group_id])

@@ -64,20 +64,6 @@ def hold(session: Session, group: Group, partition: int) -> Held | None:
     return Held(int(cursor[0][0]), int(floor[0][0])) if cursor and floor else None
 
 
-def jump_to_floor(session: Session, topic_id: int, group_id: int, partition: int) -> int:
-    """Take a cursor over what retention has deleted before its group claimed it; returns how many offsets that were."""
-    where = {"topic_id": topic_id, "group_id": group_id, "partition": partition}
-
-    def work(session: Session) -> int:
-        cursor = session.rows(_SQL.lock_cursor, where)
-        floor = session.rows(_SQL.get_floor, where)
-        if not cursor or not floor or cursor[0][0] >= floor[0][0]:
-            return 0
-        return _forward(session, where, int(cursor[0][0]), int(floor[0][0]), "retention")
-
-    return session.transaction(work)
-
-
 def skip_to(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
     """Take a group's cursor forward, never back; what is passed over is counted and written down.
 

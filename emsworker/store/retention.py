@@ -2,19 +2,23 @@
 
 First the floor of a partition is raised and committed, then the rows below it are deleted. The floor never passes an
 offset that a group has yet to run; a topic may say that age wins over what is not *claimed* yet, but the body of a
-message that is claimed or waits for a retry is never removed. A crash between the two leaves rows below the floor,
-which the next round deletes. ``trimmed`` remembers how far the deleting has come, so that each round begins where
-the last one ended, and not by scanning what the server's purge has not cleared away yet.
+message that is claimed or waits for a retry is never removed. The cursors of groups that are overtaken move with the
+floor. A crash between the two leaves rows below the floor, which the next round deletes. ``trimmed`` remembers how far
+the deleting has come, so that each round begins where the last one ended, and not by scanning what the server's purge
+has not cleared away yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("retention")
+_RAISE = (_SQL.lock_cursors, _SQL.lock_partition, _SQL.find_needed, _SQL.raise_floor, _SQL.read_floor)
 
 
 @dataclass(frozen=True)
@@ -52,24 +56,42 @@ def list_kept(session: Session) -> list[Kept]:
     return [Kept(*row[:4], *map(bool, row[4:7]), *row[7:]) for row in session.rows(_SQL.list_kept_for_a_time)]
 
 
-def raise_floor(session: Session, kept: Kept, limit: int) -> int:
-    """Raise the floor over messages that need not be kept, at most ``limit`` of them; returns the floor."""
+def raise_floor(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:
+    """Raise the floor over messages that need not be kept, at most ``limit`` of them.
+
+    Where age wins, the cursors of groups that have not claimed so far move along, and what they pass over is written
+    down: in the same transaction, for below the floor nobody may claim anything.
+
+    Args:
+        tell: called with each such group and how many messages it passes over.
+
+    Returns:
+        the floor.
+    """
     target = _target(session, kept, limit)
     if target is None:
         return kept.floor
 
-    def attempt() -> int:
+    def attempt() -> tuple[int, list[tuple[int, int]]]:
         packet = session.packet()
         packet.begin()
-        packet.add(_SQL.lock_partition, kept.where)
-        packet.add(_SQL.find_needed, target)
-        packet.add(_SQL.raise_floor, target)
+        for statement in _RAISE:
+            packet.add(statement, target)
+        overtaken = packet.add(_SQL.list_overtaken, target)
+        packet.add(_SQL.add_skips, target)
+        packet.add(_SQL.skip_cursors, target)
         packet.commit()
         packet.add(_SQL.get_floor, kept.where)
-        rows = packet.send()[-1].rows
-        return int(rows[0][0]) if rows else kept.floor
+        results = packet.send()
+        floor = results[-1].rows
+        passed = [(int(group_id), int(count)) for group_id, count in results[overtaken].rows]
+        return int(floor[0][0]) if floor else kept.floor, passed
 
-    return session.again_on_conflict(attempt)
+    floor, passed = session.again_on_conflict(attempt)
+    for group_id, count in passed:
+        if tell is not None:
+            tell(group_id, count)
+    return floor
 
 
 def plan_floor(session: Session, kept: Kept, limit: int) -> int:
@@ -83,7 +105,7 @@ def plan_floor(session: Session, kept: Kept, limit: int) -> int:
     return max(kept.floor, int(packet.send()[-1].rows[0][0]))
 
 
-def _target(session: Session, kept: Kept, limit: int) -> dict[str, int] | None:
+def _target(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
     """How far the floor may rise for all that age and settings say."""
     early = kept.trim_done and kept.groups > 0  # without a group nobody is done with anything
     if not early and kept.retention_s is None:
@@ -93,7 +115,9 @@ def _target(session: Session, kept: Kept, limit: int) -> dict[str, int] | None:
     end = session.rows(_SQL.find_end_of_old, args)[0][0]
     if end is None or end <= kept.floor:
         return None
-    return kept.where | {"floor": int(end), "age_wins": int(kept.age_wins and not early)}
+    yields = kept.age_wins and not early
+    groups = [group_id for (group_id,) in session.rows(_SQL.list_cursors, kept.where)] if yields else []
+    return kept.where | {"floor": int(end), "overtaken": groups or [0]}  # no group has the id 0
 
 
 def delete_below(session: Session, kept: Kept, floor: int, limit: int) -> int:

@@ -11,17 +11,26 @@ SELECT COALESCE(MIN(IF(m.young, m.`offset`, NULL)), MAX(m.`offset`) + 1) FROM (
   SELECT `offset`, born_at > NOW(6) - INTERVAL %(retention_s)s SECOND AS young FROM ems_message
   WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(floor)s ORDER BY `offset` LIMIT %(limit)s) m
 
+-- name: list_cursors
+SELECT g.id FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s WHERE g.topic_id = %(topic_id)s
+
+-- name: lock_cursors
+-- Where age wins over what is not claimed: while these are held, none of it is claimed. As in a claim they come before the
+-- partition's row.
+SELECT group_id FROM ems_cursor WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s ORDER BY group_id FOR UPDATE
+
 -- name: lock_partition
 -- Whoever adds a cursor or requeues a dead letter reads the floor under a shared lock of this row, so nobody comes to need
 -- more meanwhile.
 SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE
 
 -- name: find_needed
--- The lowest offset that some group still needs: what it has not claimed (unless age wins), not finished, or must run again.
+-- The lowest offset that some group still needs: what it has not claimed (unless it may be overtaken), not finished, or must
+-- run again.
 -- One statement, so one snapshot: a message goes from cursor to claim to retry in transactions, and is seen in one of them.
 SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
   SELECT c.next_offset AS `offset` FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s
-  WHERE g.topic_id = %(topic_id)s AND %(age_wins)s = 0
+  WHERE g.topic_id = %(topic_id)s AND g.id NOT IN %(overtaken)s
   UNION ALL
   SELECT c.done_to + 1 FROM ems_group g JOIN ems_claim c FORCE INDEX (live) ON c.state IN ('start', 'waiting') AND c.group_id = g.id
   WHERE g.topic_id = %(topic_id)s AND c.`partition` = %(partition)s AND c.source = 'stream'
@@ -37,6 +46,22 @@ SELECT LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
 -- name: raise_floor
 UPDATE ems_partition SET floor = LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND floor < LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
+
+-- name: read_floor
+SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+
+-- name: list_overtaken
+SELECT group_id, @ems_floor - next_offset FROM ems_cursor
+WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_floor
+
+-- name: add_skips
+INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at)
+SELECT group_id, `partition`, next_offset, @ems_floor - 1, 'retention', NOW(6) FROM ems_cursor
+WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_floor
+
+-- name: skip_cursors
+UPDATE ems_cursor SET skipped = skipped + @ems_floor - next_offset, next_offset = @ems_floor
+WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_floor
 
 -- name: delete_messages
 -- A piece of the primary key, with both ends known: what purge has not cleared away yet is never scanned again.

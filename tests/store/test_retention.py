@@ -4,7 +4,7 @@ from emsworker.admin import Admin
 from emsworker.core.model import Group, Topic
 from emsworker.runtime.duties import trim
 from emsworker.runtime.work import Work
-from emsworker.store import claims, cursors, dead, progress, retention
+from emsworker.store import claims, dead, progress, retention
 from emsworker.store.messages import close_hole
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -75,10 +75,38 @@ def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_say
     assert left(stream) == [], "age wins over what nobody has claimed"
     stream.app().send("t", "new")
     assert stream.value("SELECT MAX(`offset`) FROM ems_message") == 31, "no offset is used twice"
-    assert cursors.jump_to_floor(stream.session, topic.id, group.id, 0) == 15
     assert stream.rows("SELECT lo, hi, reason FROM ems_skip") == [(16, 30, "retention")], "never in silence"
     assert offsets(stream.take(topic, group, me)) == [31]
-    assert cursors.jump_to_floor(stream.session, topic.id, group.id, 0) == 0
+
+
+def test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stream: Stream) -> None:
+    topic, group = keep(stream, 30, retention_s=3600, age_wins=True)
+    other, me = stream.group(topic, "other"), stream.client()
+    claim = stream.take(topic, group, me, 10)
+    kept = retention.list_kept(stream.session)[0]
+    passed: list[tuple[int, int]] = []
+    assert retention.raise_floor(stream.session, kept, 20, lambda *what: passed.append(what)) == 1, (
+        "1 to 10 are claimed"
+    )
+    progress.flush(stream.session, flush_of(claim, topic, 10, failures=[failed(10, retry_in_s=900.0)]))
+    assert retention.raise_floor(stream.session, kept, 20, lambda *what: passed.append(what)) == 10, (
+        "10 is to run again"
+    )
+    assert passed == [(other.id, 9)], "the group itself has claimed as far as that"
+    stream.make_due()
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry
+    progress.flush(stream.session, flush_of(retry, topic, 10, done_offsets=[(10, 2)]))
+    kept = retention.list_kept(stream.session)[0]
+    assert retention.raise_floor(stream.session, kept, 15, lambda *what: passed.append(what)) == 25
+    assert left(stream) == list(range(1, 31)), "nothing is deleted yet"
+    assert passed[1:] == [(group.id, 14), (other.id, 15)]
+    for one in (group, other):
+        assert offsets(stream.take(topic, one, me)) == list(range(25, 31)), "and nobody runs what is about to go"
+    trim_all(stream)
+    assert left(stream) == list(range(25, 31)), "claimed, so kept"
+    skipped = stream.rows("SELECT group_id, lo, hi FROM ems_skip ORDER BY group_id, lo")
+    assert skipped == [(group.id, 11, 24), (other.id, 1, 9), (other.id, 10, 24)]
 
 
 def test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
