@@ -22,6 +22,7 @@ from tests.model import trace
 from tests.model.follower import Follower, Refused
 from tests.model.state import Order
 from tests.model.trace import Change, Transaction
+from tests.process.record import whole_lines
 from tests.process.stream import Stream, open_stream
 from tests.support.waiting import until
 from tests.support.worker import Program, kill
@@ -98,7 +99,7 @@ def test_what_happened_is_what_the_model_allows(recorded: tuple[Recorded, Path],
     assert not state.claims and not state.retries
     assert min(steps[one] for one in ("take_range", "adopt", "take_retries", "recover", "flush")) > 0
     assert steps["close_hole"] + steps["closed_by_others"] > 0
-    lines = [line.split(",") for path in folder.glob("runs-*.csv") for line in path.read_text().splitlines()]
+    lines = [line.split(",") for path in folder.glob("runs-*.csv") for line in whole_lines(path)]
     ran = Counter(int(line[3]) for line in lines if line[0] == group)
     assert {o for o in range(1, len(state.rows) + 1) if state.ran >> o & 1} <= ran.keys(), "it did run"
     assert sum(ran.values()) >= steps["end"]

@@ -20,6 +20,11 @@ def note(event: str, **values: Any) -> None:
     os.write(_files[pid], line.encode() + b"\n")
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a record; the last one may be half written, where its process was killed or goes on just now."""
+    return path.read_text().split("\n")[:-1]
+
+
 @dataclass(frozen=True)
 class Record:
     """Reads what :func:`note` wrote into a folder."""
@@ -30,8 +35,7 @@ class Record:
         """All events, or those of a kind and with these values, by time."""
         found = []
         for path in self.folder.glob("events-*.jsonl"):
-            lines = path.read_text().split("\n")[:-1]  # the last one may be half written
-            found += [json.loads(line) for line in lines]
+            found += [json.loads(line) for line in whole_lines(path)]
         wanted |= {"event": event} if event else {}
         chosen = [one for one in found if all(one.get(name) == value for name, value in wanted.items())]
         return sorted(chosen, key=lambda one: one["at"])

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.process.apps.acceptance_names import GROUPS
+from tests.process.record import whole_lines
 from tests.process.stream import Stream
 from tests.support.looker import Looker
 from tests.support.waiting import until
@@ -120,7 +121,7 @@ def _producers(stream: Stream, folder: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def _runs(folder: Path) -> list[Run]:
-    lines = [line for path in folder.glob("runs-*.jsonl") for line in path.read_text().split("\n")[:-1]]
+    lines = [line for path in folder.glob("runs-*.jsonl") for line in whole_lines(path)]
     rows = [json.loads(line) for line in lines]
     return [Run((row[0], row[4]), row[3], row[5], row[6], row[7], row[8]) for row in rows]
 

@@ -14,6 +14,7 @@ from emsworker.admin import Admin
 from emsworker.core.model import Order
 from emsworker.monitoring import Monitoring
 from emsworker.task import Outgoing
+from tests.process.record import whole_lines
 from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import Program, kill
@@ -40,7 +41,7 @@ class Run(NamedTuple):
 
 def runs_of(folder: Path, group: str) -> list[Run]:
     """All runs that came to their end, in the order in which they began (one clock for all processes)."""
-    lines = [line for path in folder.glob("runs-*.csv") for line in path.read_text().splitlines()]
+    lines = [line for path in folder.glob("runs-*.csv") for line in whole_lines(path)]
     parts = [line.split(",") for line in lines]
     found = [
         Run(p[0], p[1], int(p[2]), int(p[3]), int(p[4]), float(p[5]), float(p[6]), p[7] == "1")
