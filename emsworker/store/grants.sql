@@ -22,9 +22,11 @@ GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {use
 
 -- name: producer_cancel
 -- Takes back what was not run yet; so it could take back the messages of others.
-GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT SELECT (`key`), UPDATE (kind, body, size) ON {database}.ems_message TO {user};
 GRANT DELETE ON {database}.ems_pending TO {user};
-GRANT SELECT (claim_id), DELETE ON {database}.ems_retry TO {user};
+GRANT SELECT (ordering) ON {database}.ems_group TO {user};
+GRANT UPDATE (skipped) ON {database}.ems_cursor TO {user};
+GRANT SELECT (claim_id, due_at, `key`), UPDATE (due_at), DELETE ON {database}.ems_retry TO {user};
 
 -- name: worker
 -- Runs what is sent, does the beat's duties, and sends as well. It creates, changes and deletes no topics and groups, changes
@@ -96,6 +98,7 @@ GRANT SELECT ON {database}.ems_claim TO {user};
 GRANT SELECT ON {database}.ems_retry TO {user};
 GRANT SELECT ON {database}.ems_attempt TO {user};
 GRANT SELECT ON {database}.ems_dead TO {user};
+GRANT SELECT ON {database}.ems_skip TO {user};
 GRANT SELECT ON {database}.ems_skip_policy TO {user};
 GRANT SELECT ON {database}.ems_schedule TO {user};
 GRANT SELECT ON {database}.ems_client TO {user};

@@ -83,6 +83,7 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "trim_done": False,
         "age_wins": False,
         "priorities": 1,
+        "archive_first": False,
     }
     again = ems("topics", "create", "orders")
     assert again.code == 1 and "exists already" in again.err

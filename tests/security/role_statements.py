@@ -10,6 +10,8 @@ from emsworker.store.sql import Statements
 ALL = "*"
 _SCHEMA = {"schema": "get_version get_stream_id get_now find_version_table"}
 _NAMES = {"topics": "get_topic list_topics get_group list_groups"}
+_CANCEL = "delete_pending lock_message cancel_message list_keyed_groups drop_waiting_retries"
+_TURN = "lock_turn promote"
 
 # Module -> the statements that the role runs, or all of the module but those behind a minus.
 RUNS: dict[str, dict[str, str]] = {
@@ -54,7 +56,7 @@ RUNS: dict[str, dict[str, str]] = {
     "reader": {
         **_SCHEMA,
         **_NAMES,
-        **dict.fromkeys(["monitoring", "trace", "search", "scan"], ALL),
+        **dict.fromkeys(["monitoring", "quality", "scan", "search", "snapshot", "trace", "watching"], ALL),
         "dead": "list_dead get_dead find_dead find_dead_at count_dead",
         "clients": "list_clients list_leaders",
         "broadcast": "list_positions",
@@ -70,8 +72,8 @@ RUNS: dict[str, dict[str, str]] = {
     "producer_auto_create": {"topics": "add_topic lock_topic add_partition"},
     "sink_auto_create": {"topics": "add_topic lock_topic add_partition"},
     "worker_auto_create": {"topics": "add_topic lock_topic add_partition add_group add_cursor get_frontier"},
-    "producer_cancel": {"cancel": "delete_pending lock_message cancel_message drop_waiting_retries"},
-    "worker_cancel": {"cancel": "delete_pending lock_message cancel_message drop_waiting_retries"},
+    "producer_cancel": {"cancel": _CANCEL, "parking": _TURN},
+    "worker_cancel": {"cancel": _CANCEL, "parking": _TURN},
 }
 DENIED = (1044, 1142, 1143, 1227, 1370)
 _NOT_RUN = (1054, 1064, 1146)  # unknown column, wrong syntax, no such table: then nothing was shown

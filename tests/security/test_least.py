@@ -21,9 +21,10 @@ from tests.support.streams import Stream
 _ASKED_BY = {
     "ems_alarm_rule UPDATE name": "mysql",
     "ems_retry SELECT claim_id": "mysql",
+    "ems_cursor UPDATE skipped": "mysql",
     "ems_partition UPDATE partition": "mariadb",
 }
-_ADMIN_ONLY = {"grants", "probe", "replay", "session"}
+_ADMIN_ONLY = {"archive", "grants", "probe", "putback", "replay", "session"}
 _GRANT = re.compile(r"GRANT (.+) ON \S+?\.(ems_\w+) TO")
 _VERB = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?(?:, |$)")
 
