@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import dropwhile, groupby
@@ -94,13 +95,14 @@ def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, mea
         for place, flavor in enumerate(chosen_flavors()):
             server = Database(folder / flavor, flavor)
             stack.callback(server.kill)
-            for number, (shared, group) in enumerate(groupby(scenarios, lambda one: one.place)):
-                if "redis" in shared and not redis:
+            for number, (shared, some) in enumerate(groupby(scenarios, lambda one: one.place)):
+                group = list(some)
+                if group[0].redis and not redis:
                     print("--  those that break Redis are left out: it is not among EMS_TEST_SERVERS")
                     continue
-                with_redis = redis if "redis" in shared or (number + place) % 2 else None
+                with_redis = redis if group[0].redis or (number + place) % 2 else None
                 where = folder / f"{flavor}-{number}"
-                yield from _told(run_scenarios(list(group), server, with_redis, where, seed), shared, flavor)
+                yield from _told(run_scenarios(group, server, with_redis, where, seed), shared, flavor)
             if measured:
                 yield from _told(iter_throughput(server, folder / f"{flavor}-throughput", _PHASE_S), NAME, flavor)
             server.kill()
@@ -114,7 +116,7 @@ def _told(rows: Iterator[Row], name: str, flavor: str) -> Iterator[Row]:
             _tell(row)
             yield row
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"[:3000]
+        text = "".join(traceback.format_exception(error))[-3000:]
         row = Row(name, flavor, "?", 0, 0, 0, 0, 0, 0, 0, None, None, round(time.monotonic() - began, 1), text)
         _tell(row)
         yield row

@@ -414,7 +414,7 @@ def combined(arena: Arena) -> None:
     errors: list[BaseException] = []
 
     def one(bring: Callable[[Arena], None]) -> None:
-        for _ in range(3):
+        for _ in range(15):
             try:
                 return bring(arena)
             except (pymysql.err.MySQLError, OSError) as error:  # the harness's own look at a server that is away
