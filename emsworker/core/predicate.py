@@ -73,7 +73,10 @@ def _kind(value: Any) -> int | None:
 class Node:
     """A part of a predicate."""
 
-    uses_body = False
+    @property
+    def uses_body(self) -> bool:
+        """Whether the body must be read."""
+        raise NotImplementedError
 
     @property
     def bounds(self) -> Bounds:
@@ -86,17 +89,31 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Compare(Node):
-    """``field op value`` with one of ``= <> < <= > >=``."""
-
+class _OfField(Node):
     field: Field
-    op: str
-    value: Any
 
     @property
-    def uses_body(self) -> bool:  # type: ignore[override]
+    def uses_body(self) -> bool:
         """Whether the body must be read."""
         return self.field.name == "body"
+
+
+@dataclass(frozen=True)
+class _OfParts(Node):
+    parts: tuple[Node, ...]
+
+    @property
+    def uses_body(self) -> bool:
+        """Whether the body must be read."""
+        return any(part.uses_body for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Compare(_OfField):
+    """``field op value`` with one of ``= <> < <= > >=``."""
+
+    op: str
+    value: Any
 
     @property
     def bounds(self) -> Bounds:
@@ -122,16 +139,10 @@ _OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class Like(Node):
+class Like(_OfField):
     r"""``field like 'pattern'``: ``%`` stands for any text, ``_`` for one character, ``\`` takes their meaning away."""
 
-    field: Field
     pattern: str
-
-    @property
-    def uses_body(self) -> bool:  # type: ignore[override]
-        """Whether the body must be read."""
-        return self.field.name == "body"
 
     @property
     def bounds(self) -> Bounds:
@@ -186,15 +197,8 @@ def _pattern_pieces(pattern: str) -> Iterator[tuple[bool, str]]:
 
 
 @dataclass(frozen=True)
-class Missing(Node):
+class Missing(_OfField):
     """``field is null``."""
-
-    field: Field
-
-    @property
-    def uses_body(self) -> bool:  # type: ignore[override]
-        """Whether the body must be read."""
-        return self.field.name == "body"
 
     def judge(self, message: Any) -> Truth:
         """Never unknown."""
@@ -208,7 +212,7 @@ class Not(Node):
     part: Node
 
     @property
-    def uses_body(self) -> bool:  # type: ignore[override]
+    def uses_body(self) -> bool:
         """Whether the body must be read."""
         return self.part.uses_body
 
@@ -219,15 +223,8 @@ class Not(Node):
 
 
 @dataclass(frozen=True)
-class All(Node):
+class All(_OfParts):
     """``part and part ...``."""
-
-    parts: tuple[Node, ...]
-
-    @property
-    def uses_body(self) -> bool:  # type: ignore[override]
-        """Whether the body must be read."""
-        return any(part.uses_body for part in self.parts)
 
     @property
     def bounds(self) -> Bounds:
@@ -249,15 +246,8 @@ class All(Node):
 
 
 @dataclass(frozen=True)
-class Some(Node):
+class Some(_OfParts):
     """``part or part ...``."""
-
-    parts: tuple[Node, ...]
-
-    @property
-    def uses_body(self) -> bool:  # type: ignore[override]
-        """Whether the body must be read."""
-        return any(part.uses_body for part in self.parts)
 
     def judge(self, message: Any) -> Truth:
         """True if one is; else unknown if one is."""
@@ -271,16 +261,10 @@ class Some(Node):
 
 
 @dataclass(frozen=True)
-class OneOf(Node):
+class OneOf(_OfField):
     """``field in (value, ...)``."""
 
-    field: Field
     values: tuple[Any, ...]
-
-    @property
-    def uses_body(self) -> bool:  # type: ignore[override]
-        """Whether the body must be read."""
-        return self.field.name == "body"
 
     @property
     def bounds(self) -> Bounds:

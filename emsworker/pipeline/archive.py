@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from emsworker.core.errors import EmsError
@@ -122,7 +123,7 @@ def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False)
     work = retention.plan_floor if plan_only else retention.raise_floor
     while kept.floor < most:
         limit = min(_STEP, most - kept.floor)
-        floor = database.call(lambda session, kept=kept, limit=limit: work(session, kept, limit))  # type: ignore[misc]
+        floor = database.call(partial(work, kept=kept, limit=limit))
         if floor == kept.floor:
             break
         kept = replace(kept, floor=floor)
@@ -175,9 +176,7 @@ class _Archiver:
         """The next offsets that may go, at most a segment of them."""
         left, ranges = self._config.segment, []
         for kept in self._partitions:
-            place = self._database.call(
-                lambda session, kept=kept: store.get_place(session, kept.topic_id, kept.partition)  # type: ignore[misc]
-            )
+            place = self._database.call(partial(store.get_place, topic_id=kept.topic_id, partition=kept.partition))
             if place is None or left <= 0:
                 continue
             floor, trimmed = place

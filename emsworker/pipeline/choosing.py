@@ -11,21 +11,9 @@ from typing import Any
 from emsworker.pipeline.folder import Folder, open_folder
 from emsworker.pipeline.job import Options, WrongOption, option
 from emsworker.pipeline.manifest import File, Manifest, read_files, read_manifests, topics
+from emsworker.pipeline.reading import read_time
 
 _LONGEST_JOB = 160
-
-
-def read_time(text: str) -> datetime:
-    """``2026-11-21`` or ``2026-11-21T08:00:00``; in UTC unless it names a zone.
-
-    Raises:
-        ValueError: with the mend.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("must be a time like 2026-11-21 or 2026-11-21T08:00:00Z") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def read_offsets(text: str) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -41,7 +42,7 @@ def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slic
     found = []
     for one in slices:
         piece = one.piece
-        weight = call(profile, lambda session, piece=piece: scan.estimate_bytes(session, dataset, piece))  # type: ignore[misc]
+        weight = call(profile, partial(scan.estimate_bytes, dataset=dataset, piece=piece))
         parts = max(1, -(-weight // _FILE_BYTES), -(-(piece.hi - piece.lo) // _FILE_OFFSETS))
         edges = [piece.lo + (piece.hi - piece.lo) * number // parts for number in range(parts + 1)]
         found += [Slice(piece.cut(lo, hi), one.topic, one.group, one.below) for lo, hi in pairwise(edges) if lo < hi]

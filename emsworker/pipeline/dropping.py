@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -26,7 +27,7 @@ def drop(
         a dataset, and how many rows (of messages: offsets) of it are gone.
     """
     for part in manifest.of("messages"):
-        place = database.call(lambda s, part=part: store.get_place(s, manifest.topic_id, part.partition))  # type: ignore[misc]
+        place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=part.partition))
         if place is None or place[1] >= part.hi:
             continue  # all of it was deleted before
         floor, trimmed = place
@@ -49,15 +50,12 @@ def _drop_log(spark: Any, database: Database, folder: Folder, manifest: Manifest
     mine = frame.where((F.col("group") == part.group) & (F.col("partition") == part.partition))
     keys = mine.select("lo", "claimId") if is_claim else mine.select("offset", F.unix_micros("endedAt"))
     rows = keys.toLocalIterator()
+    where: dict[str, Any] = {"group_id": part.group_id, "partition": part.partition}
     deleted = 0
     while chunk := [tuple(row) for row in islice(rows, _KEYS)]:
         if is_claim:
-            deleted += database.call(
-                lambda s, chunk=chunk: store.delete_claims(s, part.group_id, part.partition, chunk)  # type: ignore[misc]
-            )
+            deleted += database.call(partial(store.delete_claims, keys=chunk, **where))
         else:
             ended = [(offset, str(_EPOCH + timedelta(microseconds=us))) for offset, us in chunk]
-            deleted += database.call(
-                lambda s, ended=ended: store.delete_attempts(s, part.group_id, part.partition, ended)  # type: ignore[misc]
-            )
+            deleted += database.call(partial(store.delete_attempts, keys=ended, **where))
     return deleted

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -92,7 +93,7 @@ def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutB
         for step, (partition, piece) in enumerate(_pieces(rows, most)):
             if step >= done:
                 total += database.call(
-                    lambda s, p=partition, r=piece, n=step: putback.put_back(s, group, p, r, name, n)  # type: ignore[misc]
+                    partial(putback.put_back, group=group, partition=partition, rows=piece, job=name, step=step)
                 )
                 config.progress(f"{config.topic}/{partition}: up to offset {piece[-1].offset}, {total.again} put back")
     return total

@@ -8,12 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import (
-    BatchFailed,
-    FenceLost,
-    SoftTimeLimitExceeded,
-    TransactionEnded,
-)
+from emsworker.core.errors import BatchFailed, FenceLost, SoftTimeLimitExceeded, TransactionEnded
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
 from emsworker.core.url import redact

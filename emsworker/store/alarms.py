@@ -247,7 +247,7 @@ def take_deliveries(session: Session, limit: int, taken_s: float) -> list[Delive
     ):
         args = {"event_id": event_id, "taken_s": taken_s}
         address = webhook if target == "webhook" else command
-        if session.transaction(lambda s, args=args: s.execute(_SQL.take_event, args)).affected == 1:  # type: ignore[misc]
+        if session.change(_SQL.take_event, args) == 1:
             taken.append(Delivery(int(event_id), rule, target, body, int(tries), float(age_s), address or ""))
     return taken
 
@@ -255,9 +255,9 @@ def take_deliveries(session: Session, limit: int, taken_s: float) -> list[Delive
 def finish_deliveries(session: Session, event_ids: Iterable[int]) -> None:
     """They were made, or given up."""
     for event_id in event_ids:
-        session.transaction(lambda s, one=event_id: s.execute(_SQL.delete_event, {"event_id": one}))  # type: ignore[misc]
+        session.change(_SQL.delete_event, {"event_id": event_id})
 
 
 def postpone_delivery(session: Session, event_id: int, delay_s: float) -> None:
     """It failed: try again after so many seconds."""
-    session.transaction(lambda s: s.execute(_SQL.postpone_event, {"event_id": event_id, "delay_s": delay_s}))
+    session.change(_SQL.postpone_event, {"event_id": event_id, "delay_s": delay_s})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from emsworker.core.errors import EmsError
 from emsworker.store import retention
@@ -80,7 +81,7 @@ def sum_messages(database: Database, where: Range) -> Sum:
     """Count the rows of a range and sum their hashes, on the server."""
     total = Sum()
     for piece in _pieces(where, _SUM_OFFSETS):
-        total += database.call(lambda s, args=piece.args: _sum(s, _SQL.sum_messages, args))  # type: ignore[misc]
+        total += database.call(partial(_sum, statement=_SQL.sum_messages, args=piece.args))
     return total
 
 
@@ -103,20 +104,20 @@ def delete_claims(session: Session, group_id: int, partition: int, keys: Sequenc
     """Delete claims by ``(lo, claim_id)``; harmless when repeated."""
     args = {"group_id": group_id, "partition": partition}
     values = {"los": sorted({lo for lo, _ in keys}), "claim_ids": [claim_id for _, claim_id in keys]}
-    return session.transaction(lambda s: s.execute(_SQL.delete_claims, args | values).affected)
+    return session.change(_SQL.delete_claims, args | values)
 
 
 def delete_attempts(session: Session, group_id: int, partition: int, keys: Sequence[tuple[int, str]]) -> int:
     """Delete attempts by offset and the time of their end, as the server writes it; harmless when repeated."""
     args = {"group_id": group_id, "partition": partition}
     values = {"offsets": sorted({offset for offset, _ in keys}), "ended": [ended for _, ended in keys]}
-    return session.transaction(lambda s: s.execute(_SQL.delete_attempts, args | values).affected)
+    return session.change(_SQL.delete_attempts, args | values)
 
 
 def delete_messages(database: Database, where: Range) -> Iterator[int]:
     """Delete a range below the floor, a piece at a time; yields how many offsets each had. Harmless when repeated."""
     for piece in _pieces(where, _DELETE_OFFSETS):
-        database.call(lambda s, args=piece.args: retention.delete_messages(s, args))  # type: ignore[misc]
+        database.call(partial(retention.delete_messages, piece=piece.args))
         yield piece.hi - piece.lo
 
 

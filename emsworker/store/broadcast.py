@@ -139,12 +139,12 @@ def take_positions(session: Session, keeper: Keeper, beginning: Mapping[int, int
 def store_position(session: Session, keeper: Keeper, partition: int, offset: int) -> bool:
     """Write down where a reader is; false if another process has taken its name."""
     args = keeper.args | {"partition": partition, "next_offset": offset}
-    return session.transaction(lambda s: s.execute(_SQL.store_position, args).affected) == 1
+    return session.change(_SQL.store_position, args) == 1
 
 
 def sign_off(session: Session, keeper: Keeper) -> None:
     """A reader ends well."""
-    session.transaction(lambda s: s.execute(_SQL.sign_off, keeper.args))
+    session.change(_SQL.sign_off, keeper.args)
 
 
 def list_positions(session: Session) -> list[ReaderRow]:
@@ -167,6 +167,6 @@ def forget_positions(session: Session, topic_id: int, name: str | None, idle_s: 
     """Delete stored positions of a topic, of one name or of all, that nobody has written for so long; how many?"""
     args = {"topic_id": topic_id, "any_name": int(name is None), "name": name or "", "idle_s": idle_s}
     total = 0
-    while deleted := session.transaction(lambda s: s.execute(_SQL.forget_positions, args).affected):
+    while deleted := session.change(_SQL.forget_positions, args):
         total += deleted
     return total

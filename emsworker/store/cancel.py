@@ -111,7 +111,7 @@ def _purge_partition(session: Session, topic_id: int, partition: int, progress: 
 def _step(session: Session, progress: Progress, dry_run: bool, count: str, change: str, args: dict[str, Any]) -> int:
     if dry_run:
         return int(session.rows(count, args)[0][0])
-    done = session.transaction(lambda s: s.execute(change, args).affected)
+    done = session.change(change, args)
     progress(done)
     return done
 

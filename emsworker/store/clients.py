@@ -49,23 +49,23 @@ def register(session: Session, client_ids: Sequence[str], process_id: str, name:
 def renew(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
     """Prolong leases; false if one of them has run out already (then its work may be somebody else's)."""
     args = {"client_ids": sorted(client_ids), "lease_s": lease_s}
-    return session.transaction(lambda s: s.execute(_SQL.renew_clients, args).affected) == len(client_ids)
+    return session.change(_SQL.renew_clients, args) == len(client_ids)
 
 
 def delete_process(session: Session, process_id: str) -> int:
     """Delete the clients of a process that is dead or about to die; recovery finds what they held at once."""
-    return session.transaction(lambda s: s.execute(_SQL.delete_process, {"process_id": process_id}).affected)
+    return session.change(_SQL.delete_process, {"process_id": process_id})
 
 
 def deregister(session: Session, client_ids: Sequence[str]) -> None:
     """Delete clients; a claim that one of them still holds is an orphan from now on."""
     if client_ids:
-        session.transaction(lambda s: s.execute(_SQL.delete_clients, {"client_ids": sorted(client_ids)}))
+        session.change(_SQL.delete_clients, {"client_ids": sorted(client_ids)})
 
 
 def delete_expired(session: Session) -> int:
     """Delete clients whose lease is gone and whose claims have been recovered."""
-    return session.transaction(lambda s: s.execute(_SQL.delete_expired_clients).affected)
+    return session.change(_SQL.delete_expired_clients)
 
 
 def list_clients(session: Session) -> list[ClientRow]:
@@ -85,7 +85,7 @@ def try_to_lead(session: Session, duty: str, holder: str, lease_s: float) -> boo
 
 def resign(session: Session, duty: str, holder: str) -> None:
     """Give a duty up, so that another can take it at once."""
-    session.transaction(lambda s: s.execute(_SQL.resign, {"duty": duty, "holder": holder}))
+    session.change(_SQL.resign, {"duty": duty, "holder": holder})
 
 
 def list_leaders(session: Session) -> list[LeaderRow]:

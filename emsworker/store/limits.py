@@ -80,7 +80,7 @@ def _wait_s(per_s: Any, tokens: Any, capacity: Any) -> float:
 
 def release(session: Session, group_id: int, client_id: str) -> None:
     """Give a slot back."""
-    session.transaction(lambda s: s.execute(_SQL.release, {"group_id": group_id, "client_id": client_id}))
+    session.change(_SQL.release, {"group_id": group_id, "client_id": client_id})
 
 
 def get_limit(session: Session, group_id: int) -> Limit:
@@ -96,7 +96,7 @@ def count_running(session: Session, group_id: int) -> int:
 
 def declare(session: Session, group_id: int, limit: Limit) -> Limit:
     """Set the limits of a group that has none; returns those that hold."""
-    session.transaction(lambda s: s.execute(_SQL.declare_limit, _row(group_id, limit)))
+    session.change(_SQL.declare_limit, _row(group_id, limit))
     return get_limit(session, group_id)
 
 
@@ -105,7 +105,7 @@ def set_limit(session: Session, group_id: int, limit: Limit) -> None:
 
     A group without limits keeps its row, so that what its app declares does not come back.
     """
-    session.transaction(lambda s: s.execute(_SQL.set_limit, _row(group_id, limit)))
+    session.change(_SQL.set_limit, _row(group_id, limit))
 
 
 def _row(group_id: int, limit: Limit) -> dict[str, Any]:
@@ -126,4 +126,4 @@ def delete(session: Session, group_id: int) -> None:
 
 def sweep(session: Session) -> int:
     """Delete the slots of clients that are gone; returns how many."""
-    return session.transaction(lambda s: s.execute(_SQL.sweep_slots).affected)
+    return session.change(_SQL.sweep_slots)

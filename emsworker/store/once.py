@@ -38,7 +38,7 @@ def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun
     token = os.urandom(16)
     args = {"key": key, "token": token, "ttl_s": ttl_s, "running_s": running_s}
     for _ in range(_TRIES):
-        if session.transaction(lambda s: s.execute(_SQL.insert_begun, args)).affected == 1:
+        if session.change(_SQL.insert_begun, args) == 1:
             return Begun(Entry.FIRST, token)
         rows = session.rows(_SQL.get_state, {"key": key})
         if not rows:
@@ -50,7 +50,7 @@ def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun
             return Begun(Entry.DONE, token)
         if left_s > 0:
             return Begun(Entry.BUSY, token, float(left_s))
-        if session.transaction(lambda s, was=was: s.execute(_SQL.take_over, args | {"was": was})).affected == 1:  # type: ignore[misc]
+        if session.change(_SQL.take_over, args | {"was": was}) == 1:
             return Begun(Entry.UNCERTAIN, token)
     return Begun(Entry.BUSY, token, running_s)
 
@@ -58,14 +58,14 @@ def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun
 def finish(session: Session, key: bytes, token: bytes, ttl_s: float) -> bool:
     """The effect has happened; false if another one has taken over meanwhile."""
     args = {"key": key, "token": token, "ttl_s": ttl_s}
-    return session.transaction(lambda s: s.execute(_SQL.finish, args)).affected == 1
+    return session.change(_SQL.finish, args) == 1
 
 
 def cancel(session: Session, key: bytes, token: bytes) -> None:
     """The effect has not happened: another attempt may begin at once."""
-    session.transaction(lambda s: s.execute(_SQL.cancel, {"key": key, "token": token}))
+    session.change(_SQL.cancel, {"key": key, "token": token})
 
 
 def sweep(session: Session, limit: int) -> int:
     """Delete up to ``limit`` keys whose time has passed; returns how many."""
-    return session.transaction(lambda s: s.execute(_SQL.delete_expired, {"limit": limit})).affected
+    return session.change(_SQL.delete_expired, {"limit": limit})

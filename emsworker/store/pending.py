@@ -147,5 +147,5 @@ def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int
     """Some of these were sent to the stream directly, with the same uid: they are not wanted twice."""
     landed = list(find_uids(session, topic_id, uids))
     if landed:
-        session.transaction(lambda s: s.execute(_SQL.delete_moved, {"topic_id": topic_id, "uids": landed}))
+        session.change(_SQL.delete_moved, {"topic_id": topic_id, "uids": landed})
     return len(landed)

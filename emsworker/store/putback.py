@@ -55,7 +55,7 @@ class PutBack:
 def steps_done(session: Session, job: str) -> int:
     """How many pieces of a job are done; it is entered into the ledger if it is new."""
     args = {"sink": job.encode()}
-    session.transaction(lambda s: s.execute(_SQL.begin_job, args))
+    session.change(_SQL.begin_job, args)
     return int(session.rows(_SQL.get_step, args)[0][0])
 
 

@@ -56,4 +56,4 @@ def _progress(row: tuple[Any, ...]) -> Progress:
 
 def sweep(session: Session, limit: int) -> int:
     """Delete up to ``limit`` reports that are a day old; returns how many."""
-    return session.transaction(lambda s: s.execute(_SQL.delete_old, {"limit": limit})).affected
+    return session.change(_SQL.delete_old, {"limit": limit})

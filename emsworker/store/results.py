@@ -96,9 +96,9 @@ def forget(session: Session, topic_ids: Sequence[int], uids: Sequence[bytes]) ->
     if not topic_ids or not uids:
         return 0
     args = {"topic_ids": list(topic_ids), "uids": list(uids)}
-    return session.transaction(lambda s: s.execute(_SQL.delete_results, args)).affected
+    return session.change(_SQL.delete_results, args)
 
 
 def sweep(session: Session, limit: int) -> int:
     """Delete up to ``limit`` results whose time has passed; returns how many."""
-    return session.transaction(lambda s: s.execute(_SQL.delete_expired, {"limit": limit})).affected
+    return session.change(_SQL.delete_expired, {"limit": limit})

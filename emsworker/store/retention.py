@@ -129,8 +129,8 @@ def delete_below(session: Session, kept: Kept, floor: int, limit: int) -> int:
     # The log goes first: what `trimmed` has passed is never looked at again.
     for (group_id,) in session.rows(_SQL.list_groups, kept.where):
         of_group = piece | {"group_id": group_id}
-        session.transaction(lambda s, args=of_group: s.execute(_SQL.delete_attempts, args))  # type: ignore[misc]
-        session.transaction(lambda s, args=of_group: s.execute(_SQL.delete_claims, args))  # type: ignore[misc]
+        session.change(_SQL.delete_attempts, of_group)
+        session.change(_SQL.delete_claims, of_group)
     delete_messages(session, piece)
     return hi
 

@@ -86,7 +86,7 @@ def list_schedules(session: Session) -> list[ScheduleRow]:
 
 def delete(session: Session, name: str) -> bool:
     """Forget a schedule; false if there is none of that name."""
-    return session.transaction(lambda s: s.execute(_SQL.delete_schedule, {"name": name})).affected == 1
+    return session.change(_SQL.delete_schedule, {"name": name}) == 1
 
 
 def find_next(session: Session) -> list[tuple[str, float]]:

@@ -127,6 +127,10 @@ class Session:
         """Run one statement."""
         return self.send(self.mogrify(statement, args))[0]
 
+    def change(self, statement: str, args: Args | None = None) -> int:
+        """Run one statement that changes rows, again on a conflict: a transaction by itself; how many it changed."""
+        return self.again_on_conflict(lambda: self.execute(statement, args).affected)
+
     def rows(self, statement: str, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
         """The rows of one statement."""
         return self.execute(statement, args).rows

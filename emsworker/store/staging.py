@@ -187,18 +187,18 @@ def _end(session: Session, batch: Batch) -> None:
 
 def forget(session: Session, batch: Batch) -> None:
     """Delete the ledger's row of a batch that is done and that nobody can name again."""
-    session.transaction(lambda s: s.execute(_SQL.forget_batch, batch.args))
+    session.change(_SQL.forget_batch, batch.args)
 
 
 def give_up(session: Session, tasks: Sequence[Staged]) -> None:
     """Delete what tasks have staged, unless it is committed: then it stays as it is."""
     for task in tasks:
         args = {"token": task.token}
-        if task.token is None or not session.transaction(lambda s, a=args: s.execute(_SQL.give_up_task, a).affected):  # type: ignore[misc]
+        if task.token is None or not session.change(_SQL.give_up_task, args):
             continue
-        while session.transaction(lambda s, a=args: s.execute(_SQL.delete_some_rows, a).affected):  # type: ignore[misc]
+        while session.change(_SQL.delete_some_rows, args):
             pass
-        session.transaction(lambda s, a=args: s.execute(_SQL.delete_given_up, a))  # type: ignore[misc]
+        session.change(_SQL.delete_given_up, args)
 
 
 def tidy(session: Session, producer_id: str, abandoned_s: int = _ABANDONED_S, stuck_s: int = _STUCK_S) -> set[int]:

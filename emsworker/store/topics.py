@@ -202,7 +202,7 @@ def change_group(session: Session, group: Group) -> None:
     """Write a group's changed settings."""
     values = {"id": group.id, "timeout_ms": round(group.timeout_s * 1000), "ladder": group.ladder}
     values |= {"max_attempts": group.max_attempts, "paused": int(group.paused), "filter": group.filter.to_text()}
-    session.transaction(lambda s: s.execute(_SQL.change_group, values))
+    session.change(_SQL.change_group, values)
 
 
 def count_unfinished(session: Session, group: Group) -> tuple[int, int]:
@@ -255,5 +255,5 @@ def _delete_log(session: Session, group: Group, progress: Callable[[int], None])
 
 
 def _delete_in_chunks(session: Session, statement: str, args: dict[str, int], progress: Callable[[int], None]) -> None:
-    while deleted := session.transaction(lambda s: s.execute(statement, args).affected):
+    while deleted := session.change(statement, args):
         progress(deleted)

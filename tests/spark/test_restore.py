@@ -9,7 +9,8 @@ from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
 from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveOptions
-from emsworker.pipeline.choosing import read_offsets, read_time
+from emsworker.pipeline.choosing import read_offsets
+from emsworker.pipeline.reading import read_time
 from emsworker.pipeline.replay import ReplayOptions
 from emsworker.pipeline.restore import RestoreOptions
 from emsworker.store import claims, progress, retention, topics
