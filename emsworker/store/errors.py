@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pymysql.err
 
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, SchemaMissing
@@ -42,12 +44,14 @@ _LOST = frozenset(
         4031,
     }
 )
+# There is no room: always (the first), or if the text names ENOSPC. It passes when somebody makes room, as an absence does.
+_FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
 _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 
 
 class ConnectionLost(Exception):
-    """The connection died; whether its last packet took effect is not known."""
+    """The connection died, or the server cannot serve for now; whether its last packet took effect is not known."""
 
 
 class Conflict(Exception):
@@ -91,6 +95,8 @@ def translate(error: BaseException) -> BaseException:
         return Duplicate(text)
     if code in _LOST and not (code == 0 and isinstance(error, pymysql.err.ProgrammingError)):
         return ConnectionLost(f"({code}) {text}")
+    if code in _FULL or (code in _MAYBE_FULL and _NO_SPACE.search(text)):
+        return ConnectionLost(f"({code}) {text}; is the disk of the database server full? Make room, and all goes on")
     return _fault_of_surroundings(code, text) or error
 
 

@@ -26,12 +26,14 @@ from emsworker.store.schema import migrate
 from emsworker.store.topics import create_topic
 from tests.chaos.names import PARTITIONS, TOPIC
 from tests.chaos.network import Network
+from tests.chaos.sites import Open, Site
 from tests.support.looker import Looker
-from tests.support.servers import connect, fresh_database
+from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
 
 LEASE_S = 4.0
+LOST_LEASE = "lease"
 SETTINGS: dict[str, Any] = {"lease_s": LEASE_S, "beat_lease_s": 1.5, "max_attempts": 50, "timeout_s": 15}
 _RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process ran out", re.MULTILINE)
 _SETTLE_S, _START_S = 90, 60
@@ -41,13 +43,13 @@ APP = "tests.chaos.app:app"
 class DirectLooker(Looker):
     """Looks into the database itself, and tells the programs another way to it."""
 
-    def __init__(self, direct: str, told: str) -> None:
-        super().__init__(told)
-        self._direct = direct
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.told)
+        self._site = site
 
     def _rows(self, statement: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if self._connection is None:
-            self._connection = connect(self._direct, autocommit=True)
+            self._connection = connect(self._site.url, autocommit=True)
         return super()._rows(statement, args)
 
 
@@ -56,20 +58,17 @@ class Arena:
     """Where it happens.
 
     Args:
-        server: of the database; redis: or ``None``.
-        url: of the database; network: between it and its clients, or ``None``.
+        site: where the stream lives; redis: or ``None``.
         allocator: ``mysql`` or ``redis``.
         chance: decides everything that is not said.
         settings: of the workers; topic: of the topic; root: the folder whose code the processes run.
     """
 
-    server: Server
+    site: Site
     redis: Redis | None
-    url: str
     folder: Path
     allocator: str
     chance: random.Random
-    network: Network | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     topic: dict[str, Any] = field(default_factory=dict)
     root: Path = ROOT
@@ -80,13 +79,28 @@ class Arena:
 
     def __post_init__(self) -> None:
         self.log = Log(self.folder / "history", sync=False)
-        self.looker = DirectLooker(self.url, self.network.url if self.network else self.url)
+        self.looker = DirectLooker(self.site)
         with Database(self.url).session() as session:
             migrate(session)
             create_topic(session, TOPIC, partitions=PARTITIONS, **self.topic)
         self.looker.rows(
             "CREATE TABLE cash (id BIGINT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36) NOT NULL) ENGINE=InnoDB"
         )
+
+    @property
+    def server(self) -> Server:
+        """The server that the stream lives on."""
+        return self.site.server
+
+    @property
+    def url(self) -> str:
+        """The address of the database, as the harness reaches it."""
+        return self.site.url
+
+    @property
+    def network(self) -> Network | None:
+        """What is between the server and its clients, if it can be broken."""
+        return self.site.network
 
     # -- who takes part ------------------------------------------------------------------------------------------------
 
@@ -187,7 +201,7 @@ class Arena:
             for date, pid in set(_RAN_OUT.findall(worker.text())) - self._noted:
                 self._noted.add((date, pid))
                 at = datetime.fromisoformat(date).timestamp() + to_monotonic
-                note_fault(self.log, Fault("lease", at - LEASE_S - 1, at + 1, int(pid)))
+                note_fault(self.log, Fault(LOST_LEASE, at - LEASE_S - 1, at + 1, int(pid)))
                 print(f"  the machine was so busy that process {pid} lost its lease", flush=True)
 
     def _left(self) -> list[Any]:
@@ -246,21 +260,21 @@ class Arena:
 
 
 @contextmanager
-def opened(server: Server, redis: Redis | None, folder: Path, *, networked: bool, **options: Any) -> Iterator[Arena]:
-    """An arena in a database of its own."""
+def opened(site: Open, server: Server, redis: Redis | None, folder: Path, **options: Any) -> Iterator[Arena]:
+    """An arena in a database of its own.
+
+    Args:
+        site: one of :mod:`tests.chaos.sites`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    server.start(120)
     if redis:
         redis.start(60)
-    with fresh_database(server) as url:
-        network = Network(url) if networked else None
-        arena = Arena(server, redis, url, folder, network=network, **options)
+    with site(server, folder) as where:
+        arena = Arena(where, redis, folder, **options)
         try:
             yield arena
         finally:
             arena.close()
-            if network:
-                network.close()
 
 
 Bring = Callable[[Arena], None]

@@ -16,8 +16,10 @@ from typing import Any
 from emsworker.chaos import Kind
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from tests.chaos import scenarios
+from tests.chaos import sites
 from tests.chaos.arena import Arena, opened
+from tests.chaos.breaks import database, network, processes, redis_server
+from tests.chaos.sites import Open
 from tests.support.worker import ROOT
 
 _TRIES, _SETTLE_S = 3, 15.0
@@ -38,7 +40,7 @@ class Mutant:
     bring_about: Callable[[Arena], None]
     wanted: frozenset[Kind]
     redis: bool = False
-    networked: bool = False
+    site: Open = sites.alone
     topic: dict[str, Any] | None = None
 
 
@@ -67,16 +69,16 @@ MUTANTS = [
     Mutant(
         "no fence: whoever finishes a claim may",
         [("store/progress.py", "    packet.assert_one_matched()\n    by_key", "    by_key")],
-        partial(scenarios.pause_a_child, times=4),
+        partial(processes.pause_a_child, times=4),
         frozenset({Kind.EFFECT, Kind.NOT_THE_OWNER}),
     ),
     Mutant(
         "a cursor passes holes",
         [("store/claims.sql", "WHERE r.`offset` = @ems_lo + r.place - 1 AND (", "WHERE (")],
-        scenarios.slow_network,  # a long way between an offset from Redis and its row
+        network.slow_network,  # a long way between an offset from Redis and its row
         frozenset({Kind.LOST, Kind.HOLE}),
         redis=True,
-        networked=True,
+        site=sites.networked,
     ),
     Mutant(
         "a message is done before it runs",
@@ -88,13 +90,13 @@ MUTANTS = [
             ),
             ("runtime/executor.py", "            work.done(messages, failures, self._keeper.for_flush(rows))\n", ""),
         ],
-        partial(scenarios.kill_children, times=6),
+        partial(processes.kill_children, times=6),
         frozenset({Kind.LOST}),
     ),
     Mutant(
         "recovery forgets what a dead owner had not begun",
         [("store/recovery.py", "    if rest <= claim.hi:\n        care", "    if rest < 0:\n        care")],
-        scenarios.kill_children,
+        processes.kill_children,
         frozenset({Kind.LOST}),
     ),
     Mutant(
@@ -127,13 +129,13 @@ MUTANTS = [
                 "    session.commit()\n    flush(session, progress)\n",
             )
         ],
-        scenarios.kill_connections,
+        database.kill_connections,
         frozenset({Kind.EFFECT}),
     ),
     Mutant(
         "no look at the floor",
         [("store/messages.sql", "IF(floor <= %(base)s, %(base)s, NULL)", "%(base)s")],
-        scenarios.roll_redis_back,
+        redis_server.roll_redis_back,
         frozenset({Kind.LOST}),
         redis=True,
         topic={"trim_done": True},
@@ -141,7 +143,7 @@ MUTANTS = [
     Mutant(
         "dead clients are not swept away",
         [("store/clients.sql", "WHERE expires_at < NOW(6)\n", "WHERE expires_at < NOW(6) - INTERVAL 1 DAY\n")],
-        scenarios.kill_a_worker,
+        processes.kill_a_worker,
         frozenset({Kind.CLIENT_LEFT}),
     ),
 ]
@@ -180,9 +182,8 @@ def _try(
     mutant: Mutant, server: Server, redis: Redis | None, folder: Path, chance: random.Random, root: Path
 ) -> dict[str, int]:
     allocator = "redis" if mutant.redis else "mysql"
-    options = {"allocator": allocator, "chance": chance, "root": root, "topic": mutant.topic or {}}
-    options["networked"] = mutant.networked
-    with opened(server, redis if mutant.redis else None, folder, **options) as arena:  # type: ignore[arg-type]
+    options: dict[str, Any] = {"allocator": allocator, "chance": chance, "root": root, "topic": mutant.topic or {}}
+    with opened(mutant.site, server, redis if mutant.redis else None, folder, **options) as arena:
         settled = False
         try:
             arena.start()

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from emsworker.chaos import Fault, Finding, History, Kind, Report, read_history
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from tests.chaos.arena import Arena, opened
+from tests.chaos.arena import LOST_LEASE, Arena, opened
 from tests.chaos.names import GROUPS
 from tests.chaos.scenarios import Scenario
 
@@ -124,9 +125,9 @@ def run_scenarios(
     first = scenarios[0]
     chance = random.Random(f"{seed} {server.flavor} {first.name}")
     allocator = "redis" if redis else "mysql"
-    options = {"allocator": allocator, "chance": chance, "networked": first.networked}
+    options: dict[str, Any] = {"allocator": allocator, "chance": chance}
     options |= {"settings": first.settings, "topic": first.topic}
-    with opened(server, redis, folder, **options) as arena:  # type: ignore[arg-type]
+    with opened(first.site, server, redis, folder, **options) as arena:
         show = Show(arena, allocator)
         arena.start()
         for scenario in scenarios:
@@ -138,7 +139,8 @@ def run_scenarios(
 
 def recovery_s(history: History) -> float | None:
     """How long recovery took after the faults of a history, in seconds: see :class:`Row`."""
-    hit = sorted(span for fault in history.faults if fault.pid is not None for span in _after_hit(history, fault))
+    hits = [fault for fault in history.faults if fault.pid is not None and fault.name != LOST_LEASE]
+    hit = sorted(span for fault in hits for span in _after_hit(history, fault))
     spans = [_after_all(history, fault) for fault in history.faults if fault.pid is None]
     spans += [hit[math.ceil(len(hit) * 0.99) - 1]] if hit else []
     known = [span for span in spans if span is not None]

@@ -1,0 +1,68 @@
+"""Clocks are wrong, messages are poison, everything fails."""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+from emsworker import Ems
+from emsworker.chaos import Recorder
+from tests.chaos.arena import Arena
+from tests.chaos.breaks.processes import BEYOND_LEASE_S
+from tests.support.waiting import until
+
+CLOCK = Path(__file__).parents[1] / "clock"
+
+
+def jump_clock(arena: Arena) -> None:
+    """The date of one worker's machine jumps by an hour, first ahead and then back."""
+    ahead = arena.folder / "ahead"
+    _set_clock(ahead, 0)
+    arena.environ = {"PYTHONPATH": str(CLOCK), "EMS_TEST_CLOCK": str(ahead)}
+    worker = arena.start_worker().wait_ready()
+    arena.environ = {}
+    for jump in (3600, -3600, 0):
+        _set_clock(ahead, jump)
+        arena.goes_on(20)
+        time.sleep(BEYOND_LEASE_S)
+    assert "ran out" not in worker.text(), "no lease was lost"
+    assert {1, -1} <= _hours_ahead(arena.folder / "history"), "its clock was wrong"
+
+
+def _set_clock(file: Path, ahead_s: int) -> None:
+    partial = file.with_suffix(".partial")
+    partial.write_text(str(ahead_s))
+    partial.replace(file)
+
+
+def _hours_ahead(folder: Path) -> set[int]:
+    """By how many hours the clocks of those who ran messages were wrong: the ids of runs tell."""
+    events = (json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().split("\n")[:-1])
+    dates = [int(event["run"].replace("-", "")[:12], 16) / 1000 for event in events if event["event"] == "begin"]
+    return {round((date - time.time()) / 3600) for date in dates}
+
+
+def poison(arena: Arena) -> None:
+    began = time.monotonic()
+    recorder = Recorder(arena.folder / "history", sync=False)
+    with contextlib.closing(Ems("poisoner", url=arena.url, middleware=[recorder])) as app:
+        for deed in ("exit", "segfault", "bomb", "loop"):
+            app.send("acts", {"work_s": 0, "do": deed})
+        for _ in range(3):
+            app.send("acts", {"work_s": 0, "fill": "x" * ((4 << 20) - 100)})
+    until(
+        lambda: arena.looker.rows("SELECT COUNT(*) FROM ems_dead")[0][0] == 4,
+        120,
+        f"four are dead:\n{arena.tail()}",
+        0.1,
+    )
+    arena.note("poison", began)
+
+
+def retry_storm(arena: Arena) -> None:
+    storm = arena.folder / "storm"
+    with arena.fault("storm"):
+        storm.touch()
+        time.sleep(4)
+        storm.unlink()
+    arena.goes_on()
