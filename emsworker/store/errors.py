@@ -44,7 +44,7 @@ _LOST = frozenset(
         4031,
     }
 )
-# There is no room: always (the first), or if the text names ENOSPC. It passes when somebody makes room, as an absence does.
+# There is no room: always (the first), or if the text names ENOSPC. It passes when somebody makes room.
 _FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
 _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
