@@ -13,7 +13,8 @@ from itertools import dropwhile, groupby
 from pathlib import Path
 
 from emsworker.local import Database, Redis
-from tests.chaos import mutants, table
+from tests.chaos import held, mutants, table
+from tests.chaos.held import Held
 from tests.chaos.mutants import MUTANTS, catch
 from tests.chaos.running import Row, run_scenarios
 from tests.chaos.scenarios import SCENARIOS, Scenario
@@ -33,6 +34,16 @@ def _arguments() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="TEXT", help="scenarios with this in their names"
     )
     parser.add_argument("--from", dest="first", metavar="TEXT", help="begin with the scenario with this in its name")
+    parser.add_argument(
+        "--hold",
+        type=float,
+        default=10,
+        metavar="MINUTES",
+        help="how long somebody else's transaction is held open beside the rest (default 10)",
+    )
+    parser.add_argument(
+        "--both", action="store_true", help="each scenario with both allocators on each server, not with one in turn"
+    )
     parser.add_argument("--mutants", action="store_true", help="spoil the code instead, and see that it is noticed")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for JSON and Markdown")
     parser.add_argument("--publish", action="store_true", help="put the table into the documentation")
@@ -55,7 +66,8 @@ def main() -> int:
     print(table.header(), flush=True)
     about: dict[str, object] = {"seed": arguments.seed, "servers": chosen_flavors()}
     rows: list[Row] = []
-    for row in _run_all(scenarios, folder, arguments.seed, arguments.keep, measured):
+    hold_s = 60 * arguments.hold if not arguments.only or any(text in held.NAME for text in arguments.only) else 0
+    for row in _run_all(scenarios, folder, arguments.seed, arguments.both, measured, hold_s):
         rows.append(row)
         table.save(rows, arguments.results, about | {"took_s": round(time.monotonic() - began)})
     bad = [row for row in rows if not row.good]
@@ -89,8 +101,16 @@ def _catch_all(arguments: argparse.Namespace) -> int:
     return 0 if rows and all(row.good for row in rows) else 1
 
 
-def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, measured: bool) -> Iterator[Row]:
+def _run_all(
+    scenarios: list[Scenario], folder: Path, seed: int, both: bool, measured: bool, hold_s: float
+) -> Iterator[Row]:
     with ExitStack() as stack:
+        beside = []
+        for flavor in chosen_flavors() if hold_s else ():
+            where = folder / f"{flavor}-held"
+            beside.append(Held(Database(where / "server", flavor), where / "logs", _PHASE_S, hold_s))
+            stack.callback(beside[-1].close)
+            yield from _told(_begun(beside[-1]), held.NAME, flavor)
         redis = Redis(folder / "redis") if "redis" in chosen() else None
         if redis:
             stack.callback(redis.kill)
@@ -102,12 +122,28 @@ def _run_all(scenarios: list[Scenario], folder: Path, seed: int, keep: bool, mea
                 if group[0].redis and not redis:
                     print("--  those that break Redis are left out: it is not among EMS_TEST_SERVERS")
                     continue
-                with_redis = redis if group[0].redis or (number + place) % 2 else None
-                where = folder / f"{flavor}-{number}"
-                yield from _told(run_scenarios(group, server, with_redis, where, seed), shared, flavor)
+                turns = (
+                    [redis]
+                    if group[0].redis
+                    else [None, redis]
+                    if both and redis
+                    else [(None, redis)[(number + place) % 2]]
+                )
+                for with_redis in turns:
+                    where = folder / f"{flavor}-{number}-{'redis' if with_redis else 'mysql'}"
+                    yield from _told(run_scenarios(group, server, with_redis, where, seed), shared, flavor)
             if measured:
                 yield from _told(iter_throughput(server, folder / f"{flavor}-throughput", _PHASE_S), NAME, flavor)
             server.kill()
+        for one, flavor in zip(beside, chosen_flavors(), strict=False):
+            if one.is_open:
+                yield from _told(one.rows(), held.NAME, flavor)
+
+
+def _begun(one: Held) -> Iterator[Row]:
+    """No row yet, but what it raises is told as one."""
+    one.begin()
+    yield from ()
 
 
 def _told(rows: Iterator[Row], name: str, flavor: str) -> Iterator[Row]:

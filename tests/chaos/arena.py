@@ -33,7 +33,7 @@ from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
 
 LEASE_S = 4.0
-LOST_LEASE = "lease"
+LOST_LEASE, ORPHANED = "lease", "orphaned"
 SETTINGS: dict[str, Any] = {"lease_s": LEASE_S, "beat_lease_s": 1.5, "max_attempts": 50, "timeout_s": 15}
 _RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process ran out", re.MULTILINE)
 _SETTLE_S, _START_S = 90, 60
@@ -122,7 +122,7 @@ class Arena:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         settings = {"url": self.looker.url, "connect_timeout_s": 3, **self._allocation()}
         environment |= {f"EMS_{name.upper()}": str(value) for name, value in settings.items()}
-        environment |= {"EMS_TEST_RECORD": str(self.folder)}
+        environment |= {"EMS_TEST_RECORD": str(self.folder), **self.environ}
         seed = self.chance.randrange(10**6)
         with (self.folder / f"producer-{len(self.producers)}.log").open("ab") as log:
             command = [sys.executable, "-m", "tests.chaos.app", str(seed), str(pause_s)]
@@ -184,15 +184,18 @@ class Arena:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def finish(self, settle_s: float = _SETTLE_S) -> None:
-        """Stop the producers, wait until all is done, and stop the workers."""
+    def finish(self, settle_s: float = _SETTLE_S) -> float:
+        """Stop the producers, wait until all is done, and stop the workers; returns how long the work took, in seconds."""
         for producer in self.producers:
             producer.terminate()
         for producer in self.producers:
             producer.wait(60)
+        began = time.monotonic()
         until(lambda: not self._left(), settle_s, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
+        took_s = time.monotonic() - began
         for worker in self.living():
             assert worker.stop() == 0, worker.text()[-3000:]
+        return took_s
 
     def note_lost_leases(self) -> None:
         """A busy machine is a fault, too: who cannot renew in time is taken for dead, and his work is run elsewhere."""

@@ -1,6 +1,5 @@
 """Runs a scenario and makes a row of the table out of what came of it."""
 
-import math
 import random
 import time
 from collections import Counter
@@ -9,12 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emsworker.chaos import Fault, Finding, History, Kind, Report, read_history
+from emsworker.chaos import Finding, History, Kind, Report, read_history
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from tests.chaos.arena import LOST_LEASE, Arena, opened
-from tests.chaos.names import GROUPS
+from tests.chaos.arena import Arena, opened
+from tests.chaos.recovery import recovery_s, too_much_again, undone
 from tests.chaos.scenarios import Scenario
+from tests.support.waiting import until
+
+_HELD_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Row:
     @property
     def good(self) -> bool:
         """Whether it is as it must be."""
-        # None: the process had nothing in hand.
         late = None not in (self.heals_within_s, self.recovery_s) and self.recovery_s > self.heals_within_s  # type: ignore[operator]
         return not (self.wrong or self.lost or self.phantom or self.order or self.other or late)
 
@@ -76,7 +77,8 @@ class Show:
             AssertionError: it did not recover at all.
         """
         began = time.monotonic()
-        scenario.bring_about(self.arena)
+        note = scenario.bring_about(self.arena) or ""
+        until(lambda: not undone(self._since(began), self._effects()), _HELD_S, "all is done that was in hand", 0.2)
         if scenario.leases_hold:
             self.arena.note_lost_leases()
         report = self.arena.judge(settled)
@@ -86,8 +88,11 @@ class Show:
         wrong = [str(finding) for finding in new[:8]]
         if dead != scenario.dead:
             wrong.append(f"{dead} dead letters, and there should be {scenario.dead}")
-        history = read_history(self.arena.folder / "history")
-        history.faults = [fault for fault in history.faults if fault.until >= began]
+        history = self._since(began)
+        wrong += too_much_again(history)
+        healed_s = recovery_s(history)
+        if scenario.heals_within_s is not None and healed_s is None:
+            wrong.append("nobody had anything in hand, so nothing is known of the recovery")
         before, self._before = self._before, report
         counts = Counter(finding.kind for finding in new)
         named = counts[Kind.LOST], counts[Kind.PHANTOM], counts[Kind.ORDER]
@@ -102,15 +107,24 @@ class Show:
             duplicated=report.repeated - (before.repeated if before else 0),
             order=named[2],
             other=len(new) - sum(named),
-            recovery_s=recovery_s(history),
+            recovery_s=healed_s,
             heals_within_s=scenario.heals_within_s,
             took_s=round(time.monotonic() - began, 1),
             wrong="\n".join(wrong),
+            note=note,
         )
 
+    def _since(self, began: float) -> History:
+        history = read_history(self.arena.folder / "history")
+        history.faults = [fault for fault in history.faults if fault.until >= began]
+        return history
 
-def _finish(arena: Arena) -> None:
-    arena.finish()
+    def _effects(self) -> Iterator[str]:
+        return (uid for (uid,) in self.arena.looker.rows("SELECT uid FROM cash"))
+
+
+def _finish(arena: Arena) -> str:
+    return f"{arena.finish():.1f} s to the end"
 
 
 def run_scenarios(
@@ -135,43 +149,3 @@ def run_scenarios(
             yield show.row(scenario)
         arena.goes_on()
         yield show.row(Scenario("all is done", _finish, dead=first.dead), settled=True)
-
-
-def recovery_s(history: History) -> float | None:
-    """How long recovery took after the faults of a history, in seconds: see :class:`Row`."""
-    hits = [fault for fault in history.faults if fault.pid is not None and fault.name != LOST_LEASE]
-    hit = sorted(span for fault in hits for span in _after_hit(history, fault))
-    spans = [_after_all(history, fault) for fault in history.faults if fault.pid is None]
-    spans += [hit[math.ceil(len(hit) * 0.99) - 1]] if hit else []
-    known = [span for span in spans if span is not None]
-    return round(max(known), 2) if known else None
-
-
-def _after_hit(history: History, fault: Fault) -> Iterator[float]:
-    """For each message that a process had in hand when it was hit: until somebody else had done it."""
-    held = {
-        (run.uid, run.group)
-        for run in history.runs
-        if run.pid == fault.pid and run.began <= fault.at and (run.ended is None or run.ended > fault.at)
-    }
-    done: dict[tuple[str, str], float] = {}
-    for run in history.runs:
-        where = run.uid, run.group
-        if where in held and run.pid != fault.pid and run.ended is not None and run.outcome == "done":
-            done[where] = min(run.ended, done.get(where, math.inf))
-    yield from (end - fault.at for end in done.values())
-
-
-def _after_all(history: History, fault: Fault) -> float | None:
-    """Until a send is confirmed and each group has finished a run."""
-    firsts = [
-        min(
-            (s.confirmed_at for s in history.sent.values() if s.confirmed_at and s.confirmed_at > fault.until),
-            default=None,
-        )
-    ]
-    for group in GROUPS:
-        ends = (run.ended for run in history.runs if run.group == group and run.outcome == "done")
-        firsts.append(min((end for end in ends if end and end > fault.until), default=None))
-    known = [first for first in firsts if first is not None]
-    return max(known) - fault.until if len(known) == len(firsts) else None

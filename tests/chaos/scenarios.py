@@ -10,8 +10,9 @@ from typing import Any
 import pymysql
 
 from tests.chaos import sites
-from tests.chaos.arena import LEASE_S, Arena
+from tests.chaos.arena import Arena
 from tests.chaos.breaks import database, disk, failover, network, processes, redis_server, work
+from tests.chaos.breaks.seizing import seize_workers
 from tests.chaos.sites import Open
 from tests.support.worker import kill
 
@@ -21,7 +22,7 @@ class Scenario:
     """One way to break it.
 
     Args:
-        bring_about: breaks, waits, and mends.
+        bring_about: breaks, waits, and mends; returns what the table says instead of a recovery, if it says anything.
         redis: it needs one, and the redis allocator; site: what the stream lives on.
         heals_within_s: the longest time that it may take until all is well again, ``None`` for a fault that
             nothing is promised about.
@@ -31,7 +32,7 @@ class Scenario:
     """
 
     name: str
-    bring_about: Callable[[Arena], None]
+    bring_about: Callable[[Arena], str | None]
     redis: bool = False
     site: Open = sites.alone
     heals_within_s: float | None = None
@@ -63,18 +64,19 @@ def combined(arena: Arena) -> None:
     print(f"  at once: {', '.join(one.__name__ for one in chosen)}", flush=True)
     errors: list[BaseException] = []
 
-    def one(bring: Callable[[Arena], None]) -> None:
+    def one(bring: Callable[[Arena], object]) -> None:
+        last: BaseException | None = None
         for _ in range(15):
             try:
-                return bring(arena)
+                bring(arena)
+                return
             except (pymysql.err.MySQLError, OSError) as error:  # the harness's own look at a server that is away
-                last: BaseException = error
+                last = error
                 time.sleep(1)
             except BaseException as error:
                 last = error
                 break
-        errors.append(last)
-        return None
+        errors.extend([last] if last else [])
 
     threads = [threading.Thread(target=one, args=(bring,)) for bring in chosen]
     for thread in threads:
@@ -87,29 +89,41 @@ def combined(arena: Arena) -> None:
 
 def in_short(arena: Arena) -> None:
     """A little of everything, for the suite: what the long form does one by one, and for longer."""
-    processes.kill_children(arena, 1)
-    processes.kill_producers(arena, 1)
-    database.kill_connections(arena, 1.5)
+    with arena.hostile() as foreign, foreign.cursor() as cursor:
+        seen = _foreign_look(cursor)
+        processes.kill_children(arena, 1)
+        processes.kill_producers(arena, 1)
+        database.kill_connections(arena, 1.5, spare=foreign.thread_id())
+        assert _foreign_look(cursor) == seen, "somebody else's transaction was open all the time"
+        foreign.rollback()
     if arena.redis:
         with arena.fault("redis"), redis_server.client_of(arena) as client:
             client.flushall()
-    pid, began = processes.pick_child(arena), time.monotonic()
-    kill(pid, signal.SIGSTOP)
+    pid = processes.pick_child(arena)
+    seize_workers(arena, [pid])
+    began = time.monotonic()
     database.kill_the_server(arena, 1)
     time.sleep(max(0.0, began + processes.BEYOND_LEASE_S - time.monotonic()))
     kill(pid, signal.SIGCONT)
     arena.note("pause", began, pid)
 
 
-WORKER_S = LEASE_S + 2  # the promise: after a worker's kill
+def _foreign_look(cursor: Any) -> object:
+    """A look into the stream, in a transaction in REPEATABLE READ (the server's default) that stays open."""
+    cursor.execute("SELECT COUNT(*), MAX(claim_id) FROM ems_claim")
+    return cursor.fetchall()
+
+
 SERVER_S = 5.0
 SCENARIOS = [
-    Scenario("child killed", processes.kill_children, heals_within_s=WORKER_S),
-    Scenario("worker killed", processes.kill_a_worker, heals_within_s=WORKER_S),
-    Scenario("supervisor killed", processes.kill_a_supervisor, heals_within_s=WORKER_S),
-    Scenario("beat's leader killed", processes.kill_the_beat, heals_within_s=WORKER_S),
-    Scenario("worker paused", processes.pause_a_child, heals_within_s=WORKER_S),
+    Scenario("child killed", processes.kill_children, heals_within_s=processes.WORKER_S),
+    Scenario("worker killed", processes.kill_a_worker, heals_within_s=processes.WORKER_S),
+    Scenario("supervisor killed", processes.kill_a_supervisor, heals_within_s=processes.WORKER_S),
+    Scenario("beat's leader killed", processes.kill_the_beat, heals_within_s=processes.WORKER_S),
+    Scenario("beat's leader paused", processes.pause_the_beat),
+    Scenario("worker paused", processes.pause_a_child, heals_within_s=processes.WORKER_S),
     Scenario("producers killed", processes.kill_producers),
+    Scenario("producers paused", processes.pause_producers),
     Scenario("server killed", database.kill_the_server, heals_within_s=SERVER_S),
     Scenario("server restarted", database.restart_the_server, heals_within_s=SERVER_S),
     Scenario("server read-only", database.read_only, heals_within_s=SERVER_S),
@@ -117,7 +131,6 @@ SCENARIOS = [
     Scenario("locks and deadlocks", database.hostile_locks),
     Scenario("connections killed", database.kill_connections, heals_within_s=SERVER_S),
     Scenario("clock jumps", work.jump_clock, leases_hold=False),
-    Scenario("retry storm", work.retry_storm),
     Scenario("three at once", combined),
     Scenario("network cut", network.cut_network, site=sites.networked),
     Scenario("network frozen", network.freeze_network, site=sites.networked),
@@ -128,6 +141,7 @@ SCENARIOS = [
     Scenario("Redis flushed", redis_server.flush_redis, redis=True),
     Scenario("Redis slow", redis_server.slow_redis, redis=True),
     Scenario("Redis rolled back", redis_server.roll_redis_back, redis=True, topic={"trim_done": True}),
+    Scenario("a minute of retries", work.minute_of_retries, settings={"ladder": "300ms 1s 2s 4s 8s"}),
     Scenario("disk full", disk.fill_the_disk, site=sites.on_a_small_disk, heals_within_s=SERVER_S),
     Scenario("failover", failover.fail_over, site=sites.replicated, heals_within_s=SERVER_S, leases_hold=False),
     Scenario("poison", work.poison, settings={"timeout_s": 2, "max_attempts": 2}, dead=4),

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 NAME = "snapshot, 4 readers"
 READERS = 4
-_LOAD, _BATCH = 90_000, 3_000
+_LOAD, _BATCH, _TRICKLE = 90_000, 3_000, 20
 _QUERY = (
     "SELECT topic_id, `partition`, COUNT(*), SUM(size), MAX(born_at) FROM ems_message GROUP BY topic_id, `partition`"
 )
@@ -63,20 +63,38 @@ class Feeder:
 
     Args:
         app: sends; passed: how many offsets were claimed so far.
+        load: how many messages are kept before it.
     """
 
-    def __init__(self, app: Ems, passed: Callable[[], int]) -> None:
-        self._app, self.passed = app, passed
-        self._stopping = threading.Event()
+    def __init__(self, app: Ems, passed: Callable[[], int], load: int = _LOAD) -> None:
+        self._app, self.passed, self._load = app, passed, load
+        self._stopping, self._trickling = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._feed)
         self._sent = 0
 
     def _feed(self) -> None:
         while not self._stopping.is_set():
-            self._app.send_many("steady", [{"n": n} for n in range(_BATCH)])
-            self._sent += _BATCH
-            while self._sent - self.passed() > _LOAD and not self._stopping.wait(0.05):
+            trickling = self._trickling.is_set()
+            count = _TRICKLE if trickling else _BATCH
+            self._app.send_many("steady", [{"n": n} for n in range(count)])
+            self._sent += count
+            if trickling:
+                self._stopping.wait(0.1)
+            while self.backlog > self._load and not self._trickling.is_set() and not self._stopping.wait(0.05):
                 pass
+
+    @property
+    def backlog(self) -> int:
+        """How many messages were sent and not claimed yet."""
+        return self._sent - self.passed()
+
+    def trickle(self) -> None:
+        """Send a few messages ten times a second, whether there is a backlog or not."""
+        self._trickling.set()
+
+    def fill(self) -> None:
+        """Keep a backlog again."""
+        self._trickling.clear()
 
     def rate(self, for_s: float) -> float:
         """Offsets that are claimed in a second."""
@@ -89,6 +107,10 @@ class Feeder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send no more."""
         self._stopping.set()
         self._thread.join()
 
@@ -99,7 +121,7 @@ def analysts(url: str) -> Iterator[None]:
     stopping = threading.Event()
     threads = [threading.Thread(target=_read, args=(url, stopping)) for _ in range(READERS)]
     with connect(url, autocommit=False) as foreign, foreign.cursor() as cursor:
-        _begin(cursor)
+        begin_snapshot(cursor)
         cursor.execute("INSERT INTO account VALUES (77, 1)")
         cursor.execute("SELECT COUNT(*) FROM ems_claim")
         for thread in threads:
@@ -115,7 +137,7 @@ def analysts(url: str) -> Iterator[None]:
 
 def _read(url: str, stopping: threading.Event) -> None:
     with connect(url, autocommit=False) as connection, connection.cursor() as cursor:
-        _begin(cursor)
+        begin_snapshot(cursor)
         while not stopping.is_set():
             began = time.monotonic()
             cursor.execute(_QUERY)
@@ -123,6 +145,7 @@ def _read(url: str, stopping: threading.Event) -> None:
             stopping.wait(max(0.2, _REST * (time.monotonic() - began)))
 
 
-def _begin(cursor: Any) -> None:
+def begin_snapshot(cursor: Any) -> None:
+    """Open a transaction in REPEATABLE READ that sees the present from now on."""
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")

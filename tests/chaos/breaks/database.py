@@ -11,6 +11,8 @@ import pymysql
 from tests.chaos.arena import Arena
 from tests.support.servers import connect
 
+_SURELY_S = 5.0  # in that time some connection is met in COMMIT
+
 
 def kill_the_server(arena: Arena, times: int = 2) -> None:
     for _ in range(times):
@@ -77,8 +79,8 @@ def hostile_locks(arena: Arena) -> None:
                 time.sleep(1.0)
                 other.rollback()
         with arena.fault("server"):
-            deadline = time.monotonic() + 3
-            while time.monotonic() < deadline:
+            before, deadline = _deadlocks(arena), time.monotonic() + 3
+            while time.monotonic() < deadline or (_deadlocks(arena) == before and time.monotonic() < deadline + 20):
                 with contextlib.suppress(pymysql.err.OperationalError):  # the deadlock may as well be ours
                     cursor.execute(
                         "UPDATE ems_cursor SET skipped = skipped + 1 ORDER BY group_id DESC, `partition` DESC"
@@ -86,18 +88,26 @@ def hostile_locks(arena: Arena) -> None:
                     cursor.execute("SELECT * FROM ems_claim WHERE state <> 'done' FOR UPDATE")
                     cursor.execute("UPDATE ems_partition SET floor = floor ORDER BY `partition` DESC")
                 other.rollback()
+            assert _deadlocks(arena) > before, "the server saw deadlocks"
     arena.goes_on()
 
 
-def kill_connections(arena: Arena, for_s: float = 5.0) -> None:
+def _deadlocks(arena: Arena) -> int:
+    """How many the server has seen."""
+    statement = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+    return int(arena.admin(statement)[0][0])
+
+
+def kill_connections(arena: Arena, for_s: float = 5.0, spare: int = 0) -> None:
     with arena.fault("server"), connect(arena.server.admin_url, autocommit=True) as admin, admin.cursor() as cursor:
-        killed, in_commit = _kill_connections(arena, cursor, for_s)
+        killed, in_commit = _kill_connections(arena, cursor, for_s, spare)
     assert killed > 2 * for_s, "connections were killed"
+    assert in_commit or for_s < _SURELY_S, "some of them were in COMMIT"
     print(f"  {killed} connections killed, {in_commit} of them in COMMIT", flush=True)
     arena.goes_on()
 
 
-def _kill_connections(arena: Arena, cursor: Any, for_s: float) -> tuple[int, int]:
+def _kill_connections(arena: Arena, cursor: Any, for_s: float, spare: int = 0) -> tuple[int, int]:
     """KILL our connections, above all those that commit just now; the looker's is left alone."""
     mine = arena.looker.rows("SELECT CONNECTION_ID()")[0][0]
     deadline, next_any = time.monotonic() + for_s, 0.0
@@ -109,7 +119,7 @@ def _kill_connections(arena: Arena, cursor: Any, for_s: float) -> tuple[int, int
             ),
             (arena.url.rsplit("/", 1)[1], mine),
         )
-        rows = list(cursor.fetchall())
+        rows = [row for row in cursor.fetchall() if row[0] != spare]
         committing = [row[0] for row in rows if _commits(row[1], row[2])]
         chosen = committing[:2]
         if not chosen and rows and time.monotonic() > next_any:

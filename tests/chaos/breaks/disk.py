@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from typing import Any
 
 from emsworker import Ems
 from emsworker.chaos import Recorder
@@ -57,7 +58,7 @@ def _refused(arena: Arena) -> str:
             errors.append(str(error))
         return bool(errors)
 
-    options = {"url": arena.url, "middleware": [recorder], "publish_timeout_s": _GIVE_UP_S}
+    options: dict[str, Any] = {"url": arena.url, "middleware": [recorder], "publish_timeout_s": _GIVE_UP_S}
     with contextlib.closing(Ems("filler", **options)) as app:
         until(send, _BITES_S, "the server has no room", 0.0)
     return errors[0]
