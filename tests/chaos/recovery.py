@@ -9,8 +9,8 @@ from tests.chaos.arena import LOST_LEASE, ORPHANED
 from tests.chaos.names import GROUPS
 
 # Run again after kill -9: what one thread had finished since its last watermark. The promise is 100 ms of work, or one
-# message; the rest is what a loaded machine adds to the measure of it.
-AGAIN_S, _SLACK_S = 0.1, 0.05
+# message; the kill may also hit the commit of the watermark, and a loaded machine stretches what is measured.
+AGAIN_S, _SLACK_S = 0.1, 0.2
 _TRANSACTIONAL = GROUPS[3]
 
 
