@@ -26,14 +26,14 @@ _ON_ITS_WAY_S = 0.02
 
 def backlog(arena: Arena, count: int = 60, work_s: float = 0.03) -> None:
     """More than one owner could do, so that claims are long and everybody wants the same partitions."""
-    _send(arena, count, work_s)
+    send(arena, count, work_s)
     arena.goes_on(count)
 
 
 def pause_in_hand(arena: Arena, group: str, times: int = 2) -> None:
     """Pause a child in the middle of a message, until another has done it; then it goes on."""
     for _ in range(times):
-        _send(arena, 6, 0.5)
+        send(arena, 6, 0.5)
         began = time.monotonic()
         pid = _stopped_in(arena, group, 0.0)
         time.sleep(_BEYOND_LEASE_S)
@@ -45,7 +45,7 @@ def pause_in_hand(arena: Arena, group: str, times: int = 2) -> None:
 def kill_in_hand(arena: Arena, group: str, times: int = 3) -> None:
     """Kill a child in the middle of a message, when its watermark has long been written."""
     for _ in range(times):
-        _send(arena, 6, 0.5)
+        send(arena, 6, 0.5)
         pid = _stopped_in(arena, group, 0.3)
         arena.kill([pid])
         arena.goes_on()
@@ -155,7 +155,8 @@ def kill_a_worker_for_good(arena: Arena, grace_s: float) -> None:
 # -- aiming ------------------------------------------------------------------------------------------------------------
 
 
-def _send(arena: Arena, count: int, work_s: float) -> None:
+def send(arena: Arena, count: int, work_s: float) -> None:
+    """Send some messages that take so long, of any keys."""
     recorder = Recorder(arena.folder / "history", sync=False)
     with contextlib.closing(Ems("aimer", url=arena.url, middleware=[recorder])) as app:
         for key in (arena.chance.choice(KEYS) for _ in range(count)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from emsworker.chaos import Fault, Finding, History, Kind, Report, read_history
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from tests.chaos.arena import Arena, opened
+from tests.chaos.arena import LOST_LEASE, Arena, opened
 from tests.chaos.names import GROUPS
 from tests.chaos.scenarios import Scenario
 
@@ -138,7 +138,8 @@ def run_scenarios(
 
 def recovery_s(history: History) -> float | None:
     """How long recovery took after the faults of a history, in seconds: see :class:`Row`."""
-    hit = sorted(span for fault in history.faults if fault.pid is not None for span in _after_hit(history, fault))
+    hits = [fault for fault in history.faults if fault.pid is not None and fault.name != LOST_LEASE]
+    hit = sorted(span for fault in hits for span in _after_hit(history, fault))
     spans = [_after_all(history, fault) for fault in history.faults if fault.pid is None]
     spans += [hit[math.ceil(len(hit) * 0.99) - 1]] if hit else []
     known = [span for span in spans if span is not None]
