@@ -94,7 +94,7 @@ def distant_producers(arena: Arena) -> None:
     try:
         with arena.fault("network"):
             distant = [arena.start_producer() for _ in range(2)]
-            _wait_for_sends(arena, {one.pid for one in distant}, 20)
+            _wait_for_sends(arena, {one.pid for one in distant}, 12)
             for one in distant:
                 one.terminate()
                 one.wait(60)
@@ -111,7 +111,7 @@ def _wait_for_sends(arena: Arena, pids: set[int], count: int) -> None:
         files = {pid: list((arena.folder / "history").glob(f"{pid}-*.jsonl")) for pid in pids}
         return all(sum(file.read_text().count('"sent"') for file in of) >= count for of in files.values())
 
-    until(sent, _AIM_S, f"the producers send; logs:\n{arena.tail()}", 0.1)
+    until(sent, 3 * _AIM_S, f"the producers send; logs:\n{arena.tail()}", 0.1)
 
 
 def roll_redis_below_the_floor(arena: Arena) -> None:
