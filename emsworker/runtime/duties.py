@@ -29,12 +29,14 @@ def recover(session: Session, settings: Settings) -> float:
     """Give the work of dead clients back, and move what hangs to retry."""
     for one in recovery.recover(session, settings.jitter):
         charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
+        lease = f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else ""
         log.warning(
-            "recovered a claim of %s (group %d, partition %d): %s, %s",
+            "recovered a claim of %s (group %d, partition %d): %s%s, %s",
             one.client_id,
             one.group_id,
             one.partition,
             one.outcome,
+            lease,
             charged,
         )
     return settings.beat_s

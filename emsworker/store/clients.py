@@ -64,8 +64,14 @@ def deregister(session: Session, client_ids: Sequence[str]) -> None:
 
 
 def delete_expired(session: Session) -> int:
-    """Delete clients whose lease is gone and whose claims have been recovered."""
-    return session.change(_SQL.delete_expired_clients)
+    """Delete clients whose lease is gone and whose claims have been recovered; those that somebody holds come later."""
+    found = [client_id for (client_id,) in session.rows(_SQL.find_expired_clients)]
+
+    def work(session: Session) -> int:
+        locked = [client_id for (client_id,) in session.rows(_SQL.lock_expired_clients, {"client_ids": found})]
+        return session.execute(_SQL.delete_expired_clients, {"client_ids": locked}).affected if locked else 0
+
+    return session.transaction(work) if found else 0
 
 
 def list_clients(session: Session) -> list[ClientRow]:

@@ -13,9 +13,16 @@ DELETE FROM ems_client WHERE process_id = %(process_id)s
 -- name: delete_clients
 DELETE FROM ems_client WHERE client_id IN %(client_ids)s
 
+-- name: find_expired_clients
+-- A plain read: a duty that waits for a row, which a renewal holds while the server is slow, keeps recovery waiting too.
+SELECT client_id FROM ems_client WHERE expires_at < NOW(6)
+
+-- name: lock_expired_clients
+SELECT client_id FROM ems_client WHERE client_id IN %(client_ids)s AND expires_at < NOW(6) ORDER BY client_id FOR UPDATE SKIP LOCKED
+
 -- name: delete_expired_clients
 -- Only those that left nothing behind: recovery comes first.
-DELETE FROM ems_client WHERE expires_at < NOW(6)
+DELETE FROM ems_client WHERE client_id IN %(client_ids)s
 AND NOT EXISTS (SELECT 1 FROM ems_claim c WHERE c.state = 'start' AND c.client_id = ems_client.client_id)
 
 -- name: list_clients

@@ -36,13 +36,18 @@ _SQL = Statements("recovery")
 
 @dataclass(frozen=True)
 class Recovered:
-    """One recovered claim: why, from whom, and which message was charged (``None``: nobody)."""
+    """One recovered claim: why, from whom, and which message was charged (``None``: nobody).
+
+    Attributes:
+        over_s: for how many seconds its owner's lease had been over; ``None`` if he had signed off, or it was good.
+    """
 
     group_id: int
     partition: int
     client_id: str | None
     outcome: Outcome
     charged: int | None
+    over_s: float | None = None
 
 
 def recover(session: Session, jitter: float) -> list[Recovered]:
@@ -70,7 +75,7 @@ def _recover_one(key: tuple[Any, ...], jitter: float) -> Callable[[Session], Rec
         rows = session.rows(_SQL.lock_lost, where)
         if not rows or not (rows[0][-2] or rows[0][-1]):
             return None  # the owner finished it, is finishing it, or came back with a good lease
-        hi, done_to, running, source, care, client_id, orphaned, _ = rows[0]
+        hi, done_to, running, source, care, client_id, over_s, orphaned, _ = rows[0]
         claim = Claim(group_id, partition, lo, hi, done_to, claim_id, ClaimSource(source), Care(care), client_id)
         settings = session.rows(_SQL.get_ladder, where)
         if not settings:  # the group has been deleted
@@ -81,7 +86,8 @@ def _recover_one(key: tuple[Any, ...], jitter: float) -> Callable[[Session], Rec
         recover_source = _recover_retries if claim.source is ClaimSource.RETRY else _recover_range
         outcome = Outcome.ORPHANED if orphaned else Outcome.TIMEOUT
         charged = recover_source(session, claim, where, outcome if blamed else None, jitter)
-        return Recovered(group_id, partition, client_id, outcome, charged)
+        over_s = float(over_s) if orphaned and over_s is not None else None
+        return Recovered(group_id, partition, client_id, outcome, charged, over_s)
 
     return work
 

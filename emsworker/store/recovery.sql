@@ -9,7 +9,9 @@ WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at
 -- name: lock_lost
 -- Looked at again under the lock: the owner may have come back in between. Whoever holds the lock just now is recovering
 -- or finishing the claim, so there is nothing to wait for; a beat that waits would lose its lead.
+-- And for how many seconds its owner's lease has been over; NULL if he has signed off.
 SELECT c.hi, c.done_to, c.running, c.source, c.care, c.client_id,
+  (SELECT TIMESTAMPDIFF(MICROSECOND, l.expires_at, NOW(6)) / 1000000 FROM ems_client l WHERE l.client_id = c.client_id),
   NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)),
   EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.renewed_at > c.deadline_at)
 FROM ems_claim c

@@ -82,23 +82,29 @@ def main() -> int:
 
 
 def _catch_all(arguments: argparse.Namespace) -> int:
-    """Run the mutants on the first server; what they spoil is the same on all."""
+    """Run the mutants on every server."""
     chosen_ones = [one for one in MUTANTS if not arguments.only or any(text in one.name for text in arguments.only)]
     folder = Path(tempfile.mkdtemp(prefix="ems-chaos-"))
+    about: dict[str, object] = {"seed": arguments.seed, "servers": chosen_flavors()}
+    print(f"seed {arguments.seed}; {len(chosen_ones)} mutants on {', '.join(chosen_flavors())}; logs in {folder}")
     rows = []
     with ExitStack() as stack:
-        server, redis = Database(folder / "server", chosen_flavors()[0]), Redis(folder / "redis")
-        stack.callback(server.kill)
+        redis = Redis(folder / "redis")
         stack.callback(redis.kill)
-        for number, mutant in enumerate(chosen_ones):
-            rows.append(catch(mutant, server, redis, folder / f"mutant-{number}", arguments.seed))
-            print(mutants.line(rows[-1]), flush=True)
-    if not arguments.keep:
-        shutil.rmtree(folder)
-    table.save_mutants(rows, arguments.results)
+        for flavor in chosen_flavors():
+            server = Database(folder / flavor, flavor)
+            stack.callback(server.kill)
+            for number, mutant in enumerate(chosen_ones):
+                rows.append(catch(mutant, server, redis, folder / f"{flavor}-mutant-{number}", arguments.seed))
+                print(mutants.line(rows[-1]), flush=True)
+                table.save_mutants(rows, arguments.results, about)
+            server.kill()
+    good = bool(rows) and all(row.good for row in rows)
     if arguments.publish:
         table.publish_mutants(arguments.results / "mutants.json")
-    return 0 if rows and all(row.good for row in rows) else 1
+    if good and not arguments.keep:
+        shutil.rmtree(folder)
+    return 0 if good else 1
 
 
 def _run_all(

@@ -1,7 +1,8 @@
 """``./dev chaos --mutants``: the code is broken on purpose, and the checker must notice.
 
-Each mutant is a copy of the package with one protocol spoiled. The same scenarios that find nothing wrong with the real
-code are run with it, until the checker has found what it must find, or three times in vain.
+Each mutant is a copy of the package with one protocol spoiled. The faults under which that shows are brought about, aimed
+at the right moment (:mod:`tests.chaos.aimed`), until the checker has found what it must find, or three times in vain. And
+once with the code as it is: then it must find nothing.
 """
 
 import random
@@ -13,16 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from emsworker.chaos import Kind
+from emsworker.chaos import Kind, Report
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from tests.chaos import sites
+from tests.chaos import aimed, sites
 from tests.chaos.arena import Arena, opened
-from tests.chaos.breaks import database, network, processes, redis_server
-from tests.chaos.sites import Open
 from tests.support.worker import ROOT
 
-_TRIES, _SETTLE_S = 3, 15.0
+_TRIES, _SETTLE_S, _SOUND_SETTLE_S = 3, 15.0, 60.0
+_GRACE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -30,58 +30,63 @@ class Mutant:
     """A protocol that is spoiled.
 
     Args:
+        breaks: the promise that is gone with it.
         edits: file below ``emsworker``, the text that must be there once, and what it becomes.
         bring_about: the faults under which it shows.
         wanted: any of these must be found.
     """
 
     name: str
+    breaks: str
     edits: Sequence[tuple[str, str, str]]
     bring_about: Callable[[Arena], None]
     wanted: frozenset[Kind]
     redis: bool = False
-    site: Open = sites.alone
     topic: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Caught:
-    """What became of a mutant: what was found, how often, and in which try; nothing if it survived."""
+    """What became of a mutant: what was found, how often, and in which try; nothing if it survived.
+
+    Attributes:
+        sound: whatever was found with the code as it is.
+    """
 
     name: str
+    breaks: str
     server: str
     wanted: str
     found: dict[str, int]
     tries: int
+    sound: tuple[str, ...]
     took_s: float
 
     @property
     def good(self) -> bool:
-        """Whether it was caught."""
-        return bool(self.found)
-
-
-def _calm(arena: Arena) -> None:
-    arena.goes_on(80)
+        """Whether it was caught, and nothing else was."""
+        return bool(self.found) and not self.sound
 
 
 MUTANTS = [
     Mutant(
         "no fence: whoever finishes a claim may",
+        "fenced; one effect",
         [("store/progress.py", "    packet.assert_one_matched()\n    by_key", "    by_key")],
-        partial(processes.pause_a_child, times=4),
+        partial(aimed.pause_in_hand, group="cash"),
         frozenset({Kind.EFFECT, Kind.NOT_THE_OWNER}),
     ),
     Mutant(
         "a cursor passes holes",
+        "nothing lost",
         [("store/claims.sql", "WHERE r.`offset` = @ems_lo + r.place - 1 AND (", "WHERE (")],
-        network.slow_network,  # a long way between an offset from Redis and its row
+        aimed.distant_producers,
         frozenset({Kind.LOST, Kind.HOLE}),
         redis=True,
-        site=sites.networked,
     ),
     Mutant(
         "a message is done before it runs",
+        "at least once",
         [
             (
                 "runtime/executor.py",
@@ -90,17 +95,19 @@ MUTANTS = [
             ),
             ("runtime/executor.py", "            work.done(messages, failures, self._keeper.for_flush(rows))\n", ""),
         ],
-        partial(processes.kill_children, times=6),
+        partial(aimed.kill_in_hand, group="plain"),
         frozenset({Kind.LOST}),
     ),
     Mutant(
         "recovery forgets what a dead owner had not begun",
+        "nothing lost",
         [("store/recovery.py", "    if rest <= claim.hi:\n        care", "    if rest < 0:\n        care")],
-        processes.kill_children,
+        partial(aimed.kill_in_hand, group="plain", times=2),
         frozenset({Kind.LOST}),
     ),
     Mutant(
         "the cursor stays on the last offset of a claim",
+        "one owner at a time",
         [
             (
                 "store/claims.sql",
@@ -108,20 +115,22 @@ MUTANTS = [
                 "next_offset = IF(@ems_hi > @ems_lo, @ems_hi, @ems_hi + 1)",
             )
         ],
-        _calm,
+        aimed.backlog,
         frozenset({Kind.CLAIMED_TWICE}),
     ),
     Mutant(
         "an ordered partition has several owners",
+        "order",
         [
             ("store/ordered.py", "        packet.add(_SQL.check_owner, args)\n", ""),
             ("store/claims.sql", ") w WHERE w.busy = 0 AND (", ") w WHERE ("),
         ],
-        _calm,
+        aimed.backlog,
         frozenset({Kind.ORDER}),
     ),
     Mutant(
         "an effect is committed before the watermark",
+        "exactly one effect",
         [
             (
                 "store/progress.py",
@@ -129,21 +138,23 @@ MUTANTS = [
                 "    session.commit()\n    flush(session, progress)\n",
             )
         ],
-        database.kill_connections,
+        aimed.kill_between_commits,
         frozenset({Kind.EFFECT}),
     ),
     Mutant(
         "no look at the floor",
+        "nothing lost, Redis rolled back",
         [("store/messages.sql", "IF(floor <= %(base)s, %(base)s, NULL)", "%(base)s")],
-        redis_server.roll_redis_back,
+        aimed.roll_redis_below_the_floor,
         frozenset({Kind.LOST}),
         redis=True,
         topic={"trim_done": True},
     ),
     Mutant(
         "dead clients are not swept away",
+        "flat cost: dead clients go",
         [("store/clients.sql", "WHERE expires_at < NOW(6)\n", "WHERE expires_at < NOW(6) - INTERVAL 1 DAY\n")],
-        processes.kill_a_worker,
+        partial(aimed.kill_a_worker_for_good, grace_s=_GRACE_S + 1),
         frozenset({Kind.CLIENT_LEFT}),
     ),
 ]
@@ -168,48 +179,70 @@ def spoil(mutant: Mutant, folder: Path) -> Path:
 
 
 def catch(mutant: Mutant, server: Server, redis: Redis | None, folder: Path, seed: int) -> Caught:
-    """Run it until it is caught."""
+    """Run it until it is caught, and the code as it is once."""
     began, found, tries = time.monotonic(), {}, 0
     root = spoil(mutant, folder / "code")
     while not found and tries < _TRIES:
         tries += 1
-        found = _try(mutant, server, redis, folder / str(tries), random.Random(f"{seed + tries} {mutant.name}"), root)
+        chance = random.Random(f"{seed + tries} {mutant.name}")
+        report = _try(mutant, server, redis, folder / str(tries), chance, root)
+        found = {kind.value: report.counts[kind] for kind in sorted(mutant.wanted) if report.counts[kind]}
+    wrong = _try_as_it_is(mutant, server, redis, folder / "sound", random.Random(f"{seed + 1} {mutant.name}"))
     took_s = round(time.monotonic() - began, 1)
-    return Caught(mutant.name, server.flavor, " or ".join(sorted(mutant.wanted)), found, tries, took_s)
+    wanted = " or ".join(sorted(mutant.wanted))
+    return Caught(mutant.name, mutant.breaks, server.flavor, wanted, found, tries, wrong, took_s)
+
+
+def _try_as_it_is(
+    mutant: Mutant, server: Server, redis: Redis | None, folder: Path, chance: random.Random
+) -> tuple[str, ...]:
+    """What is wrong with the code as it is."""
+    try:
+        return tuple(map(str, _try(mutant, server, redis, folder, chance, ROOT).findings))
+    except AssertionError as error:
+        return (f"it did not come to its end: {error}",)
 
 
 def _try(
     mutant: Mutant, server: Server, redis: Redis | None, folder: Path, chance: random.Random, root: Path
-) -> dict[str, int]:
+) -> Report:
     allocator = "redis" if mutant.redis else "mysql"
     options: dict[str, Any] = {"allocator": allocator, "chance": chance, "root": root, "topic": mutant.topic or {}}
-    with opened(mutant.site, server, redis if mutant.redis else None, folder, **options) as arena:
+    with opened(sites.alone, server, redis if mutant.redis else None, folder, **options) as arena:
         settled = False
         try:
             arena.start()
             mutant.bring_about(arena)
-            arena.finish(_SETTLE_S)
+            arena.finish(_SOUND_SETTLE_S if root == ROOT else _SETTLE_S)
             settled = True
         except AssertionError:
-            pass  # spoiled code may as well stall; what it has done until then is judged
-        counts = arena.judge(settled, client_grace_s=3).counts
-    return {kind.value: counts[kind] for kind in sorted(mutant.wanted) if counts[kind]}
+            if root == ROOT:
+                raise
+            # Spoiled code may as well stall; what it has done until then is judged.
+        arena.note_lost_leases()
+        return arena.judge(settled, client_grace_s=_GRACE_S)
 
 
 def line(caught: Caught) -> str:
     """A row on the terminal."""
-    found = ", ".join(f"{kind} {count}" for kind, count in caught.found.items()) or f"NOT FOUND: {caught.wanted}"
+    found = _told(caught.found) or f"NOT FOUND: {caught.wanted}"
     mark = "ok  " if caught.good else "BAD "
-    return f"{mark}{caught.name.ljust(50)}{caught.server.ljust(9)}{found}  (try {caught.tries}, {caught.took_s:.0f} s)"
+    text = f"{mark}{caught.name.ljust(50)}{caught.server.ljust(9)}{found}  (run {caught.tries}, {caught.took_s:.0f} s)"
+    return "\n  without the mutation: ".join([text, *caught.sound])
 
 
 def markdown(rows: Sequence[Caught]) -> str:
     """The table for the documentation."""
-    lines = ["| what is spoiled | server | found |", "| --- | --- | --- |"]
+    titles = ("what is spoiled", "what that breaks", "server", "found", "in run", "found in the code as it is")
+    lines = [f"| {' | '.join(titles)} |", f"| {' | '.join('---' for _ in titles)} |"]
     for row in rows:
-        found = ", ".join(f"{kind} ({count})" for kind, count in row.found.items()) or "**nothing**"
-        lines.append(f"| {row.name} | {row.server} | {found} |")
+        found, sound = _told(row.found) or "**nothing**", len(row.sound) or "nothing"
+        lines.append(f"| {row.name} | {row.breaks} | {row.server} | {found} | {row.tries} | {sound} |")
     return "\n".join(lines)
+
+
+def _told(found: dict[str, int]) -> str:
+    return ", ".join(f"{kind} ({count})" for kind, count in found.items())
 
 
 def to_json(rows: Sequence[Caught]) -> list[dict[str, object]]:

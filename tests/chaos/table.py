@@ -67,19 +67,20 @@ def save(rows: Sequence[Row], folder: Path, about: dict[str, object]) -> None:
     (folder / "chaos.md").write_text(markdown(rows) + "\n")
 
 
-def save_mutants(rows: Sequence[Caught], folder: Path) -> None:
+def save_mutants(rows: Sequence[Caught], folder: Path, about: dict[str, object]) -> None:
     """Write what became of the mutants."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mutants.json").write_text(json.dumps(mutants.to_json(rows), indent=1) + "\n")
+    text = json.dumps(about | {"rows": mutants.to_json(rows)}, indent=1)
+    (folder / "mutants.json").write_text(text + "\n")
 
 
 def publish_mutants(source: Path) -> None:
     """Write the table of mutants between the marks of the page."""
-    rows = [
-        Caught(**{name: value for name, value in row.items() if name != "good"})
-        for row in json.loads(source.read_text())
-    ]
-    text = f"\n{mutants.markdown(rows)}\n\n"
+    told = json.loads(source.read_text())
+    rows = [Caught(**{name: value for name, value in row.items() if name != "good"}) for row in told["rows"]]
+    text = (
+        f"\n{mutants.markdown(rows)}\n\nSeed {told['seed']}; a run that finds nothing goes on with the next seed.\n\n"
+    )
     PAGE.write_text(MUTANTS_MARKED.sub(lambda _: text, PAGE.read_text()))
 
 

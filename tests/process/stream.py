@@ -1,7 +1,7 @@
 """A stream on a real server, with everything that a process test needs around it.
 
-With EMS_TEST_ROLES=1 every program has the privileges of its role alone: workers and beats those of a worker, what sends
-those of a producer, and what changes topics and groups those of an admin.
+In some tests, and with EMS_TEST_ROLES=1 in all, every program has the privileges of its role alone: workers and beats
+those of a worker, what sends those of a producer, and what changes topics and groups those of an admin.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ ACTOR = "tests.process.apps.actor:app"
 _TABLES = (
     "CREATE TABLE effect (id INT PRIMARY KEY AUTO_INCREMENT, n INT NOT NULL, pid INT NOT NULL, KEY (n)) ENGINE=InnoDB",
     "CREATE TABLE account (id INT PRIMARY KEY, amount INT NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE cash (id BIGINT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36) NOT NULL) ENGINE=InnoDB",
 )
 
 
@@ -35,9 +36,10 @@ class Stream:
         server: runs the database.
         url: of the database.
         folder: for records and logs.
+        as_roles: every program has the privileges of its role alone.
     """
 
-    def __init__(self, server: Server, url: str, folder: Path) -> None:
+    def __init__(self, server: Server, url: str, folder: Path, *, as_roles: bool = False) -> None:
         self.server = server
         self.url = url
         self._looker = Looker(url)
@@ -49,14 +51,14 @@ class Stream:
         for statement in _TABLES:
             self.run(statement)
         self._end = contextlib.ExitStack()
-        self._worker_url, sender_url, admin_url = self._as_roles() if os.environ.get("EMS_TEST_ROLES") else [url] * 3
+        self._worker_url, sender_url, admin_url = self._as_roles() if as_roles else [url] * 3
         self.app = self._own_app = Ems("sender", url=admin_url)
         self._sender = Ems("sender", url=sender_url)
 
     def _as_roles(self) -> list[str]:
         make = self._end.enter_context(users(self.server, self.url))
         database = self.url.rsplit("/", 1)[1]
-        own = [f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}" for table in ("effect", "account")]
+        own = [f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}" for table in ("effect", "account", "cash")]
         return [make("worker", ["auto-create"], own), make("producer", ["auto-create"]), make("admin")]
 
     def worker(self, app: str = ACTOR, settings: dict[str, Any] | None = None, **options: Any) -> Program:
@@ -134,10 +136,10 @@ class Stream:
 
 
 @contextlib.contextmanager
-def open_stream(server: Server, folder: Path) -> Iterator[Stream]:
+def open_stream(server: Server, folder: Path, *, as_roles: bool = False) -> Iterator[Stream]:
     """A stream in a database of its own, closed and dropped afterwards."""
     with fresh_database(server) as url:
-        stream = Stream(server, url, folder)
+        stream = Stream(server, url, folder, as_roles=as_roles or bool(os.environ.get("EMS_TEST_ROLES")))
         try:
             yield stream
         finally:

@@ -157,7 +157,6 @@ def _unowed_repetitions(runs: list[Run], killed: dict[int, float], bound_s: floa
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_nothing_is_lost_and_little_is_repeated_while_workers_are_killed(stream: Stream, tmp_path: Path) -> None:
-    stream.run("CREATE TABLE cash (id BIGINT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36) NOT NULL) ENGINE=InnoDB")
     killer = Killer(stream)
     probe = Probe(stream.url)
     probe.start()

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from emsworker.core.model import Order
-from emsworker.store import cancel, claims, cursors, dead, replay, retention, skipping, topics
+from emsworker.store import (
+    cancel,
+    claims,
+    cursors,
+    dead,
+    monitoring,
+    quality,
+    replay,
+    retention,
+    skipping,
+    topics,
+)
 from emsworker.store.claims import Work
 from emsworker.store.search import Window
 from tests.property.machine import NEAR, RunningMachine
@@ -23,18 +34,29 @@ class StoreMachine(RunningMachine):
         cursors.reset(self.session, self.group, 0, to, "test")
         self.oracle.reset(to)
 
-    @rule(limit=st.integers(1, 3))
-    def retain(self, limit: int) -> None:
-        """The floor is raised, and what lies below is deleted."""
+    @rule(limit=st.integers(1, 3), age_wins=st.booleans())
+    def retain(self, limit: int, age_wins: bool) -> None:
+        """The floor is raised over what is done with, or over what is old as well, and what lies below is deleted."""
+        self._keep(age_wins)
         kept = next(one for one in retention.list_kept(self.session) if one.topic_id == self.topic.id)
-        floor = retention.raise_floor(self.session, kept, limit)
-        assert self.oracle.floor <= floor <= max(self.oracle.floor, self.oracle.needed())
-        self.oracle.floor = floor
+        passed: list[tuple[int, int]] = []
+        planned = retention.plan_floor(self.session, kept, limit)
+        floor = retention.raise_floor(self.session, kept, limit, lambda *told: passed.append(told))
+        overtaken = self.oracle.retain(limit, age_wins)
+        assert planned == floor == self.oracle.floor
+        assert passed == ([(self.group.id, overtaken)] if overtaken else [])
         trimmed = kept.trimmed
         while trimmed < floor:
             trimmed = retention.delete_below(self.session, kept, floor, floor)
         retention.delete_restored(self.session, self.topic.id)
         self.oracle.delete_below()
+
+    def _keep(self, age_wins: bool) -> None:
+        """Until all are done with it; or for no time at all, whoever has not claimed it yet."""
+        settings = {"trim_done": not age_wins, "age_wins": age_wins, "retention_s": 0 if age_wins else None}
+        if self.topic.age_wins != age_wins:
+            self.topic = replace(self.topic, **settings)  # type: ignore[arg-type]
+            topics.change_topic(self.session, self.topic)
 
     @rule(offset=NEAR)
     def cancel(self, offset: int) -> None:
@@ -111,3 +133,16 @@ class StoreMachine(RunningMachine):
         """What a worker that looks would find to do; nothing in a group that is paused."""
         found = claims.find_work(self.session, [self.group.id]).get(self.group.id, Work())
         assert (found.waiting, found.retries, found.partitions, found.holes) == self.oracle.work()
+
+    @rule()
+    def count(self) -> None:
+        """What a person is told of the group."""
+        lag = next(one for one in monitoring.list_lags(self.session) if one.group_id == self.group.id)
+        assert (lag.unclaimed, lag.claimed, lag.retries, lag.dead, lag.lowest) == self.oracle.lag()
+        live = len(self.oracle.live) + len(self.oracle.waiting)
+        assert topics.count_unfinished(self.session, self.group) == (live, len(self.oracle.retries))
+        orphans = [one for one in quality.orphan_retries(self.session) if one.topic_id == self.topic.id]
+        assert not orphans, "what is to run again is there"
+        ownerless = [one.count for one in quality.ownerless_claims(self.session, 0) if one.topic_id == self.topic.id]
+        gone = [claim for claim in self.oracle.live.values() if claim.client in self.oracle.gone]
+        assert sum(ownerless) == len(gone), "they wait for recovery"

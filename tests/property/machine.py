@@ -17,13 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id, new_uid
 from emsworker.core.model import Claim, ClaimSource, Failure, Message, NewMessage, Order, Outcome
-from emsworker.store import aside, claims, messages, ordered, progress, recovery
+from emsworker.store import aside, claims, clients, messages, ordered, progress, recovery
 from emsworker.store.claims import Miss
 from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.progress import Flush
 from tests.property.oracle import ALONE, Oracle
 from tests.property.recount import recount
-from tests.support.streams import TIMEOUT_S, Stream, failed
+from tests.support.streams import LEASE_S, TIMEOUT_S, Stream, failed
 
 CLIENTS = st.integers(0, 2)
 BATCHES = st.sampled_from([1, 2, 5, 100])
@@ -294,6 +294,25 @@ class RunningMachine(RuleBasedStateMachine):
         who = self._holder(who) if self.held else who
         self.stream.expire(self.clients[who])
         self.oracle.good[self.clients[who]] = False
+
+    @rule(who=CLIENTS)
+    def renew(self, who: int) -> None:
+        """What has run out is never good again."""
+        client = self.clients[who]
+        assert clients.renew(self.session, [client], LEASE_S) == self.oracle.good[client]
+
+    @rule(who=CLIENTS)
+    def sign_off(self, who: int) -> None:
+        """A client is no more; what it still holds is an orphan, though it may go on with it for a moment."""
+        clients.deregister(self.session, [self.clients[who]])
+        self.oracle.good[self.clients[who]] = False
+        self.oracle.gone.add(self.clients[who])
+
+    @rule()
+    def sweep_clients(self) -> None:
+        clients.delete_expired(self.session)
+        rows = {row.client_id for row in clients.list_clients(self.session)}
+        assert rows & set(self.oracle.good) == self.oracle.sweep_clients()
 
     @rule(who=CLIENTS)
     def replace_client(self, who: int) -> None:

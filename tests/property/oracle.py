@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -61,13 +62,14 @@ class Oracle:
     passed_over: int = 0
     paused: bool = False
     good: dict[str, bool] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
     def end(self) -> int:
-        """One past the last row."""
-        return max(self.rows, default=self.floor - 1) + 1
+        """One past the last row; what is kept below the floor for a second life is none of the stream any more."""
+        return max([*self.rows, self.floor - 1]) + 1
 
     def places(self) -> dict[int, str]:
         """Where each offset below the cursor is."""
@@ -84,10 +86,17 @@ class Oracle:
             hi += 1
         return (self.cursor, hi - 1) if hi > self.cursor else None
 
-    def needed(self) -> int:
-        """The lowest offset that the group still needs."""
+    def needed(self, age_wins: bool) -> float:
+        """The lowest offset that the group still needs; where age wins, what it has not claimed is none of it."""
         claims = [claim.done_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
-        return min([self.cursor, *claims, *self.retries])
+        return min([math.inf if age_wins else self.cursor, *claims, *self.retries])
+
+    def lag(self) -> tuple[int, int, int, int, int | None]:
+        """How many offsets are not claimed, claimed, to run again and dead; and the lowest of those yet to be run."""
+        claimed = [offset for claim in [*self.live.values(), *self.waiting] for offset in claim.left]
+        unclaimed = range(self.cursor, self.end)
+        lowest = min([*claimed, *self.retries, *unclaimed], default=None)
+        return len(unclaimed), len(claimed), len(self.retries), len(self.dead), lowest
 
     @property
     def busy(self) -> bool:
@@ -232,6 +241,12 @@ class Oracle:
         if lo <= hi:
             self.waiting.append(Live(lo, hi, lo - 1, None, care))
 
+    def sweep_clients(self) -> set[str]:
+        """Whose lease is over is forgotten, unless he left something behind; who is known then?"""
+        holders = {claim.client for claim in self.live.values()}
+        self.gone |= {client for client, good in self.good.items() if not good and client not in holders}
+        return set(self.good) - self.gone
+
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
@@ -354,6 +369,13 @@ class Oracle:
             if offset < self.floor:
                 self.restored.add(offset)
         return moved
+
+    def retain(self, limit: int, age_wins: bool) -> int:
+        """The floor rises over so many rows; where age wins it takes the cursor along: over how many offsets?"""
+        old = sorted(offset for offset in self.rows if offset >= self.floor)[:limit]
+        if old:
+            self.floor = max(self.floor, int(min(old[-1] + 1, self.needed(age_wins))))
+        return self.skip(self.floor)
 
     def delete_below(self) -> None:
         """Rows below the floor go, but for second lives that have not ended."""
