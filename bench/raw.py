@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from bench.load import BODY, percentile, rate
+from bench.load import BODY, PAUSE_S, percentile, rate
 from bench.stage import NotRight, Stage
 
 _CREATE = "CREATE TABLE raw_message (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, uid BINARY(16), body LONGBLOB)"
@@ -94,6 +94,6 @@ def commit_latency(stage: Stage) -> dict[str, float]:
             cursor.execute(_INSERT, _ROW)
             connection.commit()
             took.append((time.perf_counter() - began) * 1000)
-            time.sleep(0.002)
+            time.sleep(PAUSE_S)
     stage.check("raw rows", len(took), "SELECT COUNT(*) FROM raw_message")
     return {"p50 ms": percentile(took, 0.5), "p99 ms": percentile(took, 0.99)}

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pymysql
 
-from bench import worker
+from bench import latency, worker
 from bench.app import build
+from bench.load import BODY
 from bench.peers.arena import Arena
 from bench.peers.contest import Amount, run
 from bench.peers.systems import EMS, PEERS, System
@@ -25,7 +26,7 @@ from bench.studies.processes import family, processor_s, resident_mib
 from emsworker.core.url import DatabaseUrl
 
 _ROOT = Path(__file__).parents[2]
-_SETTLE_S, _LOOK_S = 3.0, 0.2
+_SETTLE_S, _LOOK_S = 12.0, 0.2
 _ROWS = ("Innodb_rows_inserted", "Innodb_rows_updated", "Innodb_rows_deleted")  # MySQL; MariaDB counts by table
 _REDO = ("Innodb_lsn_current", "Innodb_redo_log_current_lsn")  # MariaDB's name, MySQL's name
 
@@ -85,7 +86,7 @@ def _seen(lab: Lab, arena: Arena, system: System, waiting: int) -> list[dict[str
 
 
 def idle(lab: Lab) -> list[Finding]:
-    """Four processes of eight threads that have nothing to do, the beat and the leases included."""
+    """Four processes of eight threads that have nothing to do, the beat and the leases included; then one message."""
     findings = []
     for title, redis in (("4 x 8 threads", False), ("4 x 8 threads, woken by Redis", True)):
         if redis and lab.servers.redis is None:
@@ -94,15 +95,25 @@ def idle(lab: Lab) -> list[Finding]:
         for _ in range(lab.size.repeats):
             with (
                 lab.servers.stage(lab.stage_size, redis=redis) as stage,
-                worker.running(stage, worker.Shape("noop", 4, 8)) as process,
+                worker.running(stage, worker.Shape("latency", 4, 8)) as process,
             ):
-                finding.add(**_watch_idle(lab, process.pid))
+                finding.add(**_watch_idle(lab, process.pid), **_first_message(stage))
         findings.append(finding)
     return findings
 
 
+def _first_message(stage: Stage) -> dict[str, float]:
+    """From just before ``delay()`` to the handler's first line, the very first that comes."""
+    tasks = build(url=stage.url, redis_url=stage.redis_url)
+    tasks.app.send("events", BODY)  # the sender is connected
+    tasks.stamp.delay(0, time.time_ns())
+    tasks.app.close()
+    [took] = latency.stamps(stage, 1)
+    return {"ms_of_the_first_message": took}
+
+
 def _watch_idle(lab: Lab, pid: int) -> dict[str, float]:
-    time.sleep(_SETTLE_S)  # what a start leaves to do is over
+    time.sleep(_SETTLE_S)  # what a start leaves to do is over, and pollers have slowed down
     pids = family(pid)
     asked = [_status(lab.servers)["Queries"] for _ in range(2)]  # asking takes queries, too
     used, began = {one: processor_s(one) for one in pids}, time.monotonic()
