@@ -27,6 +27,7 @@ from emsworker.core.url import DatabaseUrl
 
 _ROOT = Path(__file__).parents[2]
 _SETTLE_S, _LOOK_S = 12.0, 0.2
+_GROWTH_MIB, _MOST_MIB = 3, 60
 _ROWS = ("Innodb_rows_inserted", "Innodb_rows_updated", "Innodb_rows_deleted")  # MySQL; MariaDB counts by table
 _REDO = ("Innodb_lsn_current", "Innodb_redo_log_current_lsn")  # MariaDB's name, MySQL's name
 
@@ -152,7 +153,11 @@ class _Watcher:
 
 
 def memory(lab: Lab) -> list[Finding]:
-    """The resident memory of the largest process while a worker runs many messages."""
+    """The resident memory of the largest process while a worker runs many messages.
+
+    Raises:
+        NotRight: it goes on growing after the first tenth, or is more than a worker may take.
+    """
     finding = Finding("cheap/memory", f"{lab.size.watched:,} messages")
     for _ in range(lab.size.repeats):
         with lab.servers.stage(lab.stage_size) as stage:
@@ -163,6 +168,11 @@ def memory(lab: Lab) -> list[Finding]:
         if not seen:
             raise NotRight("cheap/memory: too few messages to look at the memory meanwhile")
         early = seen[len(seen) // 10]
+        if max(seen) > early + _GROWTH_MIB or max(seen) > _MOST_MIB:
+            raise NotRight(
+                f"cheap/memory: {early:.1f} MiB after a tenth, {max(seen):.1f} at most; "
+                f"it may grow by {_GROWTH_MIB} and take {_MOST_MIB}"
+            )
         finding.add(MiB_after_a_tenth=early, MiB_at_the_end=seen[-1], MiB_at_most=max(seen), messages_per_s=rate)
     return [finding]
 
