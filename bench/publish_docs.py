@@ -76,7 +76,7 @@ PARTS = (
         lambda file: report.table(report.load(file)),
     ),
     Part("peers", ("comparisons", "peers_size"), DOCS / "benchmarks-peers.json", (PAGE,), _peers),
-    Part("flat cheap scale", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
+    Part("flat cheap scale loaded", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
 )
 
 

@@ -165,16 +165,21 @@ def memory(lab: Lab) -> list[Finding]:
             watcher = _Watcher()
             rate = drain(stage, topic_id, lab.size.watched, worker.Shape("noop"), watcher.watching)
         seen = watcher.seen
-        if not seen:
-            raise NotRight("cheap/memory: too few messages to look at the memory meanwhile")
+        _judge_memory(seen)
         early = seen[len(seen) // 10]
-        if max(seen) > early + _GROWTH_MIB or max(seen) > _MOST_MIB:
-            raise NotRight(
-                f"cheap/memory: {early:.1f} MiB after a tenth, {max(seen):.1f} at most; "
-                f"it may grow by {_GROWTH_MIB} and take {_MOST_MIB}"
-            )
         finding.add(MiB_after_a_tenth=early, MiB_at_the_end=seen[-1], MiB_at_most=max(seen), messages_per_s=rate)
     return [finding]
+
+
+def _judge_memory(seen: list[float]) -> None:
+    if not seen:
+        raise NotRight("cheap/memory: too few messages to look at the memory meanwhile")
+    early, most = seen[len(seen) // 10], max(seen)
+    if most > early + _GROWTH_MIB or most > _MOST_MIB:
+        raise NotRight(
+            f"cheap/memory: {early:.1f} MiB after a tenth, {most:.1f} at most; "
+            f"it may grow by {_GROWTH_MIB} and take {_MOST_MIB}"
+        )
 
 
 def _noop_topic(stage: Stage) -> int:
