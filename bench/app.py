@@ -19,6 +19,8 @@ class Tasks:
     noop: Task
     insert_row: Task
     stamp: Task
+    nap: Task
+    blob: Task
 
 
 def build(**settings: Any) -> Tasks:
@@ -43,7 +45,15 @@ def build(**settings: Any) -> Tasks:
         # One write a line, so that the lines of several processes never mix.
         os.write(_stamps(), f"{number} {entered_ns - sent_ns}\n".encode())
 
-    return Tasks(app, noop, insert_row, stamp)
+    @app.task(name="nap", topic="naps")
+    def nap(seconds: float) -> None:
+        time.sleep(seconds)
+
+    @app.task(name="blob", topic="blobs")
+    def blob(text: str) -> None:
+        pass
+
+    return Tasks(app, noop, insert_row, stamp, nap, blob)
 
 
 _descriptors: list[int] = []

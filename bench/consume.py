@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from bench import worker
 from bench.app import Tasks, build
-from bench.load import percentile
 from bench.stage import NotRight, Stage
 from emsworker.core.model import TopicRule
 from emsworker.declaring.task import Task
@@ -18,7 +17,6 @@ from emsworker.store.topics import change_topic
 
 _FILLERS = 32
 _DRAIN_S = 120.0
-_PAUSE_S = 0.005  # between two messages whose latency is measured: about 200 a second
 
 
 def _fill(task: Task, count: int) -> None:
@@ -64,7 +62,7 @@ def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) ->
         _fill(task, count)
         with worker.running(stage, worker.Shape(task.topic)):
             _set_rule(tasks, task.topic, TopicRule.READ_WRITE)
-            _wait_until_drained(stage, count)
+            wait_until_drained(stage, count)
         tasks.app.close()
         _check_drained(stage, count)
         if task.options.transactional:
@@ -78,7 +76,8 @@ def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) ->
     return measure
 
 
-def _wait_until_drained(stage: Stage, count: int) -> None:
+def wait_until_drained(stage: Stage, count: int) -> None:
+    """Until the claims that are done hold so many messages."""
     until = time.monotonic() + _DRAIN_S
     query = "SELECT COALESCE(SUM(done_to + 1 - lo), 0) FROM ems_claim WHERE state = 'done'"
     with stage.connect() as connection, connection.cursor() as cursor:
@@ -99,20 +98,3 @@ def _check_drained(stage: Stage, count: int) -> None:
     stage.check("claims left open", 0, "SELECT COUNT(*) FROM ems_claim WHERE state <> 'done'")
     stage.check("retries", 0, "SELECT COUNT(*) FROM ems_retry")
     stage.check("dead letters", 0, "SELECT COUNT(*) FROM ems_dead")
-
-
-def latency(stage: Stage) -> dict[str, float]:
-    """From just before ``delay()`` to the handler's first line, at about 200 messages a second."""
-    tasks = build(url=stage.url, redis_url=stage.redis_url)
-    count = stage.size.stamps
-    with worker.running(stage, worker.Shape("latency")):
-        for number in range(count):
-            tasks.stamp.delay(number, time.time_ns())
-            time.sleep(_PAUSE_S)
-        _wait_until_drained(stage, count)
-    tasks.app.close()
-    lines = [line.split() for line in (stage.folder / worker.STAMPS).read_text().splitlines()]
-    if sorted(int(number) for number, _ in lines) != list(range(count)):
-        raise NotRight(f"latency: {len(lines)} runs of {count} messages")
-    took = [int(ns) / 1e6 for _, ns in lines]
-    return {"p50 ms": percentile(took, 0.5), "p99 ms": percentile(took, 0.99)}

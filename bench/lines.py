@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import consume, publish, raw, worker
+from bench import consume, latency, publish, raw, worker
 from bench.stage import Stage
 
 Measure = Callable[[Stage], dict[str, float]]
@@ -50,11 +50,18 @@ LINES = (
         raw.insert_and_commit(_CLIENTS),
         f"{_ONE_ROW}, {_CLIENTS} connections",
     ),
-    Line("latency", "`delay()` to handler", consume.latency, raw.commit_latency, "insert + commit"),
+    Line(
+        "send-latency",
+        "`send()`, one caller",
+        publish.send_latency,
+        raw.commit_latency,
+        "insert + commit, 1 connection",
+    ),
+    Line("latency", "`delay()` to handler, 500/s", latency.at(500), raw.commit_latency, "insert + commit"),
     Line(
         "latency-redis",
-        "`delay()` to handler, woken by Redis",
-        consume.latency,
+        "`delay()` to handler, 500/s, woken by Redis",
+        latency.at(500),
         raw.commit_latency,
         "insert + commit",
         redis=True,

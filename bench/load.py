@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 # A body of about 200 bytes of JSON, the size of a small event.
 BODY = {"flight": "UA1545", "origin": "EWR", "dest": "IAH", "delay": 2, "note": "x" * 128}
+PAUSE_S = 0.002  # between two messages of which each is timed
 
 
 def rate(seconds: float, threads: int, make: Callable[[int], Callable[[], int]]) -> tuple[float, int]:

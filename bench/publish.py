@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from bench.app import build
-from bench.load import BODY, rate
+from bench.load import BODY, PAUSE_S, percentile, rate
 from bench.stage import Stage
 
 _BATCH = 500
@@ -49,3 +50,18 @@ def send_many(stage: Stage) -> dict[str, float]:
     app.close()
     _check(stage, count + 1)
     return {"messages/s": per_s}
+
+
+def send_latency(stage: Stage) -> dict[str, float]:
+    """How long one ``send()`` takes, one after another with the pauses of a modest load."""
+    app = build(url=stage.url).app
+    app.send("events", BODY)
+    took: list[float] = []
+    for _ in range(stage.size.stamps):
+        began = time.perf_counter()
+        app.send("events", BODY)
+        took.append((time.perf_counter() - began) * 1000)
+        time.sleep(PAUSE_S)
+    app.close()
+    _check(stage, stage.size.stamps + 1)
+    return {"p50 ms": percentile(took, 0.5), "p99 ms": percentile(took, 0.99)}

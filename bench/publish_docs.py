@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import peers_report, plots, report
+from bench import capacity, peers_report, plots, report
 from bench.studies import report as studies_report
 
 ROOT = Path(__file__).parents[1]
@@ -75,8 +75,15 @@ PARTS = (
         (ROOT / "README.md", PAGE),
         lambda file: report.table(report.load(file)),
     ),
+    Part(
+        "capacity",
+        ("figures", "size"),
+        DOCS / "benchmarks.json",
+        (DOCS / "discussions" / "capacity.md",),
+        lambda file: f"{report.about(json.loads(file.read_text()))}\n\n{capacity.table(file)}",
+    ),
     Part("peers", ("comparisons", "peers_size"), DOCS / "benchmarks-peers.json", (PAGE,), _peers),
-    Part("flat cheap scale", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
+    Part("flat cheap scale loaded", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
 )
 
 

@@ -38,7 +38,7 @@ def figures(line: Line, ems: list[dict[str, float]], raw: list[dict[str, float]]
     """The figures of a line, from what its repeats returned."""
     return [
         Figure(line.name, line.what, unit, line.against, [run[unit] for run in ems], [run[unit] for run in raw])
-        for unit in ems[0]
+        for unit in raw[0]
     ]
 
 

@@ -9,12 +9,12 @@ from bench import stage
 from bench.lines import LINES, Line
 from bench.peers import compare
 from bench.peers.systems import PEERS, System
-from bench.studies import cheap, finding, flat, scale
+from bench.studies import cheap, finding, flat, loaded, scale
 from bench.studies.finding import Study
 
 _PEERS = {peer.line: peer for peer in PEERS}
-_STUDIES = {study.name: study for study in (*flat.STUDIES, *cheap.STUDIES, *scale.STUDIES)}
-_GROUPS = ("lines", "peers", "flat", "cheap", "scale")
+_STUDIES = {study.name: study for study in (*flat.STUDIES, *cheap.STUDIES, *scale.STUDIES, *loaded.STUDIES)}
+_GROUPS = ("lines", "peers", "flat", "cheap", "scale", "loaded")
 NAMES = (*_GROUPS, *(line.name for line in LINES), *_PEERS, *_STUDIES)
 
 

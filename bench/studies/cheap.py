@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pymysql
 
-from bench import worker
+from bench import latency, worker
 from bench.app import build
+from bench.load import BODY
 from bench.peers.arena import Arena
 from bench.peers.contest import Amount, run
 from bench.peers.systems import EMS, PEERS, System
@@ -25,7 +26,8 @@ from bench.studies.processes import family, processor_s, resident_mib
 from emsworker.core.url import DatabaseUrl
 
 _ROOT = Path(__file__).parents[2]
-_SETTLE_S, _LOOK_S = 3.0, 0.2
+_SETTLE_S, _LOOK_S = 12.0, 0.2
+_GROWTH_MIB, _MOST_MIB = 3, 60
 _ROWS = ("Innodb_rows_inserted", "Innodb_rows_updated", "Innodb_rows_deleted")  # MySQL; MariaDB counts by table
 _REDO = ("Innodb_lsn_current", "Innodb_redo_log_current_lsn")  # MariaDB's name, MySQL's name
 
@@ -85,7 +87,7 @@ def _seen(lab: Lab, arena: Arena, system: System, waiting: int) -> list[dict[str
 
 
 def idle(lab: Lab) -> list[Finding]:
-    """Four processes of eight threads that have nothing to do, the beat and the leases included."""
+    """Four processes of eight threads that have nothing to do, the beat and the leases included; then one message."""
     findings = []
     for title, redis in (("4 x 8 threads", False), ("4 x 8 threads, woken by Redis", True)):
         if redis and lab.servers.redis is None:
@@ -94,15 +96,25 @@ def idle(lab: Lab) -> list[Finding]:
         for _ in range(lab.size.repeats):
             with (
                 lab.servers.stage(lab.stage_size, redis=redis) as stage,
-                worker.running(stage, worker.Shape("noop", 4, 8)) as process,
+                worker.running(stage, worker.Shape("latency", 4, 8)) as process,
             ):
-                finding.add(**_watch_idle(lab, process.pid))
+                finding.add(**_watch_idle(lab, process.pid), **_first_message(stage))
         findings.append(finding)
     return findings
 
 
+def _first_message(stage: Stage) -> dict[str, float]:
+    """From just before ``delay()`` to the handler's first line, the very first that comes."""
+    tasks = build(url=stage.url, redis_url=stage.redis_url)
+    tasks.app.send("events", BODY)  # the sender is connected
+    tasks.stamp.delay(0, time.time_ns())
+    tasks.app.close()
+    [took] = latency.stamps(stage, 1)
+    return {"ms_of_the_first_message": took}
+
+
 def _watch_idle(lab: Lab, pid: int) -> dict[str, float]:
-    time.sleep(_SETTLE_S)  # what a start leaves to do is over
+    time.sleep(_SETTLE_S)  # what a start leaves to do is over, and pollers have slowed down
     pids = family(pid)
     asked = [_status(lab.servers)["Queries"] for _ in range(2)]  # asking takes queries, too
     used, began = {one: processor_s(one) for one in pids}, time.monotonic()
@@ -141,7 +153,11 @@ class _Watcher:
 
 
 def memory(lab: Lab) -> list[Finding]:
-    """The resident memory of the largest process while a worker runs many messages."""
+    """The resident memory of the largest process while a worker runs many messages.
+
+    Raises:
+        NotRight: it goes on growing after the first tenth, or is more than a worker may take.
+    """
     finding = Finding("cheap/memory", f"{lab.size.watched:,} messages")
     for _ in range(lab.size.repeats):
         with lab.servers.stage(lab.stage_size) as stage:
@@ -149,11 +165,21 @@ def memory(lab: Lab) -> list[Finding]:
             watcher = _Watcher()
             rate = drain(stage, topic_id, lab.size.watched, worker.Shape("noop"), watcher.watching)
         seen = watcher.seen
-        if not seen:
-            raise NotRight("cheap/memory: too few messages to look at the memory meanwhile")
+        _judge_memory(seen)
         early = seen[len(seen) // 10]
         finding.add(MiB_after_a_tenth=early, MiB_at_the_end=seen[-1], MiB_at_most=max(seen), messages_per_s=rate)
     return [finding]
+
+
+def _judge_memory(seen: list[float]) -> None:
+    if not seen:
+        raise NotRight("cheap/memory: too few messages to look at the memory meanwhile")
+    early, most = seen[len(seen) // 10], max(seen)
+    if most > early + _GROWTH_MIB or most > _MOST_MIB:
+        raise NotRight(
+            f"cheap/memory: {early:.1f} MiB after a tenth, {most:.1f} at most; "
+            f"it may grow by {_GROWTH_MIB} and take {_MOST_MIB}"
+        )
 
 
 def _noop_topic(stage: Stage) -> int:

@@ -150,7 +150,9 @@ class Settings:
         1.0, "how old the next neighbour of a hole must be before the hole is closed", _at_least(0.01)
     )
     poll_min_s: float = _setting(0.005, "the shortest pause of an idle poller", _at_least(0.001))
-    poll_max_s: float = _setting(0.2, "the longest pause of an idle poller", _at_least(0.001))
+    poll_max_s: float = _setting(
+        1.0, "the longest pause of a poller that has found nothing for ten times as long", _at_least(0.001)
+    )
     timeout_s: float = _setting(60.0, "how long a message may run before it is moved to retry", _at_least(0.1))
     ladder: str = _setting(DEFAULT_LADDER, "the delays between attempts", _check_ladder)
     max_attempts: int = _setting(

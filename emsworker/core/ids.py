@@ -14,14 +14,14 @@ from emsworker.core.url import DatabaseUrl
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,189}")
 MAX_KEY_BYTES = 255
+_VERSION_7 = 0x7 << 76 | 0x2 << 62  # and the variant
+_RANDOM_BITS = (1 << 80) - 1 & ~(0xF << 76 | 0x3 << 62)
 
 
 def new_uid() -> bytes:
     """A UUIDv7 (RFC 9562) as 16 bytes: it sorts by time, so an index on it grows at its end."""
-    tail = bytearray(os.urandom(10))
-    tail[0] = 0x70 | tail[0] & 0x0F
-    tail[2] = 0x80 | tail[2] & 0x3F
-    return int(time.time() * 1000).to_bytes(6, "big") + bytes(tail)
+    random = int.from_bytes(os.urandom(10), "big") & _RANDOM_BITS
+    return (int(time.time() * 1000) << 80 | _VERSION_7 | random).to_bytes(16, "big")
 
 
 def uid_text(uid: bytes) -> str:

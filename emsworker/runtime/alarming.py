@@ -28,6 +28,7 @@ _AT_ONCE = 16
 _FLYING_LOOK_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
 _GIVE_UP_S = 86400.0
+_NONE_BEATS = 5
 _SHARE = 10  # measuring takes at most a tenth of the time
 
 
@@ -45,7 +46,8 @@ class Alarms:
         if ticks() >= self._next_watch:
             began = ticks()
             self._has_rules = _watch(session)
-            self._next_watch = ticks() + max(settings.beat_s, _SHARE * (ticks() - began))
+            pause_s = settings.beat_s if self._has_rules else _NONE_BEATS * settings.beat_s
+            self._next_watch = ticks() + max(pause_s, _SHARE * (ticks() - began))
         self._land(session)
         if self._has_rules and self._flying < _AT_ONCE:
             for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 LEAD = "beat"
 _LOOK_S = 0.2
+_RENEWALS = 3  # within a lease
 _LAST_S = 5.0
 
 
@@ -67,7 +68,7 @@ class Beat(Runnable):
         self.sleep(self._settings.beat_s)
 
     def _lead(self) -> None:
-        self._next_lead = ticks() + self._settings.beat_s
+        self._next_lead = ticks() + max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
         leads = clients.try_to_lead(self._session, LEAD, self._holder, self._settings.beat_lease_s)
         if leads != self.leading:
             log.info("this beat %s", "leads" if leads else "leads no longer")

@@ -43,6 +43,7 @@ Ends = dict[tuple[int, int], Extent]
 
 _IDLE_S = 5.0
 _AWAY_S = 0.5
+_LOOK_S = 0.2
 _MOST_DEATHS = 3
 
 
@@ -185,14 +186,16 @@ class BroadcastReader(Runnable):
 
     # -- the scout's side ----------------------------------------------------------------------------------------------
 
-    def look(self, session: Session, rung: bool) -> None:
+    def look(self, session: Session, rung: bool) -> bool:
         """See whether there is something to read, over the scout's session; seldom, unless somebody has rung."""
         if not rung and ticks() < self._next_look:
-            return
+            return False
         self._ends = store.find_ends(session, list(self.topic_ids))
-        self._next_look = ticks() + self._settings.poll_max_s
-        if any(listener.behind(self._ends) for listener in self._listeners):
+        self._next_look = ticks() + min(_LOOK_S, self._settings.poll_max_s)
+        found = any(listener.behind(self._ends) for listener in self._listeners)
+        if found:
             self._rung.set()
+        return found
 
     # -- its own side --------------------------------------------------------------------------------------------------
 

@@ -244,6 +244,7 @@ class Consumer(Runnable):
             allowance.ran = work.completed
             allowance.started = work.started
             self._shared.completer.watch(self.ident or 0, None)
+            self._shared.scout.note_work()
 
     def _write_before(self) -> None:
         if self._before is None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.pace import Pace
 from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
@@ -19,8 +20,9 @@ log = logging.getLogger(__name__)
 
 Duty = Callable[[Session, Settings], float]
 
-_LIVELY_S = 2.0
 _RELAY_BATCH = 500
+_LONGEST_LOOK_S = 1.0
+_SWEEP_BEATS = 5
 _TRIM_ROWS = 2000  # the other duties wait no longer than deleting these takes
 _TRIM_LOOK_BEATS = 5
 
@@ -47,32 +49,31 @@ def sweep(session: Session, settings: Settings) -> float:
     swept = clients.delete_expired(session)
     if swept:
         log.info("removed %d clients whose leases had run out", swept)
-    return settings.beat_s
+    return _SWEEP_BEATS * settings.beat_s
 
 
 class Relay:
     """Move messages that are due into the stream; comes back at the moment when the next one is.
 
-    What others commit cannot be foreseen: it looks often while there is traffic, seldom when there has been none. Any
-    number of them may be at it, because each row is moved by the one that locks it.
+    What others commit cannot be foreseen: it looks often while there is traffic, the more seldom the longer there has
+    been none. Any number of them may be at it, because each row is moved by the one that locks it.
 
     Args:
-        look_s: the longest pause between two looks.
-        lively_s: the longest while there is traffic.
+        shortest_s: the pause between two looks while there is traffic.
         late_s: move only what has been due for so long already; then it need not look at the very moment either.
     """
 
-    def __init__(self, look_s: float = 0.2, lively_s: float = 0.025, late_s: float = 0.0) -> None:
-        self._look_s, self._lively_s, self._late_s = look_s, lively_s, late_s
-        self._lively_until = 0.0
+    def __init__(self, shortest_s: float = 0.025, late_s: float = 0.0) -> None:
+        self._shortest_s, self._late_s = shortest_s, late_s
+        self._pace = Pace(shortest_s, _LONGEST_LOOK_S)
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """One round."""
         done = pending.relay_due(session, _RELAY_BATCH, self._late_s)
         if done.topic_ids:
-            self._lively_until = ticks() + _LIVELY_S
-        next_s = max(done.next_s, self._lively_s) if self._late_s and done.next_s > 0 else done.next_s
-        return min(next_s, self._lively_s if ticks() < self._lively_until else self._look_s)
+            self._pace.note()
+        next_s = max(done.next_s, self._shortest_s) if self._late_s and done.next_s > 0 else done.next_s
+        return min(next_s, self._pace.pause_s(ticks()), settings.poll_max_s)
 
 
 def trim(session: Session, settings: Settings) -> float:
@@ -102,7 +103,7 @@ def _warn_of_overtaken(kept: retention.Kept, group_id: int, count: int) -> None:
 
 # Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
 # due waits for that.
-STANDBY: tuple[Duty, ...] = (Relay(look_s=1.0, lively_s=0.05, late_s=0.05),)
+STANDBY: tuple[Duty, ...] = (Relay(shortest_s=0.05, late_s=0.05),)
 DUTIES: tuple[Duty, ...] = (
     recover,
     sweep,

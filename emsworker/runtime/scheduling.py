@@ -10,12 +10,15 @@ from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
+_NONE_BEATS = 2
+
 
 def fire_schedules(session: Session, settings: Settings) -> float:
     """Send the calls whose slots have come; comes back at the moment of the next slot."""
-    pause = settings.beat_s
+    found = schedules.find_next(session)
+    pause = settings.beat_s if found else _NONE_BEATS * settings.beat_s
     grace_s = 2 * settings.beat_lease_s + settings.beat_s  # so long may pass until another beat leads
-    for name, seconds in schedules.find_next(session):
+    for name, seconds in found:
         if seconds > 0:
             return min(pause, seconds)
         try:

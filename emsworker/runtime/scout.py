@@ -1,7 +1,7 @@
 """One poller for each process: it looks, without locks, for what the idle consumer threads could take.
 
-Idle it backs off from ``poll_min_s`` to ``poll_max_s``; a wake-up over Redis or a publish of this very process makes it
-look at once. It also closes holes that have grown old.
+Idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to ``poll_max_s``; a
+wake-up over Redis or a publish of this very process makes it look at once. It also closes holes that have grown old.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.pace import Pace
 from emsworker.runtime.leads import Chooser, Lead
 from emsworker.runtime.runnable import Runnable
 from emsworker.store.claims import Work, find_work
@@ -25,6 +26,7 @@ from emsworker.store.session import Session
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
+_LOOK_S = 0.2  # while all threads are busy, or a hole is waited for
 
 
 class Scout(Runnable):
@@ -35,7 +37,8 @@ class Scout(Runnable):
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
         in_order: those of them that run in order.
-        also: called at every look with the session, and whether somebody has rung: it looks for something else.
+        also: called at every look with the session, and whether somebody has rung: it looks for something else, and
+            tells whether there is any.
         on_death: see :class:`Runnable`.
     """
 
@@ -46,7 +49,7 @@ class Scout(Runnable):
         topic_of: Mapping[int, int],
         in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
-        also: Callable[[Session, bool], None] | None = None,
+        also: Callable[[Session, bool], bool] | None = None,
     ) -> None:
         super().__init__("ems-scout", on_death)
         self._also = also
@@ -62,7 +65,8 @@ class Scout(Runnable):
         self._leads: list[Lead] = []
         self._held: dict[int, float] = {}  # until when a group may not start anything, for its limits
         self._chooser = Chooser()
-        self._pause_s = settings.poll_min_s
+        self._pace = Pace(settings.poll_min_s, settings.poll_max_s)
+        self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at = ticks()
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
@@ -110,14 +114,16 @@ class Scout(Runnable):
         """Sleep until there is a lead, at most so long."""
         with self._lock:
             self._idle += 1
-            if self._idle == 1:
-                self._pause_s = self._settings.poll_min_s
-                self._wake.notify()
+            self._wake.notify()  # it pauses for less, now that somebody is idle
             try:
                 if not self._leads and not self.stopping.is_set():
                     self._found.wait(seconds)
             finally:
                 self._idle -= 1
+
+    def note_work(self) -> None:
+        """A claim has been worked off; where that was, more may come soon."""
+        self._pace.note()
 
     def ring(self) -> None:
         """Something was published: look at once."""
@@ -134,8 +140,8 @@ class Scout(Runnable):
             return
         try:
             self._look()
-            if self._also is not None:
-                self._also(self._session, rung)
+            if self._also is not None and self._also(self._session, rung):
+                self._pace.note()
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
             with self._lock:
@@ -152,11 +158,12 @@ class Scout(Runnable):
             return rung
 
     def _next_look(self, began: float) -> float:
-        return min(began + self._pause, *self._held.values(), math.inf)
-
-    @property
-    def _pause(self) -> float:
-        return self._pause_s if self._idle else self._settings.poll_max_s
+        pause_s = self._pace.pause_s(began)
+        if not self._idle:
+            pause_s = min(_LOOK_S, self._settings.poll_max_s)
+        elif self._blocked:
+            pause_s = min(pause_s, _LOOK_S)
+        return min(began + pause_s, *self._held.values(), math.inf)
 
     def _look(self) -> None:
         found = find_work(self._session, list(self._topic_of))
@@ -167,10 +174,9 @@ class Scout(Runnable):
             self._held = {group_id: until for group_id, until in self._held.items() if until > now}
             self._leads = leads = [lead for lead in leads if lead.group_id not in self._held]
             if leads:
-                self._pause_s = self._settings.poll_min_s
+                self._pace.note()
                 self._found.notify(len(leads))
-            else:
-                self._pause_s = min(self._pause_s * 1.5, self._settings.poll_max_s)
+            self._blocked = bool(closed)
             self._rung |= any(closed)
 
     def _leads_of(self, group_id: int, work: Work) -> list[Lead]:

@@ -83,10 +83,8 @@ def try_to_lead(session: Session, duty: str, holder: str, lease_s: float) -> boo
     """Take or keep a duty; true while ``holder`` leads."""
     args = {"duty": duty, "holder": holder, "lease_s": lease_s}
 
-    def work(session: Session) -> bool:
-        return bool(session.execute(_SQL.try_to_lead, args).affected or session.execute(_SQL.add_leader, args).affected)
-
-    return session.transaction(work)
+    # Each is a transaction by itself: the first row of a duty is written once, and by one of those that try.
+    return bool(session.change(_SQL.try_to_lead, args) or session.change(_SQL.add_leader, args))
 
 
 def resign(session: Session, duty: str, holder: str) -> None:

@@ -22,7 +22,7 @@ from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded, TlsError
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
-from emsworker.store.tls import check_encrypted, mode_of, tls_context, tls_error
+from emsworker.store.tls import Connection, check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
 Args = Mapping[str, Any]
@@ -341,7 +341,7 @@ class Session:
         self, context: ssl.SSLContext | None, host: str, **arguments: Any
     ) -> pymysql.connections.Connection[Any]:
         try:
-            connection = pymysql.connect(host=host, **arguments)
+            connection = Connection(host=host, **arguments)
             if context is not None:
                 check_encrypted(connection)
         except (pymysql.err.MySQLError, OSError) as error:

@@ -91,6 +91,41 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"[]\n"
 
 
+_HEAVY = (
+    "asyncio",
+    "cryptography",
+    "emsworker.app",
+    "emsworker.runtime",
+    "kombu",
+    "pymysql",
+    "redis",
+    "ssl",
+    "tenacity",
+)
+_UNUSED = (
+    "click",
+    "emsworker.cli",
+    "emsworker.pipeline",
+    "kombu",
+    "prometheus_client",
+    "pyspark",
+    "redis",
+    "unittest",
+    "yaml",
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [("emsworker.cli.main", _HEAVY), ("emsworker.runtime.child", _UNUSED), ("emsworker", _HEAVY)],
+)
+def test_nothing_is_imported_before_it_is_needed(module: str, unwanted: tuple[str, ...]) -> None:
+    """Each of these takes tens of milliseconds and some MiB, in every process of a worker."""
+    code = f"import {module}, sys; print(*(name for name in {unwanted!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
 def test_version(bare: Ems) -> None:
     assert __version__ in bare.ok("--version").out
 

@@ -106,6 +106,17 @@ def test_it_connects_to_who_has_the_right_certificate(url: str, files: _Files) -
     assert _cipher(f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca={ca}&ssl_mode=verify_ca")
 
 
+def test_connections_without_a_demand_share_one_context_and_are_encrypted(url: str) -> None:
+    with Database(url).session() as one, Database(url).session() as another:
+        contexts = []
+        for session in (one, another):
+            with session.lent_to_handler() as connection:
+                contexts.append(connection.ctx)  # type: ignore[attr-defined]
+            assert session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1], "encrypted all the same"
+    assert contexts[0] is contexts[1]
+    assert contexts[0].cert_store_stats()["x509_ca"] == 0, "no certificate of the system is kept for each thread"
+
+
 def test_it_refuses_everybody_else(url: str, files: _Files) -> None:
     ca, other = files.ca.certificate, files.other.certificate
     with pytest.raises(TlsError, match=r"127\.0\.0\.1 is not trusted: (unable to get local issuer|self.signed)"):

@@ -215,3 +215,14 @@ def test_the_short_way_writes_what_kombu_reads() -> None:
     body = {"at": datetime(2026, 1, 2), "d": Decimal("1.5"), "n": [1, "x"]}
     assert loads(encode_json(body)) == body
     assert json.loads(zlib.decompress(encode_body({"a": 1}, compression="zlib")[0])) == {"a": 1}
+
+
+def test_what_is_encoded_is_what_the_standard_encoder_writes() -> None:
+    bodies = [{"a": [1, 2.5, -0.0, None, True], "é\u2028": {}}, [], "", 7, 1e300, float("inf"), {1: 2, None: 3}, ("x",)]
+    for body in bodies:
+        plain = json.dumps(body, separators=(",", ":"))
+        assert encode_json(body).decode() == plain
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(EncodeError, match="cannot be serialized as json"):
+        encode_json(loop)
