@@ -123,12 +123,14 @@ class Database(Server):
         # Filled under another name, so that a crash half way leaves nothing that looks like a data folder.
         partial = self.folder / "data.partial"
         shutil.rmtree(partial, ignore_errors=True)
+        # A server that starts deletes what tables lie in its temporary folder, also those of one that is being set up.
+        environment = {**clean_environment(), "TMPDIR": str(self.folder / "tmp")}
         with self._log_file.open("ab") as log:
             try:
                 subprocess.run(
                     self._engine.initialize_command(partial),
                     cwd=self.folder,
-                    env=clean_environment(),
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
