@@ -242,7 +242,7 @@ class _Archiver:
                 if name.startswith(f"{dataset}/") and name.endswith(".parquet")
             ]
             found, rows = sums(self._spark, self._folder, dataset, mine)
-            files += [replace(one, rows=rows.get(one.path.rsplit("/", 1)[1], 0)) for one in mine]
+            files += [replace(one, rows=rows.get("/".join(one.path.rsplit("/", 2)[1:]), 0)) for one in mine]
             for part in self._expected(dataset, ranges):
                 spark_sum = found.pop((part.group, part.partition), Sum())
                 if spark_sum != part.sum:

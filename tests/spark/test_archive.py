@@ -1,8 +1,5 @@
-"""The job ``archive``: everything that it drops is in the archive, whatever kills it."""
+"""The job ``archive``: everything that it drops is in the archive; test_archive_kills.py kills it."""
 
-import json
-import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +10,9 @@ from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveDiffers, ArchiveOptions
 from emsworker.pipeline.folder import HadoopFolder
 from emsworker.pipeline.manifest import read_archive
-from emsworker.pipeline.restore import RestoreOptions
 from emsworker.store.archive import ArchiveBusy, Lock
-from tests.spark import archives
-from tests.spark.archives import archived, fill, messages, table_attempts, table_claims, table_messages, without_marks
+from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
 from tests.support.streams import Stream
-
-LONG = bool(os.environ.get("EMS_TEST_LONG"))
-ROWS, SEGMENT, MOMENTS = (1_000_000, 50_000, 20) if LONG else (20_000, 5_000, 2)
-_STEPS = ("copying", "comparing", "is archived", "deleting offsets")
 
 
 def archive(spark: Any, folder: Path, **options: Any) -> dict[str, Any]:
@@ -124,46 +115,3 @@ def test_hadoops_file_systems_serve_as_well(stream: Stream, spark: Any, tmp_path
     folder.remove("x/y:z")
     folder.remove("x/y:z")
     assert folder.files("") == {"x/two.json": 1}
-
-
-@pytest.mark.timeout(7200 if LONG else 600)
-def test_nothing_is_lost_or_doubled_when_the_archiver_is_killed(
-    stream: Stream, spark: Any, profiles: Path, tmp_path: Path
-) -> None:
-    """Kill -9 at seeded moments of every step, and run again: the union is the original, bit for bit."""
-    topic = fill(stream, ROWS)
-    rows, claims, attempts = table_messages(stream, topic.id), table_claims(stream), table_attempts(stream)
-    original = messages(stream, topic.id)
-    lake, log = tmp_path / "lake", tmp_path / "log"
-    arguments = ("archive", "--folder", str(lake), "--segment", str(SEGMENT))
-    chance = random.Random(20261121)
-    kills = 0
-    for moment in range(MOMENTS):
-        step = _STEPS[(moment * 3 + 1) % len(_STEPS)]
-        kills += archives.killed(
-            archives.job(profiles, *arguments, log=log), log, step, chance.random() * (2.0 if LONG else 0.4)
-        )
-        if not LONG or moment % 5 == 4:  # of a million rows it takes longer than the job
-            left, kept = table_messages(stream, topic.id), archived(lake, "orders", "messages")
-            assert left | kept == rows, f"after kill {moment} at {step!r}"
-    assert kills == MOMENTS, "the kills came too late to be in the middle"
-    process = archives.job(profiles, *arguments, "--json", log=log)
-    assert process.wait(3600 if LONG else 300) == 0, log.read_text()[-3000:]
-
-    assert table_messages(stream, topic.id) == {}
-    assert archived(lake, "orders", "messages") == rows
-    assert archived(lake, "orders", "claims") == claims
-    story = archived(lake, "orders", "attempts")
-    assert story | table_attempts(stream) == attempts and not story.keys() & table_attempts(stream).keys()
-    listed = {
-        file["path"]
-        for path in (lake / "manifests" / "orders").glob("*.json")
-        for file in json.loads(path.read_text())["files"]
-    }
-    found = {str(path.relative_to(lake)) for path in (lake / "data").rglob("*.parquet")}
-    assert found == listed, "no file is left of the runs that died"
-
-    copy = stream.topic("copy", partitions=2)
-    options = RestoreOptions(profile="test", folder=str(lake), topic="orders", to="copy", keep_partitions=True)
-    load("restore").run(spark, options)
-    assert without_marks(messages(stream, copy.id)) == original
