@@ -84,9 +84,13 @@ MUTANTS = [
             (
                 "runtime/executor.py",
                 "            failed = self._call_plainly(work, messages, handler)\n",
-                "            work.done(messages, [])\n            failed = self._call_plainly(work, messages, handler)\n",
+                "            work.done(messages, [], [0.0] * len(messages))\n            failed = self._call_plainly(work, messages, handler)\n",
             ),
-            ("runtime/executor.py", "            work.done(messages, failures, self._keeper.for_flush(rows))\n", ""),
+            (
+                "runtime/executor.py",
+                "            work.done(messages, failures, [ran_s] * len(messages), self._keeper.for_flush(rows))\n",
+                "",
+            ),
         ],
         partial(scenarios.kill_children, times=6),
         frozenset({Kind.LOST}),

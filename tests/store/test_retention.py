@@ -67,7 +67,7 @@ def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_say
     assert retry and [message.body for message in retry.messages] == [3]
     trim_all(stream)
     assert left(stream)[0] == 4, "it is running"
-    progress.flush(stream.session, flush_of(retry, topic, 4, done_offsets=[(4, 2)]))
+    progress.flush(stream.session, flush_of(retry, topic, 4, done_offsets=[(4, 2, 7)]))
     trim_all(stream)
     assert left(stream) == list(range(13, 31)), "the second claim has 13 to 15 to do"
     progress.flush(stream.session, flush_of(second, topic, 15))
@@ -96,7 +96,7 @@ def test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stre
     stream.make_due()
     retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert retry
-    progress.flush(stream.session, flush_of(retry, topic, 10, done_offsets=[(10, 2)]))
+    progress.flush(stream.session, flush_of(retry, topic, 10, done_offsets=[(10, 2, 7)]))
     kept = retention.list_kept(stream.session)[0]
     assert retention.raise_floor(stream.session, kept, 15, lambda *what: passed.append(what)) == 25
     assert left(stream) == list(range(1, 31)), "nothing is deleted yet"
@@ -159,7 +159,7 @@ def test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream
     assert left(stream) == [2, 5]
     retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert retry and offsets(retry) == [2, 5]
-    progress.flush(stream.session, flush_of(retry, topic, 5, done_offsets=[(2, 1), (5, 1)]))
+    progress.flush(stream.session, flush_of(retry, topic, 5, done_offsets=[(2, 1, 7), (5, 1, 7)]))
     trim_all(stream)
     assert left(stream) == []
     assert stream.rows("SELECT * FROM ems_restored") == []
@@ -175,7 +175,7 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
     work = Work(retry, topic.id, 60.0, 0)
-    work.done(retry.messages, [])
+    work.done(retry.messages, [], [0.0])
     finished = work.finish()
     assert finished is not None
     progress.flush(stream.session, finished)
