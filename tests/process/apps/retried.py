@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker import BatchFailed, Ems, Message
-from emsworker.transaction import Transaction
+from emsworker.publishing.transaction import Transaction
 
 app = Ems("retried")
 
