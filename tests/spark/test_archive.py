@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import ConfigError
+from emsworker.core.model import Group, Topic
+from emsworker.core.partitioner import partition_of
+from emsworker.declaring.task import Outgoing
 from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveDiffers, ArchiveOptions
 from emsworker.pipeline.folder import HadoopFolder
 from emsworker.pipeline.manifest import read_archive
+from emsworker.runtime.duties import trim
+from emsworker.store import claims, dead, progress, topics
 from emsworker.store.archive import ArchiveBusy, Lock
 from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
-from tests.support.streams import Stream
+from tests.support.streams import Stream, flush_of
 
 
 def archive(spark: Any, folder: Path, **options: Any) -> dict[str, Any]:
@@ -56,6 +61,45 @@ def test_what_may_go_is_copied_with_its_log_and_then_dropped(stream: Stream, spa
     assert archive(spark, tmp_path / "lake")["segments"] == [], "there is nothing more to do"
 
 
+def test_what_a_dead_letter_kept_goes_into_the_archive_when_it_is_none_any_more(
+    stream: Stream, spark: Any, tmp_path: Path
+) -> None:
+    topic = fill(stream, 1500)
+    rows, attempts = table_messages(stream, topic.id), table_attempts(stream)
+    archive(spark, tmp_path)
+    group, me = topics.list_groups(stream.session)[0], stream.client(lease_s=3600)
+    (first, second), *others = sorted(stream.rows("SELECT `partition`, `offset` FROM ems_dead"))
+    again, deleted = (first, second), others[0]
+    assert dead.requeue(stream.session, group, [again], lambda places: None) == 1
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry and [message.offset for message in retry.messages] == [second]
+    progress.flush(stream.session, flush_of(retry, topic, second, done_offsets=[(second, 1, 7)]))
+    assert dead.delete_dead(stream.session, group, [deleted], lambda places: None) == 1
+    attempts |= table_attempts(stream)
+    trim(stream.session, stream.app().settings)
+    assert attempts == archived(tmp_path, "orders", "attempts") | table_attempts(stream), "the beat waits for the job"
+
+    for partition in (again[0], deleted[0]):
+        grow_old(stream, topic, group, partition)
+    done = archive(spark, tmp_path)
+    kept = archived(tmp_path, "orders", "attempts")
+    assert done["copied"] == done["dropped"]
+    assert kept | table_attempts(stream) == attempts and not kept.keys() & table_attempts(stream).keys()
+    assert {again, deleted} <= {place[:2] for place in kept}
+    assert {place[:2] for place in table_attempts(stream)} == set(others[1:])
+    assert stream.rows("SELECT * FROM ems_restored") == [] and table_messages(stream, topic.id) == {}
+    assert rows.items() <= archived(tmp_path, "orders", "messages").items()
+
+
+def grow_old(stream: Stream, topic: Topic, group: Group, partition: int) -> None:
+    """One more message of a partition, which has been run and may go."""
+    key = next(f"k{number}" for number in range(100) if partition_of(f"k{number}".encode(), 2) == partition)
+    stream.app().send_many("orders", [Outgoing("orders", {"more": partition}, key=key)])
+    stream.rows("UPDATE ems_message SET born_at = NOW(6) - INTERVAL 1 DAY WHERE born_at > NOW(6) - INTERVAL 1 HOUR")
+    claim = stream.take(topic, group, stream.client(lease_s=3600), 500, partition)
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi, finished=True))
+
+
 def test_a_copy_that_differs_is_never_dropped(
     stream: Stream, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,8 +126,6 @@ def test_a_copy_that_differs_is_never_dropped(
 def test_the_beat_waits_and_topics_that_cannot_be_archived_are_named(
     stream: Stream, spark: Any, tmp_path: Path
 ) -> None:
-    from emsworker.runtime.duties import trim
-
     topic = fill(stream, 50)
     trim(stream.session, stream.app().settings)
     assert len(table_messages(stream, topic.id)) == 50
