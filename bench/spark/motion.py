@@ -88,9 +88,11 @@ def insert_to_batch(spark: Any, stage: Stage, rows: int) -> list[Figure]:
         for number in range(rows + _WARM_UP):
             began = time.perf_counter()
             app.send("one", number)
+            deadline = began + _PATIENCE_S
             with arrived:
-                if not arrived.wait_for(partial(seen.__contains__, number), _PATIENCE_S):
-                    raise NotRight(f"row {number} did not arrive within {_PATIENCE_S:g} s")
+                while not arrived.wait_for(partial(seen.__contains__, number), 1.0):
+                    if (error := query.exception()) is not None or time.perf_counter() > deadline:
+                        raise NotRight(f"row {number} did not arrive within {_PATIENCE_S:g} s; the query: {error}")
             took.append((seen[number] - began) * 1000)
     finally:
         query.stop()
