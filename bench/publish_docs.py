@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import capacity, peers_report, plots, report
+from bench.spark import figure
 from bench.studies import report as studies_report
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ class Part:
     """
 
     name: str
-    keys: tuple[str, str]
+    keys: tuple[str, ...]
     file: Path
     pages: tuple[Path, ...]
     table: Callable[[Path], str]
@@ -44,6 +45,11 @@ class Part:
         """What lies between its marks."""
         return re.compile(rf"(?<=<!-- {self.name} -->\n).*?(?=<!-- /{self.name} -->)", re.DOTALL)
 
+    @property
+    def command(self) -> str:
+        """What measures it."""
+        return "./dev bench-spark" if self.name == "spark" else f"./dev bench {self.name}"
+
     def put_into(self, page: Path) -> None:
         """Write it between its marks."""
         text = self.text()
@@ -52,7 +58,7 @@ class Part:
     def text(self) -> str:
         """What belongs between its marks."""
         if not self.file.exists():
-            return f"\nNot published yet: `./dev bench {self.name}` prints it.\n\n"
+            return f"\nNot published yet: `{self.command}` prints it.\n\n"
         return f"\n{self.table(self.file)}\n\n"
 
 
@@ -66,7 +72,14 @@ def _studies(file: Path) -> str:
     return f"{report.about(json.loads(file.read_text()))}\n\n{studies_report.table(studies_report.load(file))}"
 
 
+def _spark(file: Path) -> str:
+    found = json.loads(file.read_text())
+    about = report.about(found).replace("; load average", f", PySpark {found['pyspark']}; load average")
+    return f"{about}\n\n{figure.table(figure.load(file))}"
+
+
 PAGE = DOCS / "benchmarks.md"
+SPARK_PAGE = DOCS / "pipeline/benchmarks.md"
 PARTS = (
     Part(
         "benchmarks",
@@ -83,6 +96,7 @@ PARTS = (
         lambda file: f"{report.about(json.loads(file.read_text()))}\n\n{capacity.table(file)}",
     ),
     Part("peers", ("comparisons", "peers_size"), DOCS / "benchmarks-peers.json", (PAGE,), _peers),
+    Part("spark", ("spark", "spark_size", "pyspark"), DOCS / "pipeline/benchmarks.json", (SPARK_PAGE,), _spark),
     Part("flat cheap scale loaded", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
 )
 

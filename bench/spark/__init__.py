@@ -1,1 +1,1 @@
-"""What Spark reads in a second: the Python source beside raw PyMySQL and Spark's own JDBC source, on the same rows."""
+"""What Spark reads in a second, beside raw PyMySQL and Spark's own JDBC source; and what its reading costs workers."""

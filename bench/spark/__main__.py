@@ -1,194 +1,169 @@
-"""``python -m bench.spark``: every way reads the same rows of one private server, in turns; the best of each is shown.
+"""``./dev bench-spark [LINE]...``: what Spark reads in a second, each beside what it is compared with, in one run.
 
-Spark's JDBC source takes part when MariaDB Connector/J is installed (Debian: libmariadb-java).
+- *read*: our source beside raw PyMySQL and Spark's JDBC source (MariaDB Connector/J; Debian: libmariadb-java);
+- *stream*: a query over a million rows, into Parquet with a checkpoint;
+- *fresh*: from an insert to ``foreachBatch``;
+- *beside*: workers that drain a topic, without and with a reader of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import pymysql
+from bench import report
+from bench.spark import beside, figure, raw
+from bench.spark.figure import Figure
+from bench.spark.motion import EndToEnd, insert_to_batch
+from bench.spark.reading import JAR, Reading
+from bench.spark.session import session
+from bench.stage import DEFAULT, NotRight, Servers, Stage
+from emsworker import Ems
+from emsworker.admin import Admin
+from emsworker.core.errors import EmsError
+from emsworker.local import ServerFailed, ServerMissing
 
-from emsworker.core.url import DatabaseUrl
-from emsworker.local import Database as Server
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
-from emsworker.store.topics import create_topic
-
-_JAR = Path("/usr/share/java/mariadb-java-client.jar")
-_COLUMNS = "`key`, body, `offset`, born_at"
-_PAGE = 10_000
-_FILL = """INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, headers, body, size, born_at)
-SELECT 1, 0, `offset` + %s, UNHEX(MD5(`offset` + %s)), `key`, headers, body, size, born_at
-FROM ems_message WHERE `offset` <= %s"""
-
-
-def fill(url: DatabaseUrl, rows: int, size: int) -> None:
-    """One row, and then copies of all there are, until there are enough."""
-    with _connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, headers, body, size, born_at) "
-            "VALUES (1, 0, 1, UNHEX(MD5(1)), 'customer-17', '', REPEAT('x', %s), %s, NOW(6))",
-            (size, size),
-        )
-        count = 1
-        while count < rows:
-            cursor.execute(_FILL, (count, count, min(count, rows - count)))
-            count = min(2 * count, rows)
+LINES = ("read", "stream", "fresh", "beside")
+_RESULTS = Path(__file__).parents[1] / "results"
 
 
-def _connect(url: DatabaseUrl) -> pymysql.connections.Connection[Any]:
-    return pymysql.connect(
-        host=url.host, port=url.port, user=url.user, password=url.password, database=url.database, autocommit=True
-    )
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured.
 
+    Args:
+        rows, size: of a read, and the bytes of a body.
+        rounds: of reads and streams.
+        singles: rows one by one.
+        windows: pairs of them beside workers.
+    """
 
-def raw(url: DatabaseUrl, rows: int) -> int:
-    """The columns of the table with PyMySQL, page by page."""
-    count = 0
-    with _connect(url) as connection, connection.cursor() as cursor:
-        for lo in range(1, rows + 1, _PAGE):
-            cursor.execute(
-                f"SELECT {_COLUMNS} FROM ems_message WHERE topic_id = 1 AND `partition` = 0 "
-                f"AND `offset` >= {lo} AND `offset` < {lo + _PAGE} AND kind = 'message' ORDER BY `offset`"
-            )
-            count += len(cursor.fetchall())
-    return count
-
-
-def engine(rows: int) -> int:
-    """Our reader without Spark around it."""
-    from emsworker.spark.source import EmsSource
-
-    source = EmsSource({"subscribe": "bench", "partitionBytes": "1g"})
-    reader: Any = source.reader(source.schema())
-    return sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one))
-
-
-def through_spark(spark: Any, partitions: int, sink: str | None) -> Callable[[], int]:
-    """Our source, into nothing or into Parquet."""
-
-    def run() -> int:
-        reader = spark.read.format("ems").option("subscribe", "bench").option("partitionBytes", "1g")
-        return _save(reader.option("minPartitions", str(partitions)).load(), sink)
-
-    return run
-
-
-def through_jdbc(spark: Any, url: DatabaseUrl, partitions: int, rows: int, sink: str | None) -> Callable[[], int]:
-    """Spark's own source, on the same columns."""
-
-    def run() -> int:
-        table = f"(SELECT {_COLUMNS} FROM ems_message WHERE topic_id = 1 AND `partition` = 0) m"
-        options = {
-            "url": f"jdbc:mysql://{url.host}:{url.port}/{url.database}",
-            "driver": "org.mariadb.jdbc.Driver",
-            "user": url.user,
-            "password": url.password,
-            "dbtable": table,
-            "fetchsize": "10000",
-            "partitionColumn": "offset",
-            "lowerBound": "1",
-            "upperBound": str(rows + 1),
-            "numPartitions": str(partitions),
-        }
-        return _save(spark.read.format("jdbc").options(**options).load(), sink)
-
-    return run
-
-
-def through_read_jdbc(spark: Any, partitions: int, sink: str | None) -> Callable[[], int]:
-    """Our planning with Spark's own source."""
-
-    def run() -> int:
-        from emsworker.spark import read_jdbc
-
-        frame = read_jdbc(spark, subscribe="bench", partitionBytes="1g", minPartitions=str(partitions))
-        return _save(frame.select("key", "value", "offset", "timestamp"), sink)
-
-    return run
-
-
-def _save(frame: Any, sink: str | None) -> int:
-    writer = frame.write.mode("overwrite")
-    (writer.format("noop").save() if sink is None else writer.parquet(sink))
-    return 0
-
-
-def session(folder: Path) -> Any:
-    """Two cores of this machine."""
-    from pyspark.sql import SparkSession
-
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path.cwd())}
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.memory", "2g").config("spark.local.dir", str(folder))
-    if _JAR.exists():
-        builder = builder.config("spark.jars", str(_JAR))
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def measure(ways: dict[str, Callable[[], int]], rows: int, rounds: int) -> dict[str, float]:
-    """The best rate of each way, in rows a second; they take turns, so that all meet the same weather."""
-    best: dict[str, float] = {}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            begun = time.perf_counter()
-            way()
-            best[name] = max(best.get(name, 0.0), rows / (time.perf_counter() - begun))
-    return best
+    rows: int
+    size: int
+    rounds: int
+    singles: int
+    windows: int
 
 
 def main() -> None:
-    """Start a server, fill it, measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    """Start a server, measure, print a table, write JSON."""
+    given = _arguments()
+    extent = Extent(given.rows, given.size, given.rounds, 20, given.windows)
+    if given.quick:
+        extent = Extent(min(given.rows, 100_000), given.size, 1, 5, 2)
+    for name in [name for name in os.environ if name.startswith("EMS_") and name != "EMS_MYSQL_ROOT"]:
+        del os.environ[name]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the servers are stopped, then, too
+    try:
+        with tempfile.TemporaryDirectory(prefix="ems-bench-") as name, Servers(Path(name), given.server) as servers:
+            figures = Run(servers, Path(name), extent).measure(given.lines or LINES)
+            _write(servers, extent, figures, given.json)
+    except (NotRight, EmsError, ServerMissing, ServerFailed) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev bench-spark", description=__doc__)
+    parser.add_argument("lines", nargs="*", metavar="LINE", help=f"one or more of {', '.join(LINES)}; else all")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=200, help="bytes of a body")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of reads and streams")
+    parser.add_argument("--windows", type=int, default=6, help="pairs of windows beside workers")
+    parser.add_argument("--quick", action="store_true", help="one short round of everything: its figures mean little")
     parser.add_argument("--server", choices=("mariadb", "mysql"), default="mariadb")
+    parser.add_argument("--json", type=Path, help="where the JSON goes")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ems-bench-") as name:
-        folder = Path(name)
-        server = Server(folder / "server", given.server)
-        server.start(120)
+    if wrong := [name for name in given.lines if name not in LINES]:
+        parser.error(f"there is no line {wrong[0]!r}; there are {', '.join(LINES)}")
+    return given
+
+
+class Run:
+    """The lines that were asked for, one after another."""
+
+    def __init__(self, servers: Servers, folder: Path, extent: Extent) -> None:
+        self._servers, self._folder, self._extent = servers, folder, extent
+        self._profiles = folder / "profiles.ini"
+        os.environ["EMS_PROFILES"] = str(self._profiles)
+
+    def measure(self, lines: tuple[str, ...]) -> list[Figure]:
+        """Everything that is asked for."""
+        figures: list[Figure] = []
+        if "beside" in lines:  # first, while no session of ours idles beside it
+            with self._line("beside"), self._stage() as stage:
+                figures = beside.measure(stage, self._servers, self._extent.windows, _say)
+        spark = session(self._folder) if set(lines) - {"beside"} else None
         try:
-            run(server.url, folder, given)
+            return self._with_spark(spark, lines) + figures
         finally:
-            server.kill()
+            if spark is not None:
+                spark.stop()
+
+    def _with_spark(self, spark: Any, lines: tuple[str, ...]) -> list[Figure]:
+        extent, figures = self._extent, []
+        if {"read", "stream"} & set(lines):
+            if not JAR.exists():
+                _say(f"{JAR} is not there: Spark's JDBC source is left out")
+            with self._stage() as stage:
+                self._fill(stage)
+                if "read" in lines:
+                    with self._line("read"):
+                        figures += Reading(spark, stage.url, extent.rows, stage.folder).measure(extent.rounds, _say)
+                if "stream" in lines:
+                    with self._line("stream"):
+                        figures += EndToEnd(spark, extent.rows, stage.folder).measure(extent.rounds, _say)
+        if "fresh" in lines:
+            with self._line("fresh"), self._stage() as stage:
+                figures += insert_to_batch(spark, stage, extent.singles)
+        return figures
+
+    def _fill(self, stage: Stage) -> None:
+        app = Ems("bench", url=stage.url)
+        assert Admin(app).create_topic("bench").id == 1
+        app.close()
+        raw.fill(stage.url, 1, self._extent.rows, self._extent.size)
+
+    @contextmanager
+    def _stage(self) -> Iterator[Stage]:
+        with self._servers.stage(DEFAULT) as stage:
+            self._profiles.write_text(f"[bench]\nurl = {stage.url}\n", encoding="utf-8")
+            yield stage
+
+    @contextmanager
+    def _line(self, name: str) -> Iterator[None]:
+        _say(name)
+        began = time.monotonic()
+        yield
+        _say(f"  {name} took {time.monotonic() - began:.0f} s")
 
 
-def run(text: str, folder: Path, given: argparse.Namespace) -> None:
-    """Everything on a server that runs."""
-    os.environ["EMS_URL"] = text
-    url = DatabaseUrl.parse(text)
-    with Database(text).session() as store:
-        migrate(store)
-        assert create_topic(store, "bench").id == 1
-    fill(url, given.rows, given.size)
-    assert raw(url, given.rows) == engine(given.rows) == given.rows
-    spark = session(folder)
-    ways: dict[str, Callable[[], int]] = {"raw PyMySQL": lambda: raw(url, given.rows)}
-    ways["reader without Spark"] = lambda: engine(given.rows)
-    for partitions in (1, 2):
-        for name, sink in (("noop", None), ("Parquet", str(folder / "out"))):
-            ways[f"format(ems), {partitions} tasks, {name}"] = through_spark(spark, partitions, sink)
-            if _JAR.exists():
-                ways[f"format(jdbc), {partitions} tasks, {name}"] = through_jdbc(
-                    spark, url, partitions, given.rows, sink
-                )
-                ways[f"read_jdbc(), {partitions} tasks, {name}"] = through_read_jdbc(spark, partitions, sink)
-    best = measure(ways, given.rows, given.rounds)
-    spark.stop()
-    for name, rate in best.items():
-        print(f"{name:36} {rate:>12,.0f} rows/s  {rate / best['raw PyMySQL']:6.0%} of raw")
+def _write(servers: Servers, extent: Extent, figures: list[Figure], json_file: Path | None) -> None:
+    result = report.header(servers) | {"pyspark": version("pyspark"), "spark": figure.as_json(figures)}
+    result["spark_size"] = vars(extent)
+    print(figure.table(figures))
+    target = json_file or _RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-spark-{servers.database.flavor}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(result, indent=2) + "\n")
+    _say(f"written to {target}")
+    if missed := [one.what for one in figures if one.met is False]:
+        _say(f"not met: {'; '.join(missed)}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -354,7 +354,7 @@ class Failure:
         attempt: which run of the message this was.
         retry_in_s: seconds until the next run, or ``None`` if there is none.
         dead: the reason why it becomes a dead letter, or ``None``.
-        ran_s: how long it ran.
+        ran_s: how long it ran, or ``None``: nobody who lives knows.
     """
 
     offset: int
@@ -363,16 +363,16 @@ class Failure:
     error: str
     retry_in_s: float | None
     dead: str | None
-    ran_s: float
+    ran_s: float | None
 
     @classmethod
     def gone(cls, offset: int, attempt: int) -> Failure:
         """A retry whose message is not in the stream any more."""
-        return cls(offset, attempt, Outcome.EXPIRED, "the message was deleted before this run", None, None, 0.0)
+        return cls(offset, attempt, Outcome.EXPIRED, "the message was deleted before this run", None, None, None)
 
     @classmethod
     def decided(
-        cls, offset: int, attempt: int, outcome: Outcome, error: str, decision: Decision, ran_s: float
+        cls, offset: int, attempt: int, outcome: Outcome, error: str, decision: Decision, ran_s: float | None
     ) -> Failure:
         """What a decision of the ladder means for a message."""
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None

@@ -148,6 +148,8 @@ class _Archiver:
         self._topic, self._topic_id = partitions[0].topic, partitions[0].topic_id
         # Segments of other streams and of topics that were deleted may be in the same folder.
         self._prefix = f"{stream[:12]}-{self._topic_id}-"
+        self._late: list[tuple[int, int]] = []  # places below what is deleted whose dead letters are none any more
+        self._left: list[tuple[int, int, int]] = []  # groups that have attempts there
 
     def run(self) -> None:
         lock = store.Lock(self._database, self._topic_id, self._topic)
@@ -157,7 +159,10 @@ class _Archiver:
                 if manifest.stream == self._stream and manifest.topic_id == self._topic_id:
                     self._drop(manifest, lock)
             while ranges := self._next_ranges():
+                self._look_back(ranges)
                 self._drop(self._archive(ranges, lock), lock)
+                work = partial(retention.delete_restored, topic_id=self._topic_id, places=self._late, archived=True)
+                self._database.call(work)
         finally:
             lock.close()
 
@@ -185,6 +190,13 @@ class _Archiver:
                 ranges.append(Range(kept.topic_id, kept.partition, trimmed, hi))
                 left -= hi - trimmed
         return ranges
+
+    def _look_back(self, ranges: list[Range]) -> None:
+        """Find what dead letters had kept from earlier segments, and keep no more: it goes with this one."""
+        partitions = {one.partition for one in ranges}
+        places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))
+        self._late = [place for place in places if place[0] in partitions]
+        self._left = self._database.call(partial(store.list_left, topic_id=self._topic_id, places=self._late))
 
     # -- one segment ---------------------------------------------------------------------------------------------------
 
@@ -221,9 +233,20 @@ class _Archiver:
             for group in groups:
                 of_group = replace(piece, owner_id=group.id)
                 # A claim that reached higher than the last segment begins below this one.
-                found["claims"].append(Slice(replace(of_group, lo=0), self._topic, group.name, one.hi))
+                first = self._database.call(
+                    partial(store.first_claim, group_id=group.id, partition=one.partition, default=one.lo)
+                )
+                below = replace(of_group, lo=min(first, one.lo))
+                found["claims"].append(Slice(below, self._topic, group.name, one.hi))
                 found["attempts"].append(Slice(of_group, self._topic, group.name, one.hi))
+                found["attempts"] += [
+                    Slice(replace(of_group, lo=offset, hi=offset + 1), self._topic, group.name, one.hi)
+                    for offset in self._left_by(group.id, one.partition)
+                ]
         return found
+
+    def _left_by(self, group_id: int, partition: int) -> list[int]:
+        return [offset for *whose, offset in self._left if whose == [group_id, partition]]
 
     def _compare(self, segment: str, ranges: list[Range], datasets: list[str]) -> tuple[list[Part], list[File]]:
         """The parts and files of a segment, if the server's sums and Spark's are the same.
@@ -242,7 +265,7 @@ class _Archiver:
                 if name.startswith(f"{dataset}/") and name.endswith(".parquet")
             ]
             found, rows = sums(self._spark, self._folder, dataset, mine)
-            files += [replace(one, rows=rows.get(one.path.rsplit("/", 1)[1], 0)) for one in mine]
+            files += [replace(one, rows=rows.get("/".join(one.path.rsplit("/", 2)[1:]), 0)) for one in mine]
             for part in self._expected(dataset, ranges):
                 spark_sum = found.pop((part.group, part.partition), Sum())
                 if spark_sum != part.sum:
@@ -263,9 +286,12 @@ class _Archiver:
                 total = store.sum_messages(self._database, one)
                 yield Part(*place, total.rows, total.checksum)
                 continue
-            add = store.sum_claims if dataset == "claims" else store.sum_attempts
             for group in groups:
-                total = add(self._database, group.id, one)
+                if dataset == "claims":
+                    total = store.sum_claims(self._database, group.id, one)
+                else:
+                    late = self._left_by(group.id, one.partition)
+                    total = store.sum_attempts(self._database, group.id, one, late)
                 yield Part(*place, total.rows, total.checksum, group.name, group.id)
 
     def _drop(self, manifest: Manifest, lock: store.Lock) -> None:

@@ -31,7 +31,8 @@ def sums(spark: Any, folder: Folder, dataset: str, files: Sequence[File]) -> tup
     """Count and hash the rows of those of some Parquet files that are of a dataset, in one pass.
 
     Returns:
-        a sum for each group and partition, and the number of rows of each file by its name.
+        a sum for each group and partition, and the number of rows of each file by the end of its path: its name alone
+        is that of each day's file of one task.
     """
     from pyspark.sql import functions as F
 
@@ -43,7 +44,7 @@ def sums(spark: Any, folder: Folder, dataset: str, files: Sequence[File]) -> tup
         frame.select(
             F.expr(f"{group} AS owner"),
             "partition",
-            F.col("_metadata.file_name").alias("file"),
+            F.substring_index("_metadata.file_path", "/", -2).alias("file"),
             F.expr(f"cast(conv(substr(sha2({TEXTS[dataset]}, 256), 1, 15), 16, 10) AS decimal(20, 0)) AS hash"),
         )
         .groupBy("owner", "partition", "file")

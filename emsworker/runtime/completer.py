@@ -21,7 +21,7 @@ from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import send_soft_limit
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.watch import Watch
-from emsworker.runtime.work import Work
+from emsworker.runtime.work import Ended, Work
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 
@@ -107,7 +107,7 @@ class Completer(Runnable):
                 continue
             send_soft_limit(lane, now)
             if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
-                work.end(message, [self._timeout(work, lane, message, now - since)])
+                work.end(Ended(message, [self._timeout(work, lane, message, now - since)], ()))
                 self._on_hang(_hangs(now - since, lane))
 
     def _end(self, work: Work, messages: list[Message], since: float, ran_s: float) -> None:

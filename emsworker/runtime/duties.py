@@ -86,8 +86,8 @@ def trim(session: Session, settings: Settings) -> float:
         floor = retention.raise_floor(session, kept, _TRIM_ROWS, partial(_warn_of_overtaken, kept))
         trimmed = retention.delete_below(session, kept, floor, _TRIM_ROWS)
         more |= trimmed != kept.trimmed
-    for topic_id in {kept.topic_id for kept in kept_partitions}:
-        retention.delete_restored(session, topic_id)
+    for topic_id in {kept.topic_id for kept in kept_partitions if not kept.archive_first}:
+        retention.delete_restored(session, topic_id, retention.list_restored(session, topic_id))
     return 0.0 if more else _TRIM_LOOK_BEATS * settings.beat_s
 
 

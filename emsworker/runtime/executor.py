@@ -25,7 +25,7 @@ from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
 from emsworker.runtime.runs import CoroutineRun, ThreadRun
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.watch import Lane
-from emsworker.runtime.work import Work
+from emsworker.runtime.work import Ended, Work
 from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.results import ResultRow
@@ -194,10 +194,11 @@ class Executor:
             self._tell_all(messages, self._call_transactional(work, messages, handler), ticks() - began)
         else:
             failed = self._call_plainly(work, messages, handler)
-            failures = self._failures_of(messages, failed, options, ticks() - began)
+            ran_s = ticks() - began
+            failures = self._failures_of(messages, failed, options, ran_s)
             self._keeper.put(rows := self._results(messages, options))
-            self._tell_all(messages, failures, ticks() - began)  # first: once done, the completer may write it down
-            work.done(messages, failures, self._keeper.for_flush(rows))
+            self._tell_all(messages, failures, ran_s)  # first: once done, the completer may write it down
+            work.done(messages, failures, [ran_s] * len(messages), self._keeper.for_flush(rows))
 
     def _tell_all(self, messages: list[Message], failures: list[Failure], ran_s: float) -> None:
         outcomes = {failure.offset: failure for failure in failures}
@@ -249,7 +250,7 @@ class Executor:
             return False
         if work.claim.care is Care.ALONE:
             work.write_down(self._session)
-        ends: dict[int, tuple[list[Failure], list[ResultRow]]] = {}
+        ends: dict[int, Ended] = {}
 
         async def run(message: Message) -> None:
             its = CoroutineRun(work, work, message, options, limit_s)
@@ -258,15 +259,14 @@ class Executor:
 
         def ended(these: list[Message], following: Message | None) -> None:
             told = [ends.pop(message.offset) for message in these]
-            rows = [row for _, kept in told for row in kept]
-            work.done(these, [one for failures, _ in told for one in failures], rows, following)
+            rows = [row for one in told for row in one.results]
+            failures = [failure for one in told for failure in one.failures]
+            work.done(these, failures, [one.ran_s for one in told], rows, following)
 
         self._loop.run(run_together(messages, run, ended))
         return True
 
-    async def _await(
-        self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun
-    ) -> tuple[list[Failure], list[ResultRow]]:
+    async def _await(self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun) -> Ended:
         options, value, error, began = handler.options, None, None, ticks()
         try:
             self._get_ready(message, claim)
@@ -282,16 +282,14 @@ class Executor:
 
     def _outcome(
         self, message: Message, options: HandlerOptions, value: object, error: BaseException | None, ran_s: float
-    ) -> tuple[list[Failure], list[ResultRow]]:
+    ) -> Ended:
         failure = self._failure(message, error, options, ran_s) if error is not None else None
         rows = self._keeper.rows(message, options, value, failure, error)
         self._keeper.put(rows)
         self._tell(message, failure, error, ran_s)
-        return ([failure] if failure is not None else []), list(self._keeper.for_flush(rows))
+        return Ended(message, [failure] if failure is not None else [], self._keeper.for_flush(rows), ran_s=ran_s)
 
-    def _attempt(
-        self, work: Work, message: Message, handler: Handler | BaseException, lane: Lane
-    ) -> tuple[list[Failure], list[ResultRow]]:
+    def _attempt(self, work: Work, message: Message, handler: Handler | BaseException, lane: Lane) -> Ended:
         """One message of a lane; a coroutine is waited for."""
         value, error, began = None, None, ticks()
         options = handler.options if isinstance(handler, Handler) else _PLAIN
@@ -320,11 +318,12 @@ class Executor:
             began = ticks()
             self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
-            failures = self._failures_of(messages, failed, handler.options, ticks() - began)
+            ran_s = ticks() - began
+            failures = self._failures_of(messages, failed, handler.options, ran_s)
             rows = self._results(messages, handler.options)
             kept = self._keeper.for_flush(rows)
             commit = partial(progress.commit_with, self._session)
-            self._own(lambda: work.commit(messages, failures, commit, kept))
+            self._own(lambda: work.commit(messages, failures, ran_s, commit, kept))
             self._keeper.put(rows)
             return failures
 
@@ -381,7 +380,7 @@ class Executor:
         rows = self._keeper.rows(message, options, None, failure, error)
         self._keeper.put(rows)
         self._tell(message, failure, error, ran_s)
-        work.done([message], [failure], self._keeper.for_flush(rows))
+        work.done([message], [failure], [ran_s], self._keeper.for_flush(rows))
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
         decision = options.decide(self._ladder, message.attempt, error)

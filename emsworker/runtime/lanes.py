@@ -13,19 +13,18 @@ from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
 
-from emsworker.core.model import Failure, Message
+from emsworker.core.model import Message
 from emsworker.declaring.options import HandlerOptions
 from emsworker.declaring.task import Handler
 from emsworker.runtime.coroutines import guarded
 from emsworker.runtime.lanework import Entry, LaneWork
 from emsworker.runtime.watch import NO_LIMITS, Lane
-from emsworker.store.results import ResultRow
+from emsworker.runtime.work import Ended
 
 _SLACK_S = 5.0
 _WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter
 
 Resolved = Handler | BaseException
-Ended = tuple[list[Failure], list[ResultRow]]
 
 
 class Lanes:
@@ -103,10 +102,10 @@ class Lanes:
                     continue
                 if entry is Entry.STOP:
                     break
-                failures, rows = self._attempt(work, message, handler, lane)
+                ended = self._attempt(work, message, handler, lane)
                 if not lane.stop():
                     return
-                work.end(message, failures, rows)
+                work.end(ended)
         except BaseException as error:
             lane.error = error
         finally:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 
 from emsworker.core.clock import ticks
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, Failure, Message
+from emsworker.core.model import Claim, ClaimSource, Message
 from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Ended, Work
 from emsworker.store import aside
 from emsworker.store.progress import Flush
-from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
 
 
@@ -59,12 +57,11 @@ class LaneWork(Work):
             lane.start(message, options)
             return Entry.RUN
 
-    def end(self, message: Message, failures: Sequence[Failure], results: Sequence[ResultRow] = ()) -> None:
+    def end(self, ended: Ended) -> None:
         """A message has ended, perhaps before lower ones; what became of it is noted when all these have."""
         with self.lock:
             if self.lost:
                 return
-            ended = Ended(message, failures, results)
             if self._late is not None:
                 self._late.append(ended)
             else:

@@ -31,6 +31,7 @@ class Ended:
     failures: Sequence[Failure]
     results: Sequence[ResultRow]
     parked: bool = False
+    ran_s: float = 0.0
 
 
 class Work(Watch):
@@ -59,7 +60,7 @@ class Work(Watch):
         self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._results: list[ResultRow] = []
         self._result_bytes = 0
-        self._done_retries: list[tuple[int, int]] = []
+        self._done_retries: list[tuple[int, int, int]] = []
         self.telling = Telling(self.lock)
         self._given_up = False
         self._written_to = claim.done_to
@@ -91,7 +92,7 @@ class Work(Watch):
         if ended.parked:
             self._parked.append((offset, ended.message.key))
         elif self.claim.source is ClaimSource.RETRY and not ended.failures:
-            self._done_retries.append((offset, ended.message.attempt))
+            self._done_retries.append((offset, ended.message.attempt, round(ended.ran_s * 1000)))
         self._failures += ended.failures
         self._results += ended.results
         self._result_bytes += _bytes_of(ended.results)
@@ -115,6 +116,7 @@ class Work(Watch):
         self,
         messages: list[Message],
         failures: list[Failure],
+        ran_s: Sequence[float],
         results: Sequence[ResultRow] = (),
         following: Message | None = None,
     ) -> None:
@@ -123,12 +125,12 @@ class Work(Watch):
         It is one step: the completer must never see a part of a batch as finished and give the rest back.
 
         Args:
+            ran_s: for how many seconds each ran.
             following: of coroutines: the first that still runs.
         """
         with self.lock:
             if self.claim.source is ClaimSource.RETRY:
-                failed = {failure.offset for failure in failures}
-                self._done_retries += [(m.offset, m.attempt) for m in messages if m.offset not in failed]
+                self._done_retries += _redone(messages, failures, ran_s)
             self._failures += failures
             if results:
                 self._results += results
@@ -274,6 +276,7 @@ class Work(Watch):
         self,
         messages: list[Message],
         failures: list[Failure],
+        ran_s: float,
         send: Callable[[Flush], None],
         results: Sequence[ResultRow] = (),
     ) -> None:
@@ -283,6 +286,7 @@ class Work(Watch):
         commit would move the watermark back, and the effect would happen twice.
 
         Args:
+            ran_s: for how many seconds they ran, all together.
             send: commits a flush.
 
         Raises:
@@ -291,7 +295,7 @@ class Work(Watch):
         with self._flushing:
             if self.lost:
                 raise FenceLost("the claim was given back while its handler ran")
-            flush = self._transactional_flush(messages, failures, results)
+            flush = self._transactional_flush(messages, failures, ran_s, results)
             send(flush)
             self.written(flush)
             with self.lock:
@@ -299,14 +303,10 @@ class Work(Watch):
                 self._ended(messages)
 
     def _transactional_flush(
-        self, messages: list[Message], failures: list[Failure], results: Sequence[ResultRow]
+        self, messages: list[Message], failures: list[Failure], ran_s: float, results: Sequence[ResultRow]
     ) -> Flush:
-        failed = {failure.offset for failure in failures}
-        own = (
-            [(m.offset, m.attempt) for m in messages if m.offset not in failed]
-            if self.claim.source is ClaimSource.RETRY
-            else []
-        )
+        is_retry = self.claim.source is ClaimSource.RETRY
+        own = _redone(messages, failures, [ran_s] * len(messages)) if is_retry else []
         with self.lock:
             flush = self._flush(done_to=messages[-1].offset)
         return replace(
@@ -383,6 +383,12 @@ class Work(Watch):
         self.claim.hi = self.last = last
         self.lost = flush.finished
         self.telling.closed |= flush.finished
+
+
+def _redone(messages: list[Message], failures: list[Failure], ran_s: Sequence[float]) -> list[tuple[int, int, int]]:
+    """Of retries that ended well: offset, attempt, milliseconds."""
+    failed, ran = {failure.offset for failure in failures}, zip(messages, ran_s, strict=True)
+    return [(m.offset, m.attempt, round(took_s * 1000)) for m, took_s in ran if m.offset not in failed]
 
 
 def _bytes_of(results: Sequence[ResultRow]) -> int:

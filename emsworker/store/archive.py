@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from emsworker.core.errors import EmsError
 from emsworker.store import retention
@@ -90,12 +91,32 @@ def sum_claims(database: Database, group_id: int, where: Range) -> Sum:
     return database.call(lambda s: _sum(s, _SQL.sum_claims, where.args | {"group_id": group_id}))
 
 
-def sum_attempts(database: Database, group_id: int, where: Range) -> Sum:
-    """The same of attempts; those of dead letters don't count."""
-    return database.call(lambda s: _sum(s, _SQL.sum_attempts, where.args | {"group_id": group_id}))
+def sum_attempts(database: Database, group_id: int, where: Range, late: Sequence[int] = ()) -> Sum:
+    """The same of attempts, and of those at the late offsets below; those of dead letters don't count."""
+    args = where.args | {"group_id": group_id}
+    total = database.call(partial(_sum, statement=_SQL.sum_attempts, args=args))
+    if late:
+        total += database.call(partial(_sum, statement=_SQL.sum_attempts_at, args=args | {"offsets": list(late)}))
+    return total
 
 
-def _sum(session: Session, statement: str, args: dict[str, int]) -> Sum:
+def first_claim(session: Session, group_id: int, partition: int, default: int) -> int:
+    """Where the first claim of a group that is still in the log begins."""
+    (lo,) = session.rows(_SQL.first_claim, {"group_id": group_id, "partition": partition})[0]
+    return default if lo is None else int(lo)
+
+
+def list_left(session: Session, topic_id: int, places: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Group, partition and offset where places of :func:`retention.list_restored` have attempts."""
+    found: list[tuple[int, int, int]] = []
+    for partition in sorted({partition for partition, _ in places}):
+        offsets = [offset for number, offset in places if number == partition]
+        args = {"topic_id": topic_id, "partition": partition, "offsets": offsets}
+        found += [(int(g), int(p), int(o)) for g, p, o in session.rows(_SQL.list_left_attempts, args)]
+    return found
+
+
+def _sum(session: Session, statement: str, args: dict[str, Any]) -> Sum:
     rows, checksum = session.rows(statement, args)[0]
     return Sum(int(rows), int(checksum))
 

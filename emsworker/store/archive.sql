@@ -20,12 +20,29 @@ SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', lo, hi, done_to
   256), 15), 16, 10) AS UNSIGNED)), 0)
 FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done'
 
+-- name: first_claim
+-- One dive of the index.
+SELECT MIN(lo) FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s
+
 -- name: sum_attempts
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, attempt, outcome, COALESCE(ran_ms, '-'),
   COALESCE(client_id, '-'), COALESCE(SHA2(error, 256), '-'), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)),
   256), 15), 16, 10) AS UNSIGNED)), 0)
 FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
+
+-- name: sum_attempts_at
+-- The same of attempts at certain places, which dead letters that are none any more had kept from earlier segments.
+SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, attempt, outcome, COALESCE(ran_ms, '-'),
+  COALESCE(client_id, '-'), COALESCE(SHA2(error, 256), '-'), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)),
+  256), 15), 16, 10) AS UNSIGNED)), 0)
+FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
+
+-- name: list_left_attempts
+SELECT DISTINCT a.group_id, a.`partition`, a.`offset` FROM ems_restored s JOIN ems_group g ON g.topic_id = s.topic_id
+JOIN ems_attempt a ON a.group_id = g.id AND a.`partition` = s.`partition` AND a.`offset` = s.`offset`
+WHERE s.topic_id = %(topic_id)s AND s.`partition` = %(partition)s AND s.`offset` IN %(offsets)s
 
 -- name: get_place
 SELECT floor, trimmed FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s

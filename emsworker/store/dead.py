@@ -119,16 +119,22 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
     if held is None:
         return 0
     dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
+    _note_restored(session, group, partition, [offset for offset in dead if offset < held.floor])
     movable = _with_message(session, where, dead)
     if not movable:
         return 0
-    if below := [f"({group.topic_id},{partition},{offset})" for offset in movable if offset < held.floor]:
-        session.send(f"{_SQL.note_restored} {','.join(below)}")
     key = f"({_SQL.get_key})" if group.order is Order.KEY else "NULL"
     shape = f"(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),{key})"
     rows = [session.mogrify(shape, where | {"offset": offset}) for offset in movable]
     session.send(f"{_SQL.add_fresh_retries} {','.join(rows)}")
     return session.execute(_SQL.delete_dead, where | {"offsets": movable}).affected
+
+
+def _note_restored(session: Session, group: Group, partition: int, offsets: list[int]) -> None:
+    """Before their messages are looked for: retention, if it is deleting one of them, is done with it then."""
+    if offsets:
+        rows = [f"({group.topic_id},{partition},{offset})" for offset in offsets]
+        session.send(f"{_SQL.note_restored} {','.join(rows)}")
 
 
 def _with_message(session: Session, where: dict[str, Any], dead: list[int]) -> list[int]:
@@ -146,8 +152,12 @@ def delete_dead(session: Session, group: Group, places: Sequence[Place], progres
     """Delete dead letters for good, one transaction a chunk; returns how many there were."""
 
     def work(session: Session, partition: int, offsets: list[int]) -> int:
-        args = {"group_id": group.id, "partition": partition, "offsets": offsets}
-        return session.execute(_SQL.delete_dead, args).affected
+        where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
+        floor = session.rows(_SQL.get_floor, where)
+        dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
+        # Retention has passed these by, for a dead letter keeps its attempts: it is told to come back for them.
+        _note_restored(session, group, partition, [offset for offset in dead if floor and offset < floor[0][0]])
+        return session.execute(_SQL.delete_dead, where | {"offsets": offsets}).affected
 
     return _by_chunk(session, places, progress, work)
 

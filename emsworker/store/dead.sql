@@ -1,3 +1,7 @@
+-- name: get_floor
+-- Shared, so that retention cannot raise the floor past us before our commit.
+SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
+
 -- name: list_dead
 -- One page of a group, by primary key, without the bodies.
 SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason FROM ems_dead
@@ -35,7 +39,7 @@ SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
 
 -- name: note_restored
--- So that retention spares them until they have been run.
+-- So that retention spares them until they have been run, and then deletes them with the attempts that it had spared.
 INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
 -- name: add_fresh_retries

@@ -33,7 +33,8 @@ class Flush:
         running: the message that is being started, told only while the claim is under suspicion.
         timeout_s: how long the running message may take from now on.
         finished: all of the claim is done.
-        done_offsets: of a claim of retries: those that ended well since the last flush.
+        done_offsets: of a claim of retries: those that ended well since the last flush, with the number of the attempt
+            and how many milliseconds it ran.
         failures: what did not end well since the last flush.
         results: of those that ended since, where somebody asked for them.
         reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
@@ -46,7 +47,7 @@ class Flush:
     timeout_s: float
     running: int | None = None
     finished: bool = False
-    done_offsets: Sequence[tuple[int, int]] = ()
+    done_offsets: Sequence[tuple[int, int, int]] = ()
     failures: Sequence[Failure] = ()
     results: Sequence[ResultRow] = ()
     reports: Sequence[Report] = ()
@@ -119,7 +120,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
     if by_key:
         parking.park(packet, claim, progress.parked)
-        ended = [offset for offset, _ in progress.done_offsets]
+        ended = [offset for offset, *_ in progress.done_offsets]
         parking.promote(packet, claim, [key for _, key in progress.parked] + _keys_of(claim, ended, progress.failures))
     add_results(packet, progress.topic_id, claim.group_id, progress.results)
     add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
@@ -145,12 +146,16 @@ def _add_done_retries(packet: Packet, progress: Flush) -> None:
     if not progress.done_offsets:
         return
     claim = progress.claim
-    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, _ in progress.done_offsets]})
+    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, *_ in progress.done_offsets]})
     rows = [
-        _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", None, None))
-        for offset, attempt in progress.done_offsets
+        _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", ran_ms, None))
+        for offset, attempt, ran_ms in progress.done_offsets
     ]
     packet.add_escaped(f"{_SQL.insert_attempts} {','.join(rows)}")
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tuple[Any, ...]) -> str:
@@ -173,7 +178,7 @@ def add_failures(
             packet,
             claim,
             client_id,
-            (f.offset, f.attempt, f.outcome, round(f.ran_s * 1000), storable(f.error)),
+            (f.offset, f.attempt, f.outcome, _ms(f.ran_s), storable(f.error)),
         )
         for f in failures
     ]

@@ -138,7 +138,7 @@ def _charge(
         "ran past the group's timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
     )
     decision = Ladder.parse(text, max_attempts, jitter).next(attempt, error)
-    failure = Failure.decided(offset, attempt, outcome, str(error), decision, ran_s=0.0)
+    failure = Failure.decided(offset, attempt, outcome, str(error), decision, ran_s=None)
     packet = session.packet()
     if claim.order is Order.KEY:
         parking.lock_turn(packet, claim)

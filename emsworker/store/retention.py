@@ -10,7 +10,7 @@ has not cleared away yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,15 +148,39 @@ def delete_messages(session: Session, piece: dict[str, int]) -> None:
     session.transaction(work)
 
 
-def delete_restored(session: Session, topic_id: int) -> int:
-    """Delete messages that were kept below the floor for a requeued dead letter which has ended since; how many?"""
-    found = session.rows(_SQL.list_restored, {"topic_id": topic_id})
-    for partition, offset in found:
-        place = {"topic_id": topic_id, "partition": partition, "offset": offset}
+def list_restored(session: Session, topic_id: int) -> list[tuple[int, int]]:
+    """Partition and offset of some places that were spared below the floor and that no group has to run any more."""
+    return [
+        (int(partition), int(offset)) for partition, offset in session.rows(_SQL.list_restored, {"topic_id": topic_id})
+    ]
 
-        def work(session: Session, place: dict[str, int] = place) -> None:
-            session.execute(_SQL.delete_message, place)
-            session.execute(_SQL.delete_restored, place)
 
-        session.transaction(work)
-    return len(found)
+def delete_restored(
+    session: Session, topic_id: int, places: Sequence[tuple[int, int]], *, archived: bool = False
+) -> int:
+    """Delete messages that were spared below the floor for a dead letter that is none any more, and their attempts.
+
+    Args:
+        places: of :func:`list_restored`; one whose message is to run once more by now is passed over.
+        archived: their attempts have been copied and deleted; a place that has others by now is passed over.
+
+    Returns:
+        how many were deleted.
+    """
+    groups = [group_id for (group_id,) in session.rows(_SQL.list_groups, {"topic_id": topic_id})]
+    count = 0
+    for partition, offset in places:
+        place = {"topic_id": topic_id, "partition": partition, "offset": offset, "group_ids": groups or [0]}
+
+        def work(session: Session, place: dict[str, Any] = place) -> bool:
+            # Whoever requeues notes the place first: it waits for us, and puts the message back, or we see its retry.
+            if not session.rows(_SQL.lock_restored, place) or session.rows(_SQL.find_retry_at, place):
+                return False
+            if archived and session.rows(_SQL.find_attempts_at, place):
+                return False
+            for statement in (_SQL.delete_attempts_at, _SQL.delete_message, _SQL.delete_restored):
+                session.execute(statement, place)
+            return True
+
+        count += session.transaction(work)
+    return count

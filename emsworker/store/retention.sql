@@ -84,12 +84,27 @@ UPDATE ems_partition SET trimmed = %(hi)s WHERE topic_id = %(topic_id)s AND `par
 SELECT id FROM ems_group WHERE topic_id = %(topic_id)s
 
 -- name: list_restored
--- Messages of requeued dead letters that are kept below the floor, and that no group has to run any more. What lies above
--- `trimmed` is yet to be deleted with its neighbours, and perhaps archived before.
+-- Messages of dead letters that were requeued or deleted, below the floor, and that no group has to run any more. What
+-- lies above `trimmed` is yet to be deleted with its neighbours, and perhaps archived before.
 SELECT s.`partition`, s.`offset` FROM ems_restored s JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`
 WHERE s.topic_id = %(topic_id)s AND s.`offset` < p.trimmed AND NOT EXISTS (
   SELECT 1 FROM ems_group g JOIN ems_retry r ON r.group_id = g.id AND r.`partition` = s.`partition` AND r.`offset` = s.`offset`
   WHERE g.topic_id = s.topic_id) LIMIT 100
+
+-- name: lock_restored
+SELECT `offset` FROM ems_restored WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s FOR UPDATE
+
+-- name: find_retry_at
+SELECT group_id FROM ems_retry WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %(offset)s LIMIT 1
+
+-- name: find_attempts_at
+SELECT group_id FROM ems_attempt WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`) LIMIT 1
+
+-- name: delete_attempts_at
+-- A dead letter of another group keeps its own.
+DELETE FROM ems_attempt WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
 -- name: delete_message
 DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s

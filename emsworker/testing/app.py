@@ -355,5 +355,5 @@ class _Executor(Executor):
             failed = self._call_plainly(work, messages, handler, transaction)
         failures = self._failures_of(messages, failed, handler.options, 0.0)
         self._keeper.put(self._results(messages, handler.options))
-        work.done(messages, failures)
+        work.done(messages, failures, [0.0] * len(messages))
         return failures

@@ -91,9 +91,13 @@ MUTANTS = [
             (
                 "runtime/executor.py",
                 "            failed = self._call_plainly(work, messages, handler)\n",
-                "            work.done(messages, [])\n            failed = self._call_plainly(work, messages, handler)\n",
+                "            work.done(messages, [], [0.0] * len(messages))\n            failed = self._call_plainly(work, messages, handler)\n",
             ),
-            ("runtime/executor.py", "            work.done(messages, failures, self._keeper.for_flush(rows))\n", ""),
+            (
+                "runtime/executor.py",
+                "            work.done(messages, failures, [ran_s] * len(messages), self._keeper.for_flush(rows))\n",
+                "",
+            ),
         ],
         partial(aimed.kill_in_hand, group="plain"),
         frozenset({Kind.LOST}),
@@ -180,7 +184,8 @@ def spoil(mutant: Mutant, folder: Path) -> Path:
 
 def catch(mutant: Mutant, server: Server, redis: Redis | None, folder: Path, seed: int) -> Caught:
     """Run it until it is caught, and the code as it is once."""
-    began, found, tries = time.monotonic(), {}, 0
+    began, tries = time.monotonic(), 0
+    found: dict[str, int] = {}
     root = spoil(mutant, folder / "code")
     while not found and tries < _TRIES:
         tries += 1

@@ -175,7 +175,7 @@ class RunningMachine(RuleBasedStateMachine):
             else:
                 outcome = outcomes[number] if number < len(outcomes) else "ok"
                 failures += _failure(outcome, message.offset, message.attempt)
-                over += [(message.offset, message.attempt)] if outcome == "ok" else []
+                over += [(message.offset, message.attempt, 7)] if outcome == "ok" else []
                 if outcome in ("now", "later"):
                     self.blocked[who] |= {message.key} - {None}  # type: ignore[arg-type]
                     if claim.order is Order.PARTITION:

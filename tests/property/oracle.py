@@ -192,7 +192,7 @@ class Oracle:
         mine = self.live[progress.claim.claim_id]
         mine.done_to = progress.done_to if not mine.of_retries or not progress.finished else mine.done_to
         mine.running, mine.hung = progress.running, False
-        over = [offset for offset, _ in progress.done_offsets]
+        over = [offset for offset, *_ in progress.done_offsets]
         for failure in progress.failures:
             self._fail(failure.offset, failure.attempt, failure.retry_in_s)
             if failure.dead is not None and self.rows.get(failure.offset) == "message":

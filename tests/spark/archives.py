@@ -109,8 +109,17 @@ def without_marks(found: dict[int, list[Message]]) -> dict[int, list[Message]]:
     }
 
 
+def sent(stream: Stream, topic_id: int) -> dict[int, list[bytes]]:
+    """By partition, in order: hashes of what producers gave, without what the job ``restore`` adds."""
+    found: dict[int, list[bytes]] = {}
+    marked = without_marks(messages(stream, topic_id))
+    for partition, rows in marked.items():
+        found[partition] = [digest((*row[:3], sorted(row[3].items()))) for row in rows]
+    return found
+
+
 def fill(stream: Stream, count: int, partitions: int = 2, name: str = "orders") -> Topic:
-    """A topic with all that a row can be, and a group that has run it; two days ago."""
+    """A topic with all that a row can be, and a group that has run it; on several days, two days ago at least."""
     topic = stream.topic(name, partitions=partitions, retention_s=3600, archive_first=True)
     group = stream.group(topic)
     chance = random.Random(7)
@@ -135,7 +144,10 @@ def fill(stream: Stream, count: int, partitions: int = 2, name: str = "orders") 
     stream.rows(
         "UPDATE ems_message SET kind = 'cancelled', body = '', size = 0 WHERE MOD(`offset`, 101) = 5 AND kind = 'message'"
     )
-    stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 2 DAY + INTERVAL MOD(`offset`, 50000) SECOND")
+    stream.rows(
+        "UPDATE ems_message SET born_at = DATE(born_at) - INTERVAL 52 HOUR + INTERVAL MOD(`offset`, 1500) * 100 SECOND "
+        "+ INTERVAL MICROSECOND(born_at) MICROSECOND"
+    )
     me = stream.client(lease_s=3600)
     for partition in range(partitions):
         end = stream.value(

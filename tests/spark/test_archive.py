@@ -1,27 +1,23 @@
-"""The job ``archive``: everything that it drops is in the archive, whatever kills it."""
+"""The job ``archive``: everything that it drops is in the archive; test_archive_kills.py kills it."""
 
-import json
-import os
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from emsworker.core.errors import ConfigError
+from emsworker.core.model import Group, Topic
+from emsworker.core.partitioner import partition_of
+from emsworker.declaring.task import Outgoing
 from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveDiffers, ArchiveOptions
 from emsworker.pipeline.folder import HadoopFolder
 from emsworker.pipeline.manifest import read_archive
-from emsworker.pipeline.restore import RestoreOptions
+from emsworker.runtime.duties import trim
+from emsworker.store import claims, dead, progress, topics
 from emsworker.store.archive import ArchiveBusy, Lock
-from tests.spark import archives
-from tests.spark.archives import archived, fill, messages, table_attempts, table_claims, table_messages, without_marks
-from tests.support.streams import Stream
-
-LONG = bool(os.environ.get("EMS_TEST_LONG"))
-ROWS, SEGMENT, MOMENTS = (1_000_000, 50_000, 20) if LONG else (20_000, 5_000, 2)
-_STEPS = ("copying", "comparing", "is archived", "deleting offsets")
+from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
+from tests.support.streams import Stream, flush_of
 
 
 def archive(spark: Any, folder: Path, **options: Any) -> dict[str, Any]:
@@ -65,6 +61,45 @@ def test_what_may_go_is_copied_with_its_log_and_then_dropped(stream: Stream, spa
     assert archive(spark, tmp_path / "lake")["segments"] == [], "there is nothing more to do"
 
 
+def test_what_a_dead_letter_kept_goes_into_the_archive_when_it_is_none_any_more(
+    stream: Stream, spark: Any, tmp_path: Path
+) -> None:
+    topic = fill(stream, 1500)
+    rows, attempts = table_messages(stream, topic.id), table_attempts(stream)
+    archive(spark, tmp_path)
+    group, me = topics.list_groups(stream.session)[0], stream.client(lease_s=3600)
+    (first, second), *others = sorted(stream.rows("SELECT `partition`, `offset` FROM ems_dead"))
+    again, deleted = (first, second), others[0]
+    assert dead.requeue(stream.session, group, [again], lambda places: None) == 1
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry and [message.offset for message in retry.messages] == [second]
+    progress.flush(stream.session, flush_of(retry, topic, second, done_offsets=[(second, 1, 7)]))
+    assert dead.delete_dead(stream.session, group, [deleted], lambda places: None) == 1
+    attempts |= table_attempts(stream)
+    trim(stream.session, stream.app().settings)
+    assert attempts == archived(tmp_path, "orders", "attempts") | table_attempts(stream), "the beat waits for the job"
+
+    for partition in (again[0], deleted[0]):
+        grow_old(stream, topic, group, partition)
+    done = archive(spark, tmp_path)
+    kept = archived(tmp_path, "orders", "attempts")
+    assert done["copied"] == done["dropped"]
+    assert kept | table_attempts(stream) == attempts and not kept.keys() & table_attempts(stream).keys()
+    assert {again, deleted} <= {place[:2] for place in kept}
+    assert {place[:2] for place in table_attempts(stream)} == set(others[1:])
+    assert stream.rows("SELECT * FROM ems_restored") == [] and table_messages(stream, topic.id) == {}
+    assert rows.items() <= archived(tmp_path, "orders", "messages").items()
+
+
+def grow_old(stream: Stream, topic: Topic, group: Group, partition: int) -> None:
+    """One more message of a partition, which has been run and may go."""
+    key = next(f"k{number}" for number in range(100) if partition_of(f"k{number}".encode(), 2) == partition)
+    stream.app().send_many("orders", [Outgoing("orders", {"more": partition}, key=key)])
+    stream.rows("UPDATE ems_message SET born_at = NOW(6) - INTERVAL 1 DAY WHERE born_at > NOW(6) - INTERVAL 1 HOUR")
+    claim = stream.take(topic, group, stream.client(lease_s=3600), 500, partition)
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi, finished=True))
+
+
 def test_a_copy_that_differs_is_never_dropped(
     stream: Stream, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,8 +126,6 @@ def test_a_copy_that_differs_is_never_dropped(
 def test_the_beat_waits_and_topics_that_cannot_be_archived_are_named(
     stream: Stream, spark: Any, tmp_path: Path
 ) -> None:
-    from emsworker.runtime.duties import trim
-
     topic = fill(stream, 50)
     trim(stream.session, stream.app().settings)
     assert len(table_messages(stream, topic.id)) == 50
@@ -124,46 +157,3 @@ def test_hadoops_file_systems_serve_as_well(stream: Stream, spark: Any, tmp_path
     folder.remove("x/y:z")
     folder.remove("x/y:z")
     assert folder.files("") == {"x/two.json": 1}
-
-
-@pytest.mark.timeout(7200 if LONG else 600)
-def test_nothing_is_lost_or_doubled_when_the_archiver_is_killed(
-    stream: Stream, spark: Any, profiles: Path, tmp_path: Path
-) -> None:
-    """Kill -9 at seeded moments of every step, and run again: the union is the original, bit for bit."""
-    topic = fill(stream, ROWS)
-    rows, claims, attempts = table_messages(stream, topic.id), table_claims(stream), table_attempts(stream)
-    original = messages(stream, topic.id)
-    lake, log = tmp_path / "lake", tmp_path / "log"
-    arguments = ("archive", "--folder", str(lake), "--segment", str(SEGMENT))
-    chance = random.Random(20261121)
-    kills = 0
-    for moment in range(MOMENTS):
-        step = _STEPS[(moment * 3 + 1) % len(_STEPS)]
-        kills += archives.killed(
-            archives.job(profiles, *arguments, log=log), log, step, chance.random() * (2.0 if LONG else 0.4)
-        )
-        if not LONG or moment % 5 == 4:  # of a million rows it takes longer than the job
-            left, kept = table_messages(stream, topic.id), archived(lake, "orders", "messages")
-            assert left | kept == rows, f"after kill {moment} at {step!r}"
-    assert kills == MOMENTS, "the kills came too late to be in the middle"
-    process = archives.job(profiles, *arguments, "--json", log=log)
-    assert process.wait(3600 if LONG else 300) == 0, log.read_text()[-3000:]
-
-    assert table_messages(stream, topic.id) == {}
-    assert archived(lake, "orders", "messages") == rows
-    assert archived(lake, "orders", "claims") == claims
-    story = archived(lake, "orders", "attempts")
-    assert story | table_attempts(stream) == attempts and not story.keys() & table_attempts(stream).keys()
-    listed = {
-        file["path"]
-        for path in (lake / "manifests" / "orders").glob("*.json")
-        for file in json.loads(path.read_text())["files"]
-    }
-    found = {str(path.relative_to(lake)) for path in (lake / "data").rglob("*.parquet")}
-    assert found == listed, "no file is left of the runs that died"
-
-    copy = stream.topic("copy", partitions=2)
-    options = RestoreOptions(profile="test", folder=str(lake), topic="orders", to="copy", keep_partitions=True)
-    load("restore").run(spark, options)
-    assert without_marks(messages(stream, copy.id)) == original

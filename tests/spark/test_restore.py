@@ -86,7 +86,7 @@ def run_again(stream: Stream, topic: Topic, group: Group) -> list[tuple[int, byt
     me, found = stream.client(), []
     while taken := claims.take_retries(stream.session, stream.taker(topic, group, me, 50)):
         found += [(message.offset, message.raw) for message in taken.messages]
-        done = [(message.offset, 1) for message in taken.messages]
+        done = [(message.offset, 1, 7) for message in taken.messages]
         progress.flush(stream.session, flush_of(taken, topic, taken.hi, done_offsets=done))
     return found
 

@@ -242,10 +242,10 @@ def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
     assert claim.source is ClaimSource.RETRY
     assert [(m.offset, m.attempt, m.body) for m in claim.messages] == [(n, 2, n) for n in range(1, 6)]
     assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
-    so_far = flush_of(claim, topic, 2, done_offsets=[(1, 2)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
+    so_far = flush_of(claim, topic, 2, done_offsets=[(1, 2, 7)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
     progress.flush(stream.session, so_far)
     assert stream.retries(group) == [(2, 2, False, 0), (3, 1, True, 0), (4, 1, True, 0), (5, 1, True, 0)]
-    progress.give_back(stream.session, flush_of(claim, topic, 3, finished=True, done_offsets=[(3, 2)]), 3)
+    progress.give_back(stream.session, flush_of(claim, topic, 3, finished=True, done_offsets=[(3, 2, 7)]), 3)
     assert stream.retries(group) == [(2, 2, False, 0), (4, 1, False, 0), (5, 1, False, 0)]
     assert [row[3] for row in stream.claims(group)] == ["done"], "a claim of retries leaves no row"
     again = claims.take_retries(stream.session, stream.taker(topic, group, me, batch=1))
@@ -262,7 +262,7 @@ def test_r7_a_dead_letter_carries_its_own_body_and_the_last_error(stream: Stream
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert claim
     end = dataclasses.replace(failed(1, attempt=2, dead="used up"), error="x" * 9000 + "ValueError: the end \ud800")
-    progress.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2)]))
+    progress.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2, 7)]))
     stream.rows("DELETE FROM ems_message")
     found = stream.rows("SELECT `offset`, body, attempts, reason, error, uid IS NULL FROM ems_dead")
     assert [row[:4] for row in found] == [(1, b"1", 2, "used up")]

@@ -69,7 +69,7 @@ def test_a_retry_holds_up_its_partition_until_its_time(stream: Stream) -> None:
     assert offsets(again) == [2]
     assert claims.find_work(stream.session, [group.id]) == {}, "somebody is at work"
     assert ordered.take_next(stream.session, stream.taker(topic, group, stream.client()), 0) is Miss.EMPTY
-    progress.flush(stream.session, flush_of(again, topic, 2, done_offsets=[(2, 2)]))
+    progress.flush(stream.session, flush_of(again, topic, 2, done_offsets=[(2, 2, 7)]))
     assert claims.find_work(stream.session, [group.id]) == {group.id: Work(partitions=(0,))}
     assert offsets(take(stream, topic, group, me)) == [3, 4], "what was given back comes first"
 
@@ -87,7 +87,7 @@ def test_a_key_waits_behind_its_failed_message_and_no_other_does(stream: Stream)
     assert claims.find_work(stream.session, [group.id]) == {group.id: Work(partitions=(0,))}
     chain = take_retries(stream, topic, group, me, 2)
     assert offsets(chain) == [1, 3, 5] and [m.attempt for m in chain.messages] == [2, 1, 1]
-    again = flush_of(chain, topic, 5, done_offsets=[(1, 2)], failures=[failed(3, 1, 60.0)], parked=[(5, b"a")])
+    again = flush_of(chain, topic, 5, done_offsets=[(1, 2, 7)], failures=[failed(3, 1, 60.0)], parked=[(5, b"a")])
     progress.flush(stream.session, again)
     assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
     assert stream.retries(group) == [(3, 1, False, 0), (5, 0, False, 0)]
@@ -112,14 +112,14 @@ def test_a_dead_owner_of_a_chain_leaves_its_head_due(stream: Stream) -> None:
     progress.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(1, 1, 0.0)], parked=parked))
     chain = take_retries(stream, topic, group, me)
     assert offsets(chain) == [1, 2, 3]
-    progress.flush(stream.session, flush_of(chain, topic, 1, done_offsets=[(1, 2)]))
+    progress.flush(stream.session, flush_of(chain, topic, 1, done_offsets=[(1, 2, 7)]))
     stream.expire(me)
     assert len(stream.recover()) == 1
     back = stream.client()
     for offset in (2, 3):
         alone = take_retries(stream, topic, group, back)
         assert offsets(alone) == [offset], "under suspicion, so one by one and in order"
-        progress.flush(stream.session, flush_of(alone, topic, offset, done_offsets=[(offset, 1)]))
+        progress.flush(stream.session, flush_of(alone, topic, offset, done_offsets=[(offset, 1, 7)]))
     assert stream.retries(group) == []
 
 

@@ -97,7 +97,7 @@ def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 3)
     claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert claim
-    progress.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2)]))
+    progress.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2, 7)]))
     stream.expire(me)
     assert [one.charged for one in stream.recover()] == [None]
     assert stream.retries(group) == [(2, 1, False, 2), (3, 1, False, 2)]

@@ -64,7 +64,7 @@ class Runner:
         """Run a claim to its end; some of its messages become dead letters."""
         self.ran += [(message.offset, message.attempt) for message in claim.messages]
         bad = [failed(m.offset, m.attempt, dead="bad") for m in claim.messages if m.offset in dying]
-        good = [(m.offset, m.attempt) for m in claim.messages if m.offset not in dying]
+        good = [(m.offset, m.attempt, 7) for m in claim.messages if m.offset not in dying]
         done = good if claim.source is ClaimSource.RETRY else []
         progress.flush(
             self.session, flush_of(claim, self.topic, claim.hi, done_offsets=done, failures=bad, was=claim.done_to)

@@ -1,12 +1,14 @@
 """Retention (A10): what nobody needs is deleted, and nothing else."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from emsworker.admin import Admin
 from emsworker.core.model import Group, Topic
 from emsworker.runtime.duties import trim
 from emsworker.runtime.work import Work
 from emsworker.store import claims, dead, progress, retention
 from emsworker.store.messages import close_hole
-from tests.support.streams import Stream, failed, flush_of, offsets
+from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 
 def keep(stream: Stream, count: int, **settings: object) -> tuple[Topic, Group]:
@@ -67,7 +69,7 @@ def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_say
     assert retry and [message.body for message in retry.messages] == [3]
     trim_all(stream)
     assert left(stream)[0] == 4, "it is running"
-    progress.flush(stream.session, flush_of(retry, topic, 4, done_offsets=[(4, 2)]))
+    progress.flush(stream.session, flush_of(retry, topic, 4, done_offsets=[(4, 2, 7)]))
     trim_all(stream)
     assert left(stream) == list(range(13, 31)), "the second claim has 13 to 15 to do"
     progress.flush(stream.session, flush_of(second, topic, 15))
@@ -96,7 +98,7 @@ def test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stre
     stream.make_due()
     retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert retry
-    progress.flush(stream.session, flush_of(retry, topic, 10, done_offsets=[(10, 2)]))
+    progress.flush(stream.session, flush_of(retry, topic, 10, done_offsets=[(10, 2, 7)]))
     kept = retention.list_kept(stream.session)[0]
     assert retention.raise_floor(stream.session, kept, 15, lambda *what: passed.append(what)) == 25
     assert left(stream) == list(range(1, 31)), "nothing is deleted yet"
@@ -159,10 +161,62 @@ def test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream
     assert left(stream) == [2, 5]
     retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert retry and offsets(retry) == [2, 5]
-    progress.flush(stream.session, flush_of(retry, topic, 5, done_offsets=[(2, 1), (5, 1)]))
+    progress.flush(stream.session, flush_of(retry, topic, 5, done_offsets=[(2, 1, 7), (5, 1, 7)]))
     trim_all(stream)
     assert left(stream) == []
     assert stream.rows("SELECT * FROM ems_restored") == []
+    assert stream.rows(attempts) == [], "the story goes with the message"
+
+
+def test_a_deleted_dead_letter_leaves_no_attempts_behind(stream: Stream) -> None:
+    topic, group = keep(stream, 4, retention_s=3600)
+    claim = stream.take(topic, group, stream.client())
+    progress.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(2, dead="no"), failed(3, dead="no")]))
+    trim_all(stream)
+    assert left(stream) == []
+    attempts = "SELECT `offset` FROM ems_attempt ORDER BY 1"
+    assert stream.rows(attempts) == [(2,), (3,)]
+    assert dead.delete_dead(stream.session, group, [(0, 2), (0, 4)], lambda places: None) == 1
+    trim_all(stream)
+    assert stream.rows(attempts) == [(3,)], "that of the other dead letter stays"
+    assert stream.rows("SELECT * FROM ems_restored") == []
+
+
+def test_a_dead_letter_that_is_requeued_while_retention_takes_its_message_is_put_back(stream: Stream) -> None:
+    """It has died for the second time, below the floor: the beat is about to delete its message."""
+    topic, group = keep(stream, 3, retention_s=3600)
+    me = stream.client()
+    claim = stream.take(topic, group, me)
+    progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(2, dead="no")]))
+    trim_all(stream)
+    dead.requeue(stream.session, group, [(0, 2)], lambda places: None)
+    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert retry
+    progress.flush(stream.session, flush_of(retry, topic, 2, failures=[failed(2, dead="again")]))
+    places = retention.list_restored(stream.session, topic.id)
+    assert places == [(0, 2)]
+    with stream.other() as holder, holder.cursor() as cursor:
+        cursor.execute("SELECT * FROM ems_restored FOR UPDATE")  # retention, before its look at the retries
+        with ThreadPoolExecutor(1) as pool:
+            requeued = pool.submit(_requeue_elsewhere, stream, group)
+            wait_until(lambda: _waits_for_a_lock(stream), 10, "the requeue waits")
+            cursor.execute("DELETE FROM ems_message")
+            cursor.execute("DELETE FROM ems_restored")
+            holder.commit()
+            assert requeued.result(30) == 1
+    assert left(stream) == [2], "put back from the dead letter's copy"
+    assert retention.delete_restored(stream.session, topic.id, places) == 0, "and now it is to run"
+    assert left(stream) == [2]
+
+
+def _requeue_elsewhere(stream: Stream, group: Group) -> int:
+    with stream.new_session() as session:
+        return dead.requeue(session, group, [(0, 2)], lambda places: None)
+
+
+def _waits_for_a_lock(stream: Stream) -> bool:
+    shown = stream.rows("SHOW FULL PROCESSLIST")
+    return any("INSERT IGNORE INTO ems_restored" in str(row[7]) for row in shown)
 
 
 def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
@@ -175,7 +229,7 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
     work = Work(retry, topic.id, 60.0, 0)
-    work.done(retry.messages, [])
+    work.done(retry.messages, [], [0.0])
     finished = work.finish()
     assert finished is not None
     progress.flush(stream.session, finished)

@@ -21,7 +21,7 @@ def test_w2_publish_claim_flush_retry_recover(stream: Stream, app: Ems) -> None:
     third = claims.take_retries(stream.session, stream.taker(topic, group, me))
     assert third
     assert offsets(third) == [2]
-    progress.flush(stream.session, flush_of(third, topic, 2, done_offsets=[(2, 2)]))
+    progress.flush(stream.session, flush_of(third, topic, 2, done_offsets=[(2, 2, 7)]))
     stream.expire(me)
     assert [one.charged for one in stream.recover()] == [None]
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))

@@ -35,7 +35,7 @@ def test_r24_the_limits_of_a_run() -> None:
             run.extend(wrong)
     with pytest.raises(ValueError, match="between 0 and 1"):
         run.report_progress(40)
-    work.done([message], [])
+    work.done([message], [], [0.0])
     assert run.time_left == 0.0
     with pytest.raises(RunEnded):
         run.extend(1)
