@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from emsworker.pipeline.command import EPILOG, Pipeline
+from emsworker.pipeline.command import EPILOG, JAVA_LOG, Pipeline
 
-from .common import URL, stream_options
+from .common import TRACEBACK, URL, stream_options
 
 
 class Jobs(Pipeline):
@@ -20,14 +20,16 @@ class Jobs(Pipeline):
         command = super().get_command(ctx, cmd_name)
         if command is None or command.callback is None:
             return command
-        command.callback = _without_url(command.callback)
+        command.callback = _checking(command.callback)
         return stream_options(command)
 
 
-def _without_url(callback: Callable[..., Any]) -> Callable[..., Any]:
+def _checking(callback: Callable[..., Any]) -> Callable[..., Any]:
     def checked(**given: Any) -> Any:
-        if URL in click.get_current_context().meta:
+        meta = click.get_current_context().meta
+        if URL in meta:
             raise click.UsageError("--url would not reach Spark's executors; set EMS_URL, or name a --profile.")
+        meta[JAVA_LOG] = meta.get(TRACEBACK, False)
         return callback(**given)
 
     return checked

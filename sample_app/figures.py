@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sample_app.data import read_rows
-from sample_app.settings import LATE_MIN
+from sample_app.settings import LATE_MIN, ROTATING
 
 Rows = list[tuple[Any, ...]]
 
@@ -18,7 +18,8 @@ class Figures:
     Attributes:
         by_hour: origin, hour, flights, departures, sum and mean of the delays.
         by_weather: weather, origin, flights, sum and mean of the delays.
-        flights: rows of the CSV; events: with a tail number; notices: that left very late.
+        flights: rows of the CSV; events: with a tail number; notices: that left very late; rotating: of the airlines
+            that follow their aircraft.
         late: the number of the first row that left very late, and has a tail number, from 0; ``None`` without one.
     """
 
@@ -27,6 +28,7 @@ class Figures:
     flights: int
     events: int
     notices: int
+    rotating: int
     late: int | None
 
 
@@ -56,6 +58,7 @@ def figures(limit: int | None) -> Figures:
         flights=len(rows),
         events=int(rows["tailnum"].notna().sum()),
         notices=int((rows["delay"] > LATE_MIN).sum()),
+        rotating=int(rows["carrier"].isin(ROTATING).sum()),
         late=int(late[0]) if len(late) else None,
     )
 

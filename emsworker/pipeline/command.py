@@ -22,6 +22,9 @@ EPILOG = (
     "2: it was asked for wrongly. Progress goes to stderr."
 )
 
+JAVA_LOG = "ems.java_log"
+"""Of a context's ``meta``: whether Java's own log is wanted on stderr."""
+
 
 class Pipeline(click.Group):
     """A group with a command for each job; a job's module is imported when its command is run."""
@@ -128,7 +131,8 @@ def run_job(job: Job[Any], given: Mapping[str, Any]) -> None:
     config = job.options(**given)
     started, clock = datetime.now(UTC), time.monotonic()
     if job.needs_spark(config):
-        with open_session(f"ems-{job.name}", shown_as["master"], settings) as spark:
+        java_log = bool(click.get_current_context().meta.get(JAVA_LOG))
+        with open_session(f"ems-{job.name}", shown_as["master"], settings, java_log=java_log) as spark:
             result = job.run(spark, config)
     else:
         result = job.run(None, config)

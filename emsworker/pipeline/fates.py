@@ -7,9 +7,10 @@ messages times claims.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from emsworker.core.filters import Filter
 from emsworker.pipeline.reading import Datasets
 
 ONE = ("group", "topic", "partition", "offset")
@@ -23,6 +24,7 @@ CLAIM_COLUMNS = (
     "state string",
     "source string",
     "client string",
+    "claimId bigint",
     "claimedAt timestamp",
     "progressAt timestamp",
 )
@@ -35,6 +37,10 @@ ATTEMPT_COLUMNS = (
     "client string",
     "endedAt timestamp",
 )
+FILTER_COLUMNS = ("tag binary", "rawHeaders binary")
+"""What a group's filter looks at."""
+Filters = Mapping[tuple[str, str], Filter]
+"""By topic and group."""
 FAILURES = ("failed", "rejected", "timeout", "orphaned")
 """Outcomes of an attempt that did not end well."""
 
@@ -53,6 +59,7 @@ def unroll(claims: Any) -> Any:
         F.when(taken, F.col("client")).alias("client"),
         F.when(finished, F.col("progressAt")).alias("finishedAt"),
         F.when(finished, took).alias("shareMs"),
+        F.when(finished, F.col("claimId")).alias("claimId"),
         (~finished & (F.col("state") != "done")).alias("open"),
     )
 
@@ -71,6 +78,7 @@ def stories(claims: Any, attempts: Any, retries: Any, dead: Any) -> Any:
         F.max_by("client", "claimedAt").alias("client"),
         F.max("finishedAt").alias("finishedAt"),
         F.max_by("shareMs", "finishedAt").alias("shareMs"),
+        F.max_by("claimId", "finishedAt").alias("claimId"),
         F.max("open").alias("open"),
         F.max("attempt").alias("tries"),
         F.max_by("outcome", F.when(F.col("attempt").isNotNull(), last)).alias("outcome"),
@@ -82,13 +90,18 @@ def stories(claims: Any, attempts: Any, retries: Any, dead: Any) -> Any:
     )
 
 
-def fates(messages: Any, cursors: Any, stories: Any) -> Any:
-    """What became of each message in each group of its topic.
+def fates(messages: Any, cursors: Any, stories: Any, filters: Filters | None = None) -> Any:
+    """What became of each message in each group of its topic that wants it.
+
+    What a group's filter leaves out is none of its messages, although its claims cover it; unless something was written
+    down about it, which then happened under another filter.
 
     Args:
-        messages: with ``topic``, ``partition``, ``offset`` and whatever else is wanted.
+        messages: with ``topic``, ``partition``, ``offset`` and whatever else is wanted; where there are filters, also
+            with :data:`FILTER_COLUMNS`.
         cursors: see :meth:`Datasets.cursors`.
         stories: see :func:`stories`.
+        filters: see :meth:`Datasets.filters`.
 
     Returns:
         the columns of ``messages``, and ``group``; ``state`` (``unclaimed``, ``waiting``, ``claimed``, ``retry``,
@@ -99,6 +112,8 @@ def fates(messages: Any, cursors: Any, stories: Any) -> Any:
     from pyspark.sql import functions as F
 
     frame = messages.join(F.broadcast(cursors), ["topic", "partition"]).join(stories, list(ONE), "left")
+    if filters:
+        frame = _wanted(frame, filters)
     state = (
         F.when(F.col("retried"), "retry")
         .when(F.col("deadAt").isNotNull(), "dead")
@@ -114,8 +129,37 @@ def fates(messages: Any, cursors: Any, stories: Any) -> Any:
         frame.withColumn("state", state)
         .withColumn("endedAt", F.when(ended, F.coalesce("deadAt", "attemptAt", "finishedAt")))
         .withColumn("client", F.coalesce("runner", "client"))
-        .drop("cursor", "outcome", "runner", "attemptAt", "retried", "deadAt", "open", "finishedAt")
+        .drop("cursor", "outcome", "runner", "attemptAt", "retried", "deadAt", "open", "finishedAt", "claimId")
     )
+
+
+def _wanted(frame: Any, filters: Filters) -> Any:
+    """Those rows only that are their groups'; the time of a claim is shared out among them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    written = F.col("tries").isNotNull() | F.col("retried").isNotNull() | F.col("deadAt").isNotNull()
+    frame = frame.withColumn("wanted", ~_left_out(filters) | written)
+    # What no claim has finished gets a window for each message: together they would be one huge window of one task.
+    claim = Window.partitionBy("group", "topic", "partition", F.coalesce("claimId", -F.col("offset")))
+    share = F.count("*").over(claim) / F.sum(F.col("wanted").cast("int")).over(claim)
+    return frame.withColumn("shareMs", F.col("shareMs") * share).where("wanted").drop("wanted")
+
+
+def _left_out(filters: Filters) -> Any:
+    """Whether a row's group does not want its message: what :meth:`Filter.matches` says, as a column."""
+    from pyspark.sql import functions as F
+
+    left_out = F.lit(False)
+    for (topic, group), wanted in filters.items():
+        matches = F.lit(True)
+        if wanted.tags:
+            tags = [F.lit(tag.encode()) for tag in wanted.tags]
+            matches &= F.coalesce(F.col("tag").isin(tags), F.lit(False))
+        for name, text in wanted.headers.items():
+            matches &= header(name).eqNullSafe(text)
+        left_out |= (F.col("topic") == topic) & (F.col("group") == group) & ~matches
+    return left_out
 
 
 def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: claims) -> Any:
@@ -131,8 +175,10 @@ def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: c
 def read_fates(data: Datasets, *columns: str, all_times: bool = False) -> Any:
     """The fates of a stream's messages, with these columns of ``messages`` besides their places."""
     place = ("topic string", "partition int", "offset bigint", "timestamp timestamp")
-    messages = data.messages(*place, *columns, all_times=all_times)
-    return fates(messages, data.cursors(), read_stories(data))
+    filters = data.filters()
+    wanted = dict.fromkeys((*columns, *(FILTER_COLUMNS if filters else ())))
+    messages = data.messages(*place, *wanted, all_times=all_times)
+    return fates(messages, data.cursors(), read_stories(data), filters)
 
 
 def header(name: str) -> Any:

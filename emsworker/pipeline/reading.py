@@ -10,6 +10,7 @@ from typing import Any
 from emsworker.admin import Admin
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import UnknownGroup
+from emsworker.core.filters import Filter
 from emsworker.monitoring import GroupLag, Monitoring
 from emsworker.pipeline.job import Options, WrongOption, option
 from emsworker.pipeline.session import prepared
@@ -143,6 +144,10 @@ class Datasets:
     def groups(self) -> list[str]:
         """The groups that a report would be about, as ``topic/group``."""
         return [f"{lag.topic.name}/{lag.group.name}" for lag in self.lags()]
+
+    def filters(self) -> dict[tuple[str, str], Filter]:
+        """The filters of those groups that have one, by topic and group."""
+        return {(lag.topic.name, lag.group.name): lag.group.filter for lag in self.lags() if lag.group.filter}
 
     def cursors(self) -> Any:
         """Each group's cursor in each partition: ``group``, ``topic``, ``partition``, ``cursor``."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import IO, Any
 
 from emsworker.core.errors import EmsError
+from emsworker.pipeline.failing import not_started, told
 
 DEFAULT_MASTER = "local[*,4]"
 """All cores of this machine; a task that fails is tried again, as on a cluster."""
@@ -33,7 +35,7 @@ _LOCAL = {
 
 
 class SparkMissing(EmsError):
-    """PySpark is not installed, or finds no Java."""
+    """PySpark is not installed."""
 
 
 def check_installed() -> None:
@@ -55,8 +57,10 @@ def prepared(spark: Any) -> Any:
 
 
 @contextlib.contextmanager
-def open_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """A Spark session that is stopped at the end.
+def open_session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, java_log: bool = False
+) -> Iterator[Any]:
+    """A Spark session that is stopped at the end; errors of Spark's become one line each.
 
     Under ``spark-submit`` it takes the master, and what else was configured, from there.
 
@@ -64,34 +68,61 @@ def open_session(name: str, master: str | None = None, settings: Mapping[str, st
         name: of the application.
         master: where it runs; without it all cores of this machine.
         settings: of Spark, which win over ours.
+        java_log: leave what Java logs on stderr (under ``spark-submit`` it always is).
 
     Raises:
-        SparkMissing: it cannot be started.
+        SparkMissing: PySpark is not installed.
+        SparkFailed: it cannot be started, or failed afterwards; the cause is Spark's own error.
+        ConfigError: ``master`` or one of ``settings`` is wrong.
     """
     check_installed()
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
-    chosen = dict(_ALWAYS)
-    if not submitted or master is not None:
-        where = master or DEFAULT_MASTER
-        builder = builder.master(where)
-        if where.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            chosen |= _LOCAL
-    for key, value in {**chosen, **(settings or {})}.items():
+    builder, where = SparkSession.builder.appName(name), _master(master)
+    for key, value in _settings(where, settings or {}).items():
         builder = builder.config(key, value)
+    with tempfile.TemporaryFile() as log:
+        try:
+            with contextlib.nullcontext() if java_log else _stderr_into(log):
+                session = (builder if where is None else builder.master(where)).getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            log.seek(0)
+            said = log.read().decode(errors="replace")
+            raise not_started(error, said, where or "of spark-submit", settings or {}) from error
+        try:
+            session.sparkContext.setLogLevel("ERROR")
+            yield session
+        except (PySparkException, Py4JError) as error:
+            raise told(error) from error
+        finally:
+            with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was told before
+                session.stop()
+
+
+def _master(given: str | None) -> str | None:
+    """Where Spark runs; ``None`` leaves it to ``spark-submit``."""
+    return given or (None if "PYSPARK_GATEWAY_PORT" in os.environ else DEFAULT_MASTER)
+
+
+def _settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = dict(_ALWAYS)
+    if master is not None and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        chosen |= _LOCAL
+    return {**chosen, **given}
+
+
+@contextlib.contextmanager
+def _stderr_into(file: IO[bytes]) -> Iterator[None]:
+    """Whatever is started meanwhile, Java, keeps the file as its stderr."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(file.fileno(), 2)
     try:
-        session = builder.getOrCreate()
-    except PySparkException as error:
-        raise SparkMissing(
-            f"Spark does not start ({error}); Java 17 or later must be on the PATH or JAVA_HOME"
-        ) from None
-    try:
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
+        yield
     finally:
-        session.stop()
+        os.dup2(kept, 2)
+        os.close(kept)

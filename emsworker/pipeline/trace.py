@@ -11,7 +11,7 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import TASK_HEADER
 from emsworker.correlation import CAUSATION, CORRELATION
 from emsworker.monitoring import Monitoring
-from emsworker.pipeline.fates import ATTEMPT_COLUMNS, fates, header, read_stories
+from emsworker.pipeline.fates import ATTEMPT_COLUMNS, FILTER_COLUMNS, fates, header, read_stories
 from emsworker.pipeline.job import Job, Result, option
 from emsworker.pipeline.output import Report, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark
@@ -25,7 +25,7 @@ _COLUMNS = (
     "timestamp timestamp",
     "uid string",
     "producer string",
-    "rawHeaders binary",
+    *FILTER_COLUMNS,
 )
 _SHOWN = (
     *("depth", "topic", "partition", "offset", "id", "parent", "task", "born_at", "producer", "producer_thread"),
@@ -51,6 +51,8 @@ def find_family(messages: Any, value: str, name: str) -> Any:
         "timestamp",
         "uid",
         "producer",
+        "tag",
+        "rawHeaders",
         header(CAUSATION).alias("parent"),
         header(TASK_HEADER).alias("task"),
     )
@@ -105,7 +107,7 @@ def tell(family: Any, ended: Any, attempts: Any) -> Any:
     for name, micros in milliseconds.items():
         frame = frame.withColumn(name, micros / 1000.0)
     renamed = {"uid": "id", "timestamp": "born_at", "claimedAt": "claimed_at", "endedAt": "ended_at"}
-    return frame.withColumnsRenamed(renamed)
+    return frame.drop("tag", "rawHeaders").withColumnsRenamed(renamed)
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -159,7 +161,7 @@ def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> Result:
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     attempts = data.log("attempts", *ATTEMPT_COLUMNS, "error string")
-    ended = fates(family, data.cursors(), read_stories(data, partial(narrow, family=family))).persist()
+    ended = fates(family, data.cursors(), read_stories(data, partial(narrow, family=family)), data.filters()).persist()
     its = attempts.join(F.broadcast(family.select(*_PLACE, "uid")), list(_PLACE)).persist()
     try:
         told = tell(family, ended, its)

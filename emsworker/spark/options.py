@@ -32,6 +32,12 @@ _STARTS = (
 )
 _ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
 _STREAM = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+_CLIENTS = (
+    "groupidprefix",
+    "kafkaconsumer.polltimeoutms",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,12 @@ def _shown(name: str, value: str) -> str:
 def _mend(name: str, for_what: str) -> str:
     if name.lower().startswith("kafka."):
         return "there is no Kafka client here; take it out (the server is named by EMS_URL or a profile)"
+    if name.lower() in _CLIENTS:
+        return "it is for Kafka's client; take it out (reading joins no group, and lost connections are made anew)"
+    if name.lower() in _ENDS:
+        return "a stream has no end; take it out, or end by trigger(availableNow=True)"
+    if name.lower() in _STREAM:
+        return "it is for readStream; minPartitions and maxRecordsPerPartition cut a batch read"
     if name.lower() in ("url", "user", "password", "host"):
         return "options land in plans and logs; name the server by EMS_URL or a profile"
     return f"{for_what} has no such option; docs/how-to/spark.md lists them"
@@ -168,9 +180,10 @@ def one_of(*choices: str) -> Callable[[str], str]:
     """One of some words."""
 
     def read(text: str) -> str:
-        if text not in choices:
+        word = text.strip().lower()
+        if word not in choices:
             raise ValueError(f"must be one of {', '.join(choices)}")
-        return text
+        return word
 
     return read
 
@@ -202,7 +215,8 @@ def _whole(value: Any) -> int:
 
 
 def _offsets(text: str) -> Any:
-    return text if text in ("earliest", "latest") else by_partition(text, EARLIEST)
+    word = text.strip().lower()
+    return word if word in ("earliest", "latest") else by_partition(text, EARLIEST)
 
 
 def _ending_offsets(text: str) -> Any:

@@ -314,6 +314,22 @@ def test_errors_name_what_is_wrong(stream: Stream, direct: Direct) -> None:
     assert "name the server by EMS_URL or a profile" in text and "hunter2" not in text
     assert "has no section [nobody] with a url; it has test" in failure(lambda: direct.rows(profile="nobody"))
     assert "names no offset for t/0" in failure(lambda: direct.rows(startingOffsets='{"u":{"0":1}}'))
+    assert direct.rows(startingOffsets="Earliest", endingOffsets=" LATEST ") == []  # as Kafka's source reads them
+
+
+def test_what_belongs_to_kafkas_client_is_refused_by_name(stream: Stream, direct: Direct) -> None:
+    stream.topic("t")
+    refused = {
+        "kafka.bootstrap.servers": "there is no Kafka client here",
+        "groupIdPrefix": "it is for Kafka's client; take it out",
+        "kafkaConsumer.pollTimeoutMs": "it is for Kafka's client; take it out",
+        "fetchOffset.numRetries": "it is for Kafka's client; take it out",
+        "maxOffsetsPerTrigger": "it is for readStream; minPartitions and maxRecordsPerPartition cut a batch read",
+        "engine": 'format("ems") runs in Python; emsworker.spark.read_jdbc(spark, ...) reads by JDBC',
+    }
+    text = failure(lambda: direct.rows(**{name: "jdbc" if name == "engine" else "1" for name in refused}))
+    for name, mend in refused.items():
+        assert f"option {name} = " in text and mend in text, (name, text)
 
 
 def test_spark_shows_our_words(stream: Stream, read: Read) -> None:

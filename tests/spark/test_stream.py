@@ -167,3 +167,4 @@ def test_streaming_options_are_checked(stream: Stream, profile: None) -> None:
         f"option {name}" for name in ("endingOffsets", "subscribe", "maxTriggerDelay", "engine", "dataset")
     ]
     assert json.dumps(str(caught.value)).count("soon") == 2
+    assert "trigger(availableNow=True)" in str(caught.value.problems[0])

@@ -35,6 +35,11 @@ class Sent:
     born: int
     size: int
     producer: str
+    tag: bytes | None
+
+    def is_of(self, group: str) -> bool:
+        """Whether the filter of a group takes it; there is one in the shop."""
+        return group != "export" or (self.tag == b"new" and self.headers.get("region") == "eu")
 
 
 class Worked:
@@ -47,14 +52,14 @@ class Worked:
     def messages(self) -> dict[Place, Sent]:
         """By their places."""
         rows = self.stream.rows(
-            "SELECT t.name, m.`partition`, m.`offset`, m.uid, m.headers, m.born_at, m.size, m.producer_id "
+            "SELECT t.name, m.`partition`, m.`offset`, m.uid, m.headers, m.born_at, m.size, m.producer_id, m.tag "
             "FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE m.kind = 'message'"
         )
         found = {}
-        for topic, partition, offset, uid, raw, born, size, producer in rows:
+        for topic, partition, offset, uid, raw, born, size, producer, tag in rows:
             headers = dict(decode_headers(raw))
             found[topic, partition, offset] = Sent(
-                uid_text(uid), headers.get("ems-task"), headers, micros(born), size, producer
+                uid_text(uid), headers.get("ems-task"), headers, micros(born), size, producer, tag
             )
         return found
 
@@ -70,7 +75,7 @@ class Worked:
 
     @cached_property
     def claims(self) -> dict[tuple[str, Place], list[tuple[Any, ...]]]:
-        """Each message's claims in a group: claimed at, progress at, client, messages in it, finished."""
+        """Each message's claims in a group: claimed at, progress at, client, its messages that it finished, and whether this is one."""
         rows = self.stream.rows(
             "SELECT g.name, t.name, c.`partition`, c.lo, c.hi, c.done_to, c.claimed_at, c.progress_at, c.client_id "
             "FROM ems_claim c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id "
@@ -78,8 +83,10 @@ class Worked:
         )
         found: dict[tuple[str, Place], list[tuple[Any, ...]]] = {}
         for group, topic, partition, lo, hi, done_to, claimed, progress, client in rows:
-            for offset in range(lo, hi + 1):
-                one = (micros(claimed), micros(progress), client, done_to - lo + 1, offset <= done_to)
+            own = [at for at in range(lo, hi + 1) if self.messages[topic, partition, at].is_of(group)]
+            for offset in own:
+                finished = sum(at <= done_to for at in own)
+                one = (micros(claimed), micros(progress), client, finished, offset <= done_to)
                 found.setdefault((group, (topic, partition, offset)), []).append(one)
         return found
 
@@ -115,9 +122,9 @@ class Worked:
         return max(finished, default=None)
 
     def everywhere(self) -> Iterator[tuple[str, Place, Sent]]:
-        """Each message with each group of its topic."""
+        """Each message with each group of its topic that wants it."""
         for place, sent in self.messages.items():
-            for group in self.groups.get(place[0], []):
+            for group in filter(sent.is_of, self.groups.get(place[0], [])):
                 yield group, place, sent
 
 
@@ -140,7 +147,8 @@ def worked_stream(server: Server, folder: Path) -> Iterator[Worked]:
         admin.create_group("idle", "nobody")
         worker = stream.worker(APP, processes=2, threads=2)
         for n in range(ORDERS):
-            stream.app.publish("orders", [[n], {}], headers={"ems-task": "order"}, key=f"k{n % 5}")
+            headers = {"ems-task": "order", "region": "us" if n % 4 == 1 else "eu"}
+            stream.app.publish("orders", [[n], {}], headers=headers, key=f"k{n % 5}", tag=(None, "new", "old")[n % 3])
         stream.wait_settled(60)
         assert worker.stop() == 0
         stream.send("idle", [{"n": n} for n in range(IDLE)])

@@ -3,7 +3,7 @@
 An order: every 7th fails once, every 11th always, every 13th is rejected. What is well sends an invoice, and that a mail.
 """
 
-from emsworker import Ems, Message
+from emsworker import Ems, Filter, Message
 from emsworker.core.errors import Reject
 from emsworker.correlation import Correlation
 from emsworker.declaring.task import BoundTask
@@ -33,6 +33,11 @@ def invoice(n: int) -> None:
 
 @app.subscribe("orders", "audit")
 def audit(message: Message) -> None:
+    pass
+
+
+@app.subscribe("orders", "export", filter=Filter(tags=["new"], headers={"region": "eu"}))
+def export(message: Message) -> None:
     pass
 
 

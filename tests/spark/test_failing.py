@@ -1,0 +1,159 @@
+"""What Spark says when something fails, in one line: real errors of a real session."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emsworker.core.errors import ConfigError
+from emsworker.pipeline.failing import SparkFailed, not_started, told
+from tests.spark.conftest import ROOT, SETTINGS, spark_environment
+from tests.spark.test_report_commands import ems
+from tests.support.commands import environment
+from tests.support.streams import Stream, wait_until
+
+_CONF = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+
+
+def line_of(action: Callable[[], Any]) -> str:
+    """What is told of the error that it raises: one line, without Java's packages."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    with pytest.raises((PySparkException, Py4JError)) as caught:
+        action()
+    line = str(told(caught.value))
+    assert "\n" not in line and "\tat " not in line and "org.apache" not in line, line
+    return line
+
+
+def test_an_error_of_the_source_is_told_in_its_own_words(read: Any) -> None:
+    assert line_of(lambda: read("nowhere").count()) == (
+        "there is no topic 'nowhere' to read; `ems topics list` shows what there is"
+    )
+    line = line_of(lambda: read("nowhere", startingOffsets="soon", colour="red").count())
+    assert "option colour = 'red': a batch read has no such option" in line
+
+
+def test_an_error_in_python_on_an_executor(spark_session: Any) -> None:
+    from pyspark.sql.functions import udf
+
+    broken = udf(lambda number: 1 // number)
+    line = line_of(lambda: spark_session.range(1).select(broken("id")).collect())
+    assert line.startswith("Spark failed: ZeroDivisionError: integer division or modulo by zero"), line
+
+
+def test_folders_that_cannot_be_used(spark_session: Any) -> None:
+    line = line_of(lambda: spark_session.read.parquet("/nowhere/at-all"))
+    assert "Path does not exist: file:/nowhere/at-all" in line
+    assert line.endswith("see whether it exists, under that name, on every node")
+    line = line_of(lambda: spark_session.range(3).coalesce(1).write.parquet("/proc/none/at-all"))
+    assert "Mkdirs failed to create file:/proc/none/at-all" in line
+    assert line.endswith("name a folder that Spark's processes may write to")
+    line = line_of(lambda: spark_session.range(3).write.parquet("hdfs://127.0.0.1:1/at-all"))
+    assert "Connection refused" in line and line.endswith("is reached from here under that name")
+
+
+def test_a_setting_that_spark_refuses_is_wrong_usage(spark_session: Any) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as caught:
+        spark_session.newSession().conf.set("spark.sql.shuffle.partitions", "many")
+    error = told(caught.value)
+    assert isinstance(error, ConfigError)
+    assert str(error.problems[0]).startswith("--conf = spark.sql.shuffle.partitions=many: ")
+
+
+def test_no_session_for_want_of_java() -> None:
+    error = not_started(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), "", "local[*]", {})
+    assert isinstance(error, SparkFailed)
+    assert str(error) == "Spark does not start: Java 17 or later must be on the PATH, or named by JAVA_HOME"
+
+
+def test_wrong_settings_of_java_and_wrong_masters_end_with_2(stream: Stream) -> None:
+    """Real processes; Java gives up before Spark has begun."""
+    stream.group(stream.topic("orders"), "sellers")
+    for arguments, told_as in (
+        (["--master", "nonsense"], "--master = nonsense: must be local[*], spark://host:port, yarn or "),
+        (["--conf", "spark.driver.memory=lots"], "--conf = spark.driver.memory=lots: Java does not take it ("),
+        (
+            ["--conf", "spark.driver.memory"],
+            "Error: Invalid value for --conf: 'spark.driver.memory' must be NAME=VALUE.",
+        ),
+    ):
+        done = ems("topics", *arguments, url=stream.url, timeout_s=240, **spark_environment())
+        assert done.code == 2, done
+        assert told_as in done.errors[-1], done
+        assert "Exception" not in done.err and "\tat " not in done.err
+
+
+def test_without_java_it_is_one_line(stream: Stream, tmp_path: Path) -> None:
+    stream.group(stream.topic("orders"), "sellers")
+    done = ems("topics", url=stream.url, timeout_s=240, **spark_environment() | {"JAVA_HOME": str(tmp_path)})
+    assert done.code == 1
+    assert done.errors == ["Error: Spark does not start: Java 17 or later must be on the PATH, or named by JAVA_HOME"]
+
+
+@pytest.mark.timeout(400)
+def test_spark_submit_runs_a_job(stream: Stream) -> None:
+    """With the master and the settings that it was given, and Java's log left where it sends it."""
+    import pyspark
+
+    from emsworker import pipeline
+
+    stream.group(stream.topic("orders"), "sellers")
+    stream.app().send("orders", 1)
+    settings = SETTINGS | {"spark.app.name": "submitted"}
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    submit, main = Path(pyspark.__path__[0]) / "bin" / "spark-submit", Path(pipeline.__path__[0]) / "__main__.py"
+    done = subprocess.run(
+        [str(submit), "--master", "local[1]", *conf, str(main), "topics", "--json"],
+        cwd=ROOT, env=environment({"EMS_URL": stream.url, **spark_environment()}),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    summary = json.loads(done.stdout)
+    assert (summary["job"], summary["messages"], summary["topics"]) == ("topics", 1, 1)
+
+
+@pytest.mark.skipif(not os.environ.get("EMS_TEST_LONG"), reason="the long form: EMS_TEST_LONG=1")
+@pytest.mark.timeout(600)
+def test_a_job_whose_java_is_killed_says_so(stream: Stream, tmp_path: Path) -> None:
+    stream.group(stream.topic("orders"), "sellers")
+    stream.app().send("orders", 1)
+    environ = environment({"EMS_URL": stream.url, **spark_environment()})
+    rules = ["--lag", "5", "--every", "1s", "--checkpoint", str(tmp_path / "c"), "--events", str(tmp_path / "e")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "emsworker", "pipeline", "alerts", *rules, *_CONF],
+        cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: (tmp_path / "c" / "commits").is_dir(), 240, "a first look")
+        os.kill(java_of(process.pid), signal.SIGKILL)
+        out, err = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 1, out + err
+    assert err.splitlines()[-1].startswith("Error: the Java process of Spark is gone: "), err
+    assert "Traceback" not in err
+
+
+def java_of(driver: int) -> int:
+    """The Java that a driver started."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == driver and b"SparkSubmit" in command:
+            return int(entry.name)
+    raise AssertionError(f"process {driver} has no Java")
