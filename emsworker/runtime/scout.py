@@ -66,6 +66,7 @@ class Scout(Runnable):
         self._held: dict[int, float] = {}  # until when a group may not start anything, for its limits
         self._chooser = Chooser()
         self._pace = Pace(settings.poll_min_s, settings.poll_max_s)
+        self._due_at = math.inf  # when something is due that is known of: a retry, a delayed message, a schedule
         self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at = ticks()
 
@@ -154,6 +155,8 @@ class Scout(Runnable):
             began = ticks()
             while not self._rung and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
                 self._wake.wait(end - ticks())
+            if ticks() >= self._due_at:  # whoever sends it is about to
+                self._pace.note()
             rung, self._rung = self._rung, False
             return rung
 
@@ -163,14 +166,16 @@ class Scout(Runnable):
             pause_s = min(_LOOK_S, self._settings.poll_max_s)
         elif self._blocked:
             pause_s = min(pause_s, _LOOK_S)
-        return min(began + pause_s, *self._held.values(), math.inf)
+        return min(began + pause_s, self._due_at, *self._held.values())
 
     def _look(self) -> None:
-        found = find_work(self._session, list(self._topic_of))
+        look = find_work(self._session, list(self._topic_of))
+        found = look.work
         leads = [lead for group_id, work in found.items() for lead in self._leads_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
         with self._lock:
             self.looked_at = now = ticks()
+            self._due_at = math.inf if look.due_s is None else now + look.due_s
             self._held = {group_id: until for group_id, until in self._held.items() if until > now}
             self._leads = leads = [lead for lead in leads if lead.group_id not in self._held]
             if leads:

@@ -9,6 +9,7 @@ A crash before the packet's COMMIT leaves everything as it was; after it, a clai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -84,12 +85,30 @@ class Work:
         return self.waiting or self.retries or bool(self.partitions)
 
 
-def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
+@dataclass(frozen=True)
+class Look:
+    """What a look has found.
+
+    Attributes:
+        work: group id -> what it could take; of groups that have something to offer.
+        due_s: in how many seconds something else is due, which may be work then; ``None``: nothing is known of.
+    """
+
+    work: dict[int, Work]
+    due_s: float | None = None
+
+
+def find_work(session: Session, group_ids: Sequence[int]) -> Look:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
+    due_s: float | None = None
     if not group_ids:
-        return {}
+        return Look({})
     for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
+        if kind == 4:
+            if head is not None and head > 0:
+                due_s = min(head / 1e6, math.inf if due_s is None else due_s)
+            continue
         work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
         if kind == 2:
             place = "partitions" if head == cursor else "holes"
@@ -98,7 +117,7 @@ def find_work(session: Session, group_ids: Sequence[int]) -> dict[int, Work]:
             work["retries" if kind == 1 else "limited"] = True
         else:
             work |= {"waiting": True, "highest_waiting": int(partition)}
-    return {group_id: Work(**work) for group_id, work in found.items()}
+    return Look({group_id: Work(**work) for group_id, work in found.items()}, due_s)
 
 
 def take_range(

@@ -99,7 +99,8 @@ SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AN
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim (the highest partition that has one), 1 a due retry, 2 messages (or a
 -- hole) at a cursor; of one that runs in order, where nobody is at work: 2 a due retry, a waiting claim or messages (or a hole).
--- And 3: it has limits.
+-- And 3: it has limits; 4: in how many microseconds the first of its retries, or of what is to be sent to its topic, or any
+-- schedule is due.
 -- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
 -- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
 -- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
@@ -139,3 +140,12 @@ UNION ALL
 UNION ALL
 (SELECT 3, l.group_id, 0, 0, 0 FROM ems_limit l FORCE INDEX (PRIMARY)
   WHERE l.group_id IN %(group_ids)s AND (l.per_s IS NOT NULL OR l.max_running IS NOT NULL))
+UNION ALL
+(SELECT 4, g.id, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6),
+  (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1))
+  FROM ems_group g WHERE g.id IN %(group_ids)s)
+UNION ALL
+(SELECT 4, g.id, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(p.due_at) FROM ems_pending p WHERE p.topic_id = g.topic_id))
+  FROM ems_group g WHERE g.id IN %(group_ids)s)
+UNION ALL
+(SELECT 4, 0, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(next_at) FROM ems_schedule)))

@@ -131,7 +131,7 @@ class StoreMachine(RunningMachine):
     @rule()
     def look(self) -> None:
         """What a worker that looks would find to do; nothing in a group that is paused."""
-        found = claims.find_work(self.session, [self.group.id]).get(self.group.id, Work())
+        found = claims.find_work(self.session, [self.group.id]).work.get(self.group.id, Work())
         assert (found.waiting, found.retries, found.partitions, found.holes) == self.oracle.work()
 
     @rule()

@@ -101,7 +101,7 @@ def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     progress.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
     rest = stream.take(topic, group, me, batch=1)
     progress.give_back(stream.session, flush_of(rest, topic, 2, finished=False), 2)
-    assert claims.find_work(stream.session, [group.id])[group.id] == Work(True, True, (0,))
+    assert claims.find_work(stream.session, [group.id]).work[group.id] == Work(True, True, (0,))
     gone = stream.client()
     stream.expire(gone)
     for nobody in ("never-registered", gone):
@@ -119,10 +119,10 @@ def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:
     claim = stream.take(topic, group, me)
     progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
     stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
-    assert claims.find_work(stream.session, [group.id]) == {}
+    assert claims.find_work(stream.session, [group.id]).work == {}
     assert not claims.take_waiting(stream.session, stream.taker(topic, group, me))
     stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) WHERE state = 'waiting'")
-    assert claims.find_work(stream.session, [group.id]) == {group.id: Work(waiting=True)}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(waiting=True)}
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
     assert adopted and (adopted.lo, adopted.hi) == (3, 4)
 
@@ -135,14 +135,14 @@ def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> 
         progress.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
         progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
     ids = [first.id, second.id, idle.id]
-    assert claims.find_work(stream.session, ids) == {
+    assert claims.find_work(stream.session, ids).work == {
         first.id: Work(True, True),
         second.id: Work(True, True),
         idle.id: Work(partitions=(0,)),
     }
     topics.change_group(stream.session, dataclasses.replace(first, paused=True))
     topics.change_group(stream.session, dataclasses.replace(idle, paused=True))
-    assert set(claims.find_work(stream.session, ids)) == {second.id}
+    assert set(claims.find_work(stream.session, ids).work) == {second.id}
 
 
 def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> None:
@@ -286,6 +286,6 @@ def test_retries_that_are_not_due_wait(stream: Stream) -> None:
     claim = stream.take(topic, group, me)
     progress.flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, retry_in_s=30.5)]))
     assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
-    assert claims.find_work(stream.session, [group.id]) == {}
+    assert claims.find_work(stream.session, [group.id]).work == {}
     due_in = stream.value("SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1e6 FROM ems_retry")
     assert 20 < due_in <= 30.5

@@ -78,7 +78,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         with self.stream.new_session() as session:
             while not self.stopping.is_set():
-                work = claims.find_work(session, [self.group.id]).get(self.group.id, claims.Work())
+                work = claims.find_work(session, [self.group.id]).work.get(self.group.id, claims.Work())
                 for partition in work.holes:
                     close_hole(session, self.topic.id, self.group.id, partition, self.gap_s)
                 if not work.partitions or not self.take(session, work.partitions[0]):
@@ -179,7 +179,7 @@ def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
     me = stream.client()
     taker = stream.taker(topic, group, me)
     assert not claims.take_range(stream.session, taker, 0)
-    assert claims.find_work(stream.session, [group.id])[group.id].holes == (0,)
+    assert claims.find_work(stream.session, [group.id]).work[group.id].holes == (0,)
     assert stream.cursor(group) == 1
     assert not close_hole(stream.session, topic.id, group.id, 0, 60.0), "the neighbour is young"
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0)

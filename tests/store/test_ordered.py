@@ -61,16 +61,16 @@ def test_a_retry_holds_up_its_partition_until_its_time(stream: Stream) -> None:
     topic, group, me = filled(stream, Order.PARTITION, "abcd")
     claim = take(stream, topic, group, me)
     progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True, failures=[failed(2, 1, 60.0)]), 2)
-    assert claims.find_work(stream.session, [group.id]) == {}
+    assert claims.find_work(stream.session, [group.id]).work == {}
     assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
     stream.make_due()
-    assert claims.find_work(stream.session, [group.id]) == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     again = take_retries(stream, topic, group, me)
     assert offsets(again) == [2]
-    assert claims.find_work(stream.session, [group.id]) == {}, "somebody is at work"
+    assert claims.find_work(stream.session, [group.id]).work == {}, "somebody is at work"
     assert ordered.take_next(stream.session, stream.taker(topic, group, stream.client()), 0) is Miss.EMPTY
     progress.flush(stream.session, flush_of(again, topic, 2, done_offsets=[(2, 2, 7)]))
-    assert claims.find_work(stream.session, [group.id]) == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     assert offsets(take(stream, topic, group, me)) == [3, 4], "what was given back comes first"
 
 
@@ -84,7 +84,7 @@ def test_a_key_waits_behind_its_failed_message_and_no_other_does(stream: Stream)
     progress.flush(stream.session, flush_of(behind, topic, 6, parked=[(5, b"a")]))
     assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY, "not due, or parked"
     stream.rows("UPDATE ems_retry SET due_at = NOW(6) WHERE `offset` = 1")
-    assert claims.find_work(stream.session, [group.id]) == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     chain = take_retries(stream, topic, group, me, 2)
     assert offsets(chain) == [1, 3, 5] and [m.attempt for m in chain.messages] == [2, 1, 1]
     again = flush_of(chain, topic, 5, done_offsets=[(1, 2, 7)], failures=[failed(3, 1, 60.0)], parked=[(5, b"a")])
@@ -129,7 +129,7 @@ def test_a_crash_keeps_the_order_of_a_partition(stream: Stream) -> None:
     progress.flush(stream.session, flush_of(claim, topic, 1))
     stream.expire(me)
     assert len(stream.recover()) == 1
-    assert claims.find_work(stream.session, [group.id]) == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     again = take(stream, topic, group, stream.client())
     assert offsets(again) == [2, 3, 4]
 
@@ -139,7 +139,7 @@ def test_what_waits_for_its_time_is_not_passed(stream: Stream) -> None:
     claim = take(stream, topic, group, me, 2)
     progress.give_back(stream.session, flush_of(claim, topic, 1, finished=True), 1)
     stream.rows("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
-    assert claims.find_work(stream.session, [group.id]) == {}
+    assert claims.find_work(stream.session, [group.id]).work == {}
     assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
     stream.rows("UPDATE ems_claim SET not_before = NULL WHERE state = 'waiting'")
     assert offsets(take(stream, topic, group, me)) == [2]

@@ -159,10 +159,10 @@ def test_w10_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None
     app.send("t", 1)
     topic = app.catalog.topic("t")
     group = stream.group(topic)
-    assert claims.find_work(stream.session, [group.id])
+    assert claims.find_work(stream.session, [group.id]).work
     for rule, readable in ((TopicRule.WRITE, False), (TopicRule.NONE, False), (TopicRule.READ, True)):
         topics.change_topic(stream.session, _with_rule(topic, rule))
-        assert bool(claims.find_work(stream.session, [group.id])) is readable
+        assert bool(claims.find_work(stream.session, [group.id]).work) is readable
 
 
 def test_trap_17_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent(stream: Stream) -> None:
