@@ -37,8 +37,8 @@ _BY_TESTS = [name for name, fault in FAULTS.items() if "::" in fault.found_by]
 _NOTICED = (AssertionError, KeyError, StopIteration, FlakyFailure)
 """Those of the property tests that find theirs within a second; the others want ./dev mutants, as does one that waits."""
 _QUICK = {
-    *("fence dropped", "acknowledged when claimed", "cursor moved too far", "hole never closed", "skipped in silence"),
-    *("rest of an adopted claim forgotten", "rest not given back", "retry passed", "every one of the key promoted"),
+    *("acknowledged when claimed", "cursor moved too far", "hole never closed", "skipped in silence"),
+    *("rest not given back", "retry passed", "every one of the key promoted"),
     *("slots not counted", "permits not spent"),
 }
 _SLOW = {"cursor not locked"}
