@@ -60,7 +60,7 @@ class Scenario:
 
 
 def _child(arena: Arena) -> int:
-    workers = arena.living()
+    workers = arena.victims()
 
     def alive() -> list[int]:
         return [pid for pid in arena.chance.choice(workers).children() if Path(f"/proc/{pid}").exists()]
@@ -80,7 +80,7 @@ def kill_children(arena: Arena, times: int = 3) -> None:
 
 def kill_a_worker(arena: Arena) -> None:
     """Supervisor and child at once, as when the machine is lost: the lease has to run out."""
-    victim = arena.chance.choice(arena.living())
+    victim = arena.chance.choice(arena.victims())
     arena.kill([victim.pid, *children_of(victim.pid)])
     victim.process.wait()
     arena.goes_on()
@@ -88,7 +88,7 @@ def kill_a_worker(arena: Arena) -> None:
 
 
 def kill_a_supervisor(arena: Arena) -> None:
-    victim = arena.chance.choice(arena.living())
+    victim = arena.chance.choice(arena.victims())
     children = children_of(victim.pid)
     began = time.monotonic()
     kill(victim.pid, signal.SIGKILL)

@@ -37,7 +37,11 @@ def iter_throughput(server: Server, folder: Path, phase_s: float) -> Iterator[Ro
     with open_stream(server, folder) as stream:
         with contextlib.closing(Ems("loader", url=stream.url)) as loader:
             worker = stream.worker(app="tests.chaos.steady:app", threads=4, settings={"lease_s": 10, "renew_s": 2})
-            feeder = Feeder(loader, lambda: int(stream.one("SELECT COALESCE(SUM(next_offset), 0) FROM ems_cursor")))
+
+            def send() -> int:
+                return len(loader.send_many("steady", [{"n": n} for n in range(_BATCH)]))
+
+            feeder = Feeder(send, lambda: int(stream.one("SELECT COALESCE(SUM(next_offset), 0) FROM ems_cursor")))
             with feeder:
                 until(lambda: feeder.passed() > 5_000, 60, "it runs")
                 clean = feeder.rate(phase_s)
@@ -62,20 +66,21 @@ class Feeder:
     """Keeps a backlog, so that the worker is never idle, and measures how quickly it goes down.
 
     Args:
-        app: sends; passed: how many offsets were claimed so far.
+        send: sends a batch and returns how many messages it had.
+        passed: how many offsets were claimed so far.
+        load: how large the backlog is.
     """
 
-    def __init__(self, app: Ems, passed: Callable[[], int]) -> None:
-        self._app, self.passed = app, passed
+    def __init__(self, send: Callable[[], int], passed: Callable[[], int], load: int = _LOAD) -> None:
+        self._send, self.passed, self._load = send, passed, load
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._feed)
         self._sent = 0
 
     def _feed(self) -> None:
         while not self._stopping.is_set():
-            self._app.send_many("steady", [{"n": n} for n in range(_BATCH)])
-            self._sent += _BATCH
-            while self._sent - self.passed() > _LOAD and not self._stopping.wait(0.05):
+            self._sent += self._send()
+            while self._sent - self.passed() > self._load and not self._stopping.wait(0.05):
                 pass
 
     def rate(self, for_s: float) -> float:
