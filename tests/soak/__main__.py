@@ -30,6 +30,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("hours", type=_hours, metavar="HOURS=..", help="how long, on each server: HOURS=0.25, say")
     parser.add_argument("--seed", type=int, default=1, help="what is hit, and when (default 1)")
     parser.add_argument("--every", type=float, default=45.0, metavar="SECONDS", help="between faults (default 45)")
+    parser.add_argument("--load", type=float, default=0.7, metavar="SHARE", help="of the capacity (default 0.7)")
     parser.add_argument("--no-faults", action="store_true", help="load only")
     parser.add_argument("--leaks", default="", metavar="NAMES", help="plant leaks: bodies,connections")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the report")
@@ -40,9 +41,10 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Soak on each server, one after the other."""
     arguments = _arguments()
-    plan = Plan.of_hours(arguments.hours, fault_every_s=arguments.every, leaks=arguments.leaks)
+    options = {"fault_every_s": arguments.every, "leaks": arguments.leaks, "share": arguments.load}
     if arguments.no_faults:
-        plan = Plan.of_hours(arguments.hours, faults=(), redis_faults=(), leaks=arguments.leaks)
+        options |= {"faults": (), "redis_faults": ()}
+    plan = Plan.of_hours(arguments.hours, **options)
     folder = Path(tempfile.mkdtemp(prefix="ems-soak-"))
     bad = 0
     with ExitStack() as stack:

@@ -142,6 +142,9 @@ def soak(
         done.capacity = _capacity(arena, plan)
         done.rate = arena.rate = plan.share * done.capacity
         say(f"capacity {done.capacity:,.0f} messages/s, each run by 4 groups; load {done.rate:,.0f}/s")
+        for _ in range(2):
+            arena.start_producer()
+        arena.goes_on(20)
         latency = Latency(max(1.0, plan.sample_s))
         checker = window(arena, latency, plan.linger_s)
         done.began = time.monotonic()
@@ -179,8 +182,6 @@ def _capacity(arena: SoakArena, plan: Plan) -> float:
 def _go_through(
     arena: SoakArena, plan: Plan, done: Soaked, checker: Window, latency: Latency, say: Callable[[str], None]
 ) -> None:
-    for _ in range(2):
-        arena.start_producer()
     faults = [*plan.faults, *(plan.redis_faults if arena.redis else ())]
     deadline, order = done.began + plan.for_s, list[Callable[[Arena], None]]()
     while (left := deadline - time.monotonic()) > 0 and len(done.wrong) < _MOST_WRONG:

@@ -31,7 +31,6 @@ LEAKY = Plan(
     warm_s=1.5,
     fault_every_s=20,
     sample_s=0.15,
-    body_bytes=64 << 10,
     faults=(),
     leaks="bodies,connections",
 )
@@ -62,6 +61,6 @@ def test_planted_leaks_turn_it_red(servers: TestServers, tmp_path: Path) -> None
     done = _soak(servers.database(chosen_flavors()[0]), tmp_path, LEAKY)
     assert not done.wrong, "\n".join(done.wrong)
     assert {"rss worker", "connections"} <= done.rising.keys() and not done.good
-    assert not {"rss supervisor", "rss producer", "files supervisor"} & done.rising.keys(), report.lines(done)
+    assert not {"rss supervisor", "files supervisor", "threads worker"} & done.rising.keys(), report.lines(done)
     told = "\n".join(report.lines(done))
     assert "NOT FLAT  connections grows: from" in told and "NOT FLAT  rss worker grows: from" in told
