@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker import Ems
-from emsworker.task import Task
+from emsworker.declaring.task import Task
 
 
 @dataclass(frozen=True)

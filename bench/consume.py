@@ -13,8 +13,8 @@ from bench.app import Tasks, build
 from bench.load import percentile
 from bench.stage import NotRight, Stage
 from emsworker.core.model import TopicRule
+from emsworker.declaring.task import Task
 from emsworker.store.topics import change_topic
-from emsworker.task import Task
 
 _FILLERS = 32
 _DRAIN_S = 120.0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from emsworker.core.filters import Filter as Filter
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
+    from emsworker.declaring.task import Outgoing as Outgoing
     from emsworker.guard import once as once
     from emsworker.middleware import Middleware as Middleware
 
@@ -45,6 +46,7 @@ _HOME = {
     "Receipt": "emsworker.core.model",
     "Middleware": "emsworker.middleware",
     "once": "emsworker.guard",
+    "Outgoing": "emsworker.declaring.task",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
-from emsworker.broadcast import Broadcasts, listen
-from emsworker.cancelling import cancel_sent
 from emsworker.core.codec import encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
@@ -16,16 +14,18 @@ from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
 from emsworker.core.priority import level_for
+from emsworker.declaring.broadcast import Broadcasts, listen
+from emsworker.declaring.options import HandlerOptions
+from emsworker.declaring.task import Outgoing, Route, Subscription, Task
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
-from emsworker.options import HandlerOptions
+from emsworker.publishing.cancelling import cancel_sent
+from emsworker.publishing.terms import Terms, refuse_reserved, split_terms
 from emsworker.store.schema import server_now
-from emsworker.task import Outgoing, Route, Subscription, Task
-from emsworker.terms import Terms, refuse_reserved, split_terms
 
 if TYPE_CHECKING:
-    from emsworker.outbox import OutboxTransaction
+    from emsworker.publishing.outbox import OutboxTransaction
 
 Function = Callable[..., Any]
 

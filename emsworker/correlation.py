@@ -13,7 +13,7 @@ from emsworker.core.model import Message, Outcome
 from emsworker.middleware import Middleware
 
 if TYPE_CHECKING:
-    from emsworker.task import Outgoing
+    from emsworker.declaring.task import Outgoing
 
 CORRELATION, CAUSATION = "correlation-id", "causation-id"
 

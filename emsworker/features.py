@@ -7,17 +7,17 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from emsworker.broadcast import Broadcasts
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Receipt
+from emsworker.declaring.broadcast import Broadcasts
+from emsworker.declaring.periodic import Periodic, make_periodic
 from emsworker.guard import Once, RedisKeys, guard
-from emsworker.periodic import Periodic, make_periodic
 from emsworker.results import AsyncResult, ResultSet
 from emsworker.standin import StandIn
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.task import Task
+    from emsworker.declaring.task import Task
 
 
 class Features:

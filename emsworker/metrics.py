@@ -12,7 +12,7 @@ from emsworker.core.model import TASK_HEADER, Message, Outcome, Receipt
 from emsworker.middleware import Middleware
 
 if TYPE_CHECKING:
-    from emsworker.task import Outgoing
+    from emsworker.declaring.task import Outgoing
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from emsworker.store.schema import check_version, server_facts, stream_id
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.broadcast import Broadcasts
-    from emsworker.catalog import Catalog
+    from emsworker.declaring.broadcast import Broadcasts
     from emsworker.offsets import Allocator
-    from emsworker.outbox import Outbox
-    from emsworker.producer import Producer
+    from emsworker.publishing.catalog import Catalog
+    from emsworker.publishing.outbox import Outbox
+    from emsworker.publishing.producer import Producer
+    from emsworker.publishing.wakeup import Bell
     from emsworker.store.database import Database
-    from emsworker.wakeup import Bell
 
 
 def _nothing() -> None:
@@ -90,7 +90,7 @@ class Opening:
     @cached_property
     def catalog(self) -> Catalog:
         """Topics and groups by name."""
-        from emsworker.catalog import Catalog
+        from emsworker.publishing.catalog import Catalog
 
         return Catalog(self.database, self.settings, self.broadcasts.kind_of)
 
@@ -114,21 +114,21 @@ class Opening:
 
     @cached_property
     def _producer(self) -> Producer:
-        from emsworker.producer import Producer
+        from emsworker.publishing.producer import Producer
 
         packet = self.database.call(server_facts).max_allowed_packet
         session, timeout_s = self.database.session(), self.settings.publish_timeout_s
         return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
 
     def _bell(self) -> Bell:
-        from emsworker.wakeup import Bell
+        from emsworker.publishing.wakeup import Bell
 
         return Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
 
     @cached_property
     def outbox(self) -> Outbox:
         """What is sent with a transaction, or for later."""
-        from emsworker.outbox import Outbox
+        from emsworker.publishing.outbox import Outbox
 
         return Outbox(cast("Ems", self), self.database, self._producer_id, self._bell().ring)
 

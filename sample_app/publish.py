@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
-from emsworker import Ems, Receipt
+from emsworker import Ems, Outgoing, Receipt
 from emsworker.core.model import TopicKind
 from emsworker.store.topics import create_topic
-from emsworker.task import Outgoing
 from sample_app.app import app as sample
 from sample_app.data import read_flights
 from sample_app.malformed import malformed_after

@@ -18,7 +18,6 @@ from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selecting import Selection
 from emsworker.app import Ems
-from emsworker.cancelling import cancel_message
 from emsworker.core.errors import (
     AlreadyExists,
     ConfigError,
@@ -32,6 +31,7 @@ from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.core.partitioner import MAX_PARTITIONS
 from emsworker.core.priority import PRIORITIES, levels_of
+from emsworker.publishing.cancelling import cancel_message
 from emsworker.store import topics as store
 from emsworker.store import trace as trace_store
 from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge

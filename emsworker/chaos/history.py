@@ -18,8 +18,8 @@ from typing import Any
 
 from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.model import Message, Outcome, Receipt
+from emsworker.declaring.task import Outgoing
 from emsworker.middleware import Middleware
-from emsworker.task import Outgoing
 
 
 class Log:

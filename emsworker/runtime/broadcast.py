@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
-from emsworker.broadcast import BroadcastRoute
 from emsworker.core.batching import BatchSizer
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, Message, Outcome, Topic, TopicKind
+from emsworker.declaring.broadcast import BroadcastRoute
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper as ResultKeeper

@@ -24,10 +24,11 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, UnknownTopic
 from emsworker.core.ids import local_ip
 from emsworker.core.model import Order
-from emsworker.limits import declare_limit
+from emsworker.declaring.limits import declare_limit
+from emsworker.declaring.periodic import declare_schedules
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
-from emsworker.periodic import declare_schedules
+from emsworker.publishing.wakeup import Listener
 from emsworker.runtime.broadcast import BroadcastReader
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.consumer import Consumer, Duty, Shared
@@ -36,7 +37,6 @@ from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.recycling import Recycler
 from emsworker.runtime.runnable import Runnable
 from emsworker.runtime.scout import Scout
-from emsworker.wakeup import Listener
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from emsworker.core.errors import FenceLost
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.partitioner import numbered
+from emsworker.declaring.task import Route
 from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.coroutines import EventLoop
@@ -35,7 +36,6 @@ from emsworker.store.claims import Miss, Taker
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.progress import Flush
-from emsworker.task import Route
 
 log = logging.getLogger(__name__)
 

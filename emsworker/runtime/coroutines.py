@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from emsworker.core.model import Message
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 
 T = TypeVar("T")
 

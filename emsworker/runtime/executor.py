@@ -12,8 +12,10 @@ from emsworker.core.errors import BatchFailed, FenceLost, SoftTimeLimitExceeded,
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
 from emsworker.core.url import redact
+from emsworker.declaring.options import HandlerOptions
+from emsworker.declaring.task import Handler, Route
 from emsworker.middleware import Middleware, hooks
-from emsworker.options import HandlerOptions
+from emsworker.publishing.transaction import Transaction
 from emsworker.runtime.coroutines import EventLoop, guarded, run_together
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lanes import Lanes
@@ -28,8 +30,6 @@ from emsworker.store import progress
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.results import ResultRow
 from emsworker.store.session import Session
-from emsworker.task import Handler, Route
-from emsworker.transaction import Transaction
 
 log = logging.getLogger(__name__)
 

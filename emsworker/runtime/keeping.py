@@ -10,7 +10,7 @@ from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError
 from emsworker.core.model import Failure, Message
 from emsworker.core.url import redact
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 from emsworker.store.results import ResultRow, storable
 
 log = logging.getLogger(__name__)

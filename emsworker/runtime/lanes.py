@@ -14,12 +14,12 @@ from concurrent.futures import Executor as Pool
 from dataclasses import replace
 
 from emsworker.core.model import Failure, Message
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
+from emsworker.declaring.task import Handler
 from emsworker.runtime.coroutines import guarded
 from emsworker.runtime.lanework import Entry, LaneWork
 from emsworker.runtime.watch import NO_LIMITS, Lane
 from emsworker.store.results import ResultRow
-from emsworker.task import Handler
 
 _SLACK_S = 5.0
 _WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter

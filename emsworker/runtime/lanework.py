@@ -9,7 +9,7 @@ from enum import Enum
 from emsworker.core.clock import ticks
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Failure, Message
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Ended, Work
 from emsworker.store import aside

@@ -12,7 +12,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.run import Report, Run, check_span
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Work
 

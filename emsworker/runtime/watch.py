@@ -7,7 +7,7 @@ import threading
 from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded
 from emsworker.core.model import Message
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 
 NO_LIMITS = HandlerOptions()
 

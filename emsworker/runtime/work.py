@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.telling import Telling
 from emsworker.runtime.watch import Watch
 from emsworker.store import progress

@@ -14,13 +14,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.ids import new_uid
+from emsworker.publishing.wakeup import Bell
 from emsworker.spark.options import WriteOptions
 from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.spark.rows import Rows
 from emsworker.store import staging
 from emsworker.store.schema import server_facts
 from emsworker.store.staging import Batch, Staged, StagedRow
-from emsworker.wakeup import Bell
 
 _QUERY_ID = "sql.streaming.queryId"
 _PACKET_SLACK = 65536

@@ -11,8 +11,8 @@ import pytest
 
 from emsworker import Ems as App
 from emsworker.core.errors import StoreUnavailable
+from emsworker.declaring.periodic import declare_schedules
 from emsworker.local import Database as Server
-from emsworker.periodic import declare_schedules
 from emsworker.store.database import Database
 from tests.support.commands import Ems, environment
 from tests.support.servers import connect

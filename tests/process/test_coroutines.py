@@ -6,7 +6,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.errors import ConfigError
-from emsworker.task import Task
+from emsworker.declaring.task import Task
 from tests.process.apps.coroutines import act
 from tests.process.stream import Stream
 from tests.support.waiting import until

@@ -12,8 +12,8 @@ import pytest
 
 from emsworker.admin import Admin
 from emsworker.core.model import Order
+from emsworker.declaring.task import Outgoing
 from emsworker.monitoring import Monitoring
-from emsworker.task import Outgoing
 from tests.process.record import whole_lines
 from tests.process.stream import Stream
 from tests.support.waiting import until

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from emsworker.core.codec import decode_headers
 from emsworker.core.model import Topic
+from emsworker.declaring.task import Outgoing
 from emsworker.store import progress
-from emsworker.task import Outgoing
 from tests.spark.conftest import ROOT, spark_environment
 from tests.support.streams import Stream, failed, flush_of
 

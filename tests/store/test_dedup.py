@@ -7,9 +7,9 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.errors import ConfigError, InvalidName
+from emsworker.declaring.task import Outgoing
 from emsworker.store import dedup, pending
 from emsworker.store.progress import flush
-from emsworker.task import Outgoing
 from tests.support.streams import Stream, flush_of, in_threads
 from tests.support.waiting import until
 

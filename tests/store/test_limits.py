@@ -6,7 +6,7 @@ import pytest
 
 from emsworker.core.errors import ConfigError
 from emsworker.core.limits import Limit, parse_rate
-from emsworker.limits import declare_limit, limit_of
+from emsworker.declaring.limits import declare_limit, limit_of
 from emsworker.store import clients, limits
 from emsworker.store.claims import find_work
 from tests.support.streams import Stream, in_threads

@@ -11,8 +11,8 @@ from emsworker.admin import Admin, Messages, Page, Selection
 from emsworker.core.bounds import ANYTHING
 from emsworker.core.errors import ConfigError, InvalidName, PredicateError, UnknownMessage, UnknownTopic
 from emsworker.core.filters import EVERYTHING
+from emsworker.declaring.task import Outgoing
 from emsworker.store.sql import Statements
-from emsworker.task import Outgoing
 from tests.support.streams import Stream
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session as OrmSession
 from emsworker import Ems, Middleware, Receipt
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, StoreUnavailable
+from emsworker.declaring.task import Outgoing
 from emsworker.runtime.duties import Relay
 from emsworker.store.errors import ConnectionLost
 from emsworker.store.session import Session
-from emsworker.task import Outgoing
 from tests.support.streams import Stream
 from tests.support.waiting import never, until
 

@@ -5,8 +5,8 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError, InvalidPriority
 from emsworker.core.model import Claim
+from emsworker.declaring.periodic import declare_schedules
 from emsworker.monitoring import Monitoring
-from emsworker.periodic import declare_schedules
 from emsworker.store import claims, pending, progress, schedules
 from emsworker.store.claims import find_work
 from tests.support.streams import AppFactory, Stream, failed, flush_of, stored

@@ -23,10 +23,10 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic, TopicRule
-from emsworker.producer import _Entry, _Ticket
+from emsworker.declaring.task import Outgoing
+from emsworker.publishing.producer import _Entry, _Ticket
 from emsworker.store import claims, topics
 from emsworker.store.messages import escape_message
-from emsworker.task import Outgoing
 from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
 
 

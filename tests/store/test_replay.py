@@ -13,11 +13,11 @@ from emsworker import Filter
 from emsworker.admin import Admin, Selection
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
+from emsworker.declaring.task import Outgoing
 from emsworker.monitoring import Monitoring
 from emsworker.store import claims, dead, ordered, progress, retention
 from emsworker.store.replay import Replayed
 from emsworker.store.sql import Statements
-from emsworker.task import Outgoing
 from tests.store.test_flat_cost import SEQUENCE, reads
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 

@@ -12,10 +12,10 @@ from emsworker import Ems
 from emsworker.core.errors import AppNotFound, ConfigError, DecodeError, InvalidName, UnknownTask
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Message
+from emsworker.declaring.options import HandlerOptions
+from emsworker.declaring.task import Outgoing
 from emsworker.loader import load_app
-from emsworker.options import HandlerOptions
 from emsworker.store.sql import Statements, split_script
-from emsworker.task import Outgoing
 
 ROOT = Path(__file__).resolve().parents[2]
 

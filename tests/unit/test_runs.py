@@ -9,7 +9,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.errors import RunEnded
 from emsworker.core.model import Care, Claim, ClaimSource, Message
 from emsworker.core.run import UNWATCHED
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.runs import ThreadRun
 from emsworker.runtime.work import Work
 

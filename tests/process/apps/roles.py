@@ -3,8 +3,8 @@
 import time
 
 from emsworker import Ems, Message
-from emsworker.task import Task
-from emsworker.transaction import Transaction
+from emsworker.declaring.task import Task
+from emsworker.publishing.transaction import Transaction
 from tests.process.record import note
 
 app = Ems("roles")

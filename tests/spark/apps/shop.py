@@ -6,7 +6,7 @@ An order: every 7th fails once, every 11th always, every 13th is rejected. What 
 from emsworker import Ems, Message
 from emsworker.core.errors import Reject
 from emsworker.correlation import Correlation
-from emsworker.task import BoundTask
+from emsworker.declaring.task import BoundTask
 
 app = Ems("shop", middleware=[Correlation()])
 

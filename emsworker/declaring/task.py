@@ -12,7 +12,7 @@ from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Problem
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
 from emsworker.core.run import UNWATCHED, Run
-from emsworker.options import HandlerOptions
+from emsworker.declaring.options import HandlerOptions
 
 if TYPE_CHECKING:
     from emsworker.app import Ems

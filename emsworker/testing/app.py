@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from emsworker.app import Ems
-from emsworker.cancelling import id_and_topic, unknown_message
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id, parse_uid, uid_text
@@ -30,15 +29,16 @@ from emsworker.core.model import (
     Receipt,
     Topic,
 )
-from emsworker.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
+from emsworker.declaring.task import Handler, Route
+from emsworker.publishing.cancelling import id_and_topic, unknown_message
+from emsworker.publishing.transaction import Transaction
 from emsworker.results import ResultSet, uids_of
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
-from emsworker.task import Handler, Route
-from emsworker.transaction import Transaction
+from emsworker.testing.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
 
 _CLAIM = 500
 _MOST_RUNS = 20_000

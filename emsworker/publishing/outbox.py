@@ -21,16 +21,16 @@ from emsworker.core.durations import parse_duration
 from emsworker.core.errors import AccessDenied, ConfigError, Problem, SoftTimeLimitExceeded, StoreUnavailable
 from emsworker.core.ids import encode_key, parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.publishing.terms import Terms
+from emsworker.publishing.transaction import Transaction
 from emsworker.store import dedup, foreign, pending
 from emsworker.store.database import Database, until_connected
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.session import Session
-from emsworker.terms import Terms
-from emsworker.transaction import Transaction
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.task import Outgoing
+    from emsworker.declaring.task import Outgoing
 
 log = logging.getLogger(__name__)
 

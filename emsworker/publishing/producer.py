@@ -22,11 +22,11 @@ from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, Sto
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.offsets import Allocator
+from emsworker.publishing.wakeup import Bell
 from emsworker.store.database import until_connected
 from emsworker.store.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.messages import PartitionBatch, escape_message, find_uids, next_free_offset, publish
 from emsworker.store.session import Session
-from emsworker.wakeup import Bell
 
 T = TypeVar("T")
 

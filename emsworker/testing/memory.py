@@ -13,18 +13,18 @@ from emsworker.core.errors import EmsError
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicKind, TopicRule
 from emsworker.core.priority import PRIORITIES
-from emsworker.outbox import OutboxTransaction, dedup_key_of
+from emsworker.publishing.outbox import OutboxTransaction, dedup_key_of
+from emsworker.publishing.terms import Terms
+from emsworker.publishing.transaction import Transaction
 from emsworker.store.dedup import DedupKey
 from emsworker.store.once import Begun
 from emsworker.store.pending import When
 from emsworker.store.results import ResultRow
-from emsworker.terms import Terms
-from emsworker.transaction import Transaction
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.catalog import KindOf
-    from emsworker.task import Outgoing
+    from emsworker.declaring.task import Outgoing
+    from emsworker.publishing.catalog import KindOf
 
 Now = Callable[[], datetime]
 

@@ -7,9 +7,9 @@ import logging
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group
+from emsworker.declaring.task import Route
 from emsworker.store import limits as store
 from emsworker.store.database import Database
-from emsworker.task import Route
 
 log = logging.getLogger(__name__)
 

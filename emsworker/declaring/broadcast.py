@@ -11,8 +11,8 @@ from emsworker.core.filters import Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import Decision, Done, Dropped, Ladder
 from emsworker.core.model import TopicKind
-from emsworker.options import HandlerOptions
-from emsworker.task import Route, Subscription
+from emsworker.declaring.options import HandlerOptions
+from emsworker.declaring.task import Route, Subscription
 
 if TYPE_CHECKING:
     from emsworker.app import Ems

@@ -17,7 +17,7 @@ from emsworker.store.schedules import Declared
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.task import Task
+    from emsworker.declaring.task import Task
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,5 @@
+"""An app in memory, for its users' own tests: no server, the same API, the worker's own rules."""
+
+from emsworker.testing.app import DeadLetter, TestApp
+
+__all__ = ["DeadLetter", "TestApp"]
