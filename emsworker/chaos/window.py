@@ -178,6 +178,8 @@ class Window:
         sure = [one for where, one in new.items() if settled or where in self._suspects]
         self._told |= {(one.kind, one.where, one.group) for one in sure}
         self._suspects = new.keys() - self._told
+        if sure:
+            self._late = [one for one in self._late if (one.kind, one.where, one.group) not in self._told]
         return sure
 
     # -- forgetting ----------------------------------------------------------------------------------------------------

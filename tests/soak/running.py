@@ -24,7 +24,7 @@ from tests.soak.series import Series
 from tests.soak.trend import Trend
 from tests.support.waiting import until
 
-_BATCH, _BACKLOG, _DRAIN_S = 100, 1000, 120
+_BATCH, _BACKLOG, _WARM, _DRAIN_S = 100, 1000, 20, 120
 _MOST_WRONG = 50
 _PASSED = (
     "SELECT COALESCE(MIN(w.passed), 0) FROM (SELECT SUM(next_offset) AS passed FROM ems_cursor GROUP BY group_id) w"
@@ -173,7 +173,7 @@ def _capacity(arena: SoakArena, plan: Plan) -> float:
             return len(app.send_many(TOPIC, bodies, key=arena.chance.choice(KEYS)))
 
         with Feeder(send, passed, _BACKLOG) as feeder:
-            until(lambda: passed() > _BATCH, 60, "it runs")
+            until(lambda: passed() > _WARM, 120, f"it runs; logs:\n{arena.tail()}")
             rate = feeder.rate(plan.capacity_s)
     until(lambda: not arena.left(), _DRAIN_S, "the backlog of the measurement is done", 0.1)
     return rate
