@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -40,6 +41,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Soak on each server, one after the other."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # by default the servers would be left behind
     arguments = _arguments()
     options = {"fault_every_s": arguments.every, "leaks": arguments.leaks, "share": arguments.load}
     if arguments.no_faults:

@@ -153,6 +153,8 @@ def soak(
                 _go_through(arena, plan, done, checker, latency, say)
             except AssertionError as error:
                 done.wrong.append(f"it did not recover: {error}")
+            except KeyboardInterrupt:  # what there is by then is reported as well
+                done.wrong.append("it was interrupted before its end")
         _judge(done, sampler, latency)
     done.took_s = time.monotonic() - done.began
     return done
