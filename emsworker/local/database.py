@@ -108,6 +108,10 @@ class Database(Server):
         return self.folder / "data"
 
     @property
+    def _tmp(self) -> Path:
+        return self.folder / "tmp"
+
+    @property
     def _mark(self) -> str:
         return f"--datadir={self._data}"
 
@@ -115,7 +119,7 @@ class Database(Server):
         made_with = self._made_with()
         if made_with not in (None, self._engine.flavor):
             raise ServerFailed(f"{self.folder} was made with {made_with}, {self._engine.flavor} cannot use it")
-        (self.folder / "tmp").mkdir(mode=0o700, exist_ok=True)
+        self._tmp.mkdir(mode=0o700, exist_ok=True)
         if not self._data.is_dir():
             self._initialize(timeout_s)
 
@@ -128,7 +132,8 @@ class Database(Server):
                 subprocess.run(
                     self._engine.initialize_command(partial),
                     cwd=self.folder,
-                    env=clean_environment(),
+                    # A MariaDB that starts deletes the temporary tables of others that share its folder.
+                    env={**clean_environment(), "TMPDIR": str(self._tmp)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -150,7 +155,7 @@ class Database(Server):
             f"--socket={state.socket}",
             f"--pid-file={self._pid_file}",
             f"--log-error={self._log_file}",
-            f"--tmpdir={self.folder / 'tmp'}",
+            f"--tmpdir={self._tmp}",
             f"--init-file={init_file}",
             *self._option_arguments(),
         ]

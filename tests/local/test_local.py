@@ -268,6 +268,16 @@ def test_a_missing_program_says_what_to_install(tmp_path: Path, monkeypatch: pyt
         Redis(tmp_path / "r").start()
 
 
+def test_setting_up_uses_no_temporary_folder_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(_: object, data: Path) -> list[str]:
+        return ["/bin/sh", "-c", f'mkdir {data} && echo "$TMPDIR" > {tmp_path}/told && false']
+
+    monkeypatch.setattr(engines.MariaDB, "initialize_command", tell)
+    with pytest.raises(ServerFailed, match="cannot be set up"):
+        Database(tmp_path / "d", "mariadb").start()
+    assert Path((tmp_path / "told").read_text().strip()) == tmp_path / "d" / "tmp"
+
+
 def test_a_wrong_mysql_root_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(engines.MYSQL_ROOT_VARIABLE, str(tmp_path))
     with pytest.raises(ServerMissing, match=str(tmp_path)):

@@ -193,8 +193,8 @@ class Follower:
         assert hold is not None
         if hold.flushed < hold.place or hold.place == len(hold.items):
             self._step(("flush", k), running.flush(self.cfg, self.state, k))
-        if self.cut == was["claim_id"] and self.state.clients[k].hold is not None:
-            self._give_back(k)
+        if self.cut == was["claim_id"]:
+            self._end_early(k, still_held=change.now is not None and change.now["state"] == "start")
         if self.state.clients[k].hold is None:
             self.ended.add(was["claim_id"])
         self._begin_told(k, change)
@@ -224,6 +224,19 @@ class Follower:
             if hold.items[hold.place : hold.place + 1] != (told,):
                 raise Refused(f"{told} began out of its turn")
             self._step(("begin", k, told), running.begin(self.cfg, self.state, k))
+
+    def _end_early(self, k: int, still_held: bool) -> None:
+        """The other half of giving the rest of a claim back: all of it, or only what comes after what runs."""
+        self.cut = 0
+        hold = self.state.clients[k].hold
+        if hold is None:
+            return
+        if not still_held:
+            self._give_back(k)
+            return
+        if not hold.running:
+            self._step(("begin", k, hold.items[hold.place]), running.begin(self.cfg, self.state, k))
+        self._step(("share", k), running.share(self.cfg, self.state, k))
 
     def _give_back(self, k: int) -> None:
         self._step(("give_back", k), running.give_back(self.cfg, self.state, k))

@@ -41,6 +41,14 @@ def leave(s: State, k: int) -> State | None:
     return s.with_client(k, client._replace(life=Life.DEAD, hold=None)) if client.life is Life.DOUBTS else None
 
 
+def deregister(cfg: Config, s: State, k: int) -> State | None:
+    """A client that stops well, with nothing left in hand, ends its lease."""
+    client = s.clients[k]
+    if not cfg.give_back or client.life is not Life.TRUSTS or client.hold is not None:
+        return None
+    return s.with_client(k, client._replace(life=Life.DEAD, lease=False))
+
+
 def expire(s: State, k: int) -> State | None:
     """A lease runs out, never while it is trusted."""
     client = s.clients[k]
@@ -203,6 +211,7 @@ def choices(cfg: Config, s: State) -> Iterator[Step]:
     found: list[tuple[tuple[object, ...], State | None]] = []
     for k in range(len(s.clients)):
         found += [((what.__name__, k), what(s, k)) for what in (die, doubt, renew, leave, expire, register)]
+        found.append((("deregister", k), deregister(cfg, s, k)))
     found += _recoveries(cfg, s)
     found += _publishing(cfg, s)
     if cfg.retention:

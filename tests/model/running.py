@@ -161,7 +161,7 @@ def promote(cfg: Config, s: State, offsets: list[int]) -> State:
 
 
 def give_back(cfg: Config, s: State, k: int) -> State | None:
-    """A client stops well: it keeps what it has done, the rest waits for another owner, and it deregisters."""
+    """A client stops, or doubts its lease: it keeps what it has done, the rest waits for another owner."""
     hold, claim = s.clients[k].hold, own(cfg, s, k)
     if hold is None or claim is None or hold.running or hold.fails or hold.parked or hold.owed:
         return None
@@ -174,7 +174,24 @@ def give_back(cfg: Config, s: State, k: int) -> State | None:
         s = s.with_claim(claim, *([] if forgets else [rest]))
         s = s._replace(done=s.done | span(claim.done_to + 1, last), look=rest if forgets else s.look)
         s = with_effects(cfg, s, hold.items[hold.flushed : hold.place])
-    return s.with_client(k, s.clients[k]._replace(life=Life.DEAD, lease=False, hold=None))
+    return s.with_hold(k, None)
+
+
+def share(cfg: Config, s: State, k: int) -> State | None:
+    """A message runs for long: what comes after it waits for another owner, and its client goes on with it."""
+    hold, claim = s.clients[k].hold, own(cfg, s, k)
+    if cfg.order is not Order.NONE or hold is None or claim is None or not hold.running or hold.flushed < hold.place:
+        return None
+    last = hold.items[hold.place]
+    if last >= claim.hi:
+        return None
+    if hold.of_retries:
+        later = [retry._replace(token=0) for retry in s.retries if retry.token == claim.token and retry.offset > last]
+        s = s.with_retries(bits([retry.offset for retry in later]), *later).with_claim(claim, claim._replace(hi=last))
+    else:
+        rest = Claim(last + 1, claim.hi, last, -1, 0, care=claim.care)
+        s = s.with_claim(claim, claim._replace(hi=last), rest)
+    return s.with_hold(k, hold._replace(items=hold.items[: hold.place + 1]))
 
 
 def _keep_retries(cfg: Config, s: State, hold: Hold, claim: Claim) -> State:
@@ -209,6 +226,7 @@ def choices(cfg: Config, s: State, k: int) -> Iterator[Step]:
         (("end", k, "failed"), end(cfg, s, k, True)),
         (("flush", k), flush(cfg, s, k)),
         (("give_back", k), give_back(cfg, s, k) if cfg.give_back else None),
+        (("share", k), share(cfg, s, k) if cfg.give_back else None),
     ]
     yield from ((label, new) for label, new in found if new is not None)
     yield from _second_halves(cfg, s, k)

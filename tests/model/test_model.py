@@ -68,8 +68,8 @@ MUTANTS = [
 
 
 ACTIONS = {
-    *("take_range", "adopt", "take_retries", "begin", "end", "skip_blocked", "flush", "give_back"),
-    *("die", "doubt", "renew", "leave", "expire", "register", "recover"),
+    *("take_range", "adopt", "take_retries", "begin", "end", "skip_blocked", "flush", "give_back", "share"),
+    *("die", "doubt", "renew", "leave", "deregister", "expire", "register", "recover"),
     *("allocate", "insert", "producer_dies", "rewind", "close_hole"),
     *("raise_floor", "delete_below", "delete_restored", "requeue"),
 }

@@ -1,7 +1,7 @@
 """TLS to MySQL and Redis with real certificates: who is not who he should be is refused, in one line."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,19 +39,28 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> _Files:
     return _Files(tmp_path_factory.mktemp("certificates"))
 
 
+_CERTIFICATES = ("ssl_ca", "ssl_cert", "ssl_key")
+
+
+def _show(server: Server, values: Sequence[object]) -> list[object]:
+    """Have a running server show other certificates; returns those that it had."""
+    with connect(server.admin_url, autocommit=True) as root, root.cursor() as cursor:
+        cursor.execute(f"SELECT {','.join(f'@@{name}' for name in _CERTIFICATES)}")
+        before = list(cursor.fetchone() or ())
+        for name, value in zip(_CERTIFICATES, values, strict=True):
+            cursor.execute(f"SET GLOBAL {name} = %s", (str(value),))
+        cursor.execute("ALTER INSTANCE RELOAD TLS")
+    return before
+
+
 @contextmanager
 def _mysql_with(server: Server, files: _Files) -> Iterator[Server]:
     """The shared server with other certificates for a while."""
-    names = ("ssl_ca", "ssl_cert", "ssl_key")
-    with connect(server.admin_url, autocommit=True) as root, root.cursor() as cursor:
-        cursor.execute(f"SELECT {','.join(f'@@{name}' for name in names)}")
-        before = cursor.fetchone()
-        for values in ((files.ca.certificate, files.cert, files.key), before):
-            for name, value in zip(names, values or (), strict=True):
-                cursor.execute(f"SET GLOBAL {name} = %s", (str(value),))
-            cursor.execute("ALTER INSTANCE RELOAD TLS")
-            if values is not before:
-                yield server
+    before = _show(server, (files.ca.certificate, files.cert, files.key))
+    try:
+        yield server
+    finally:
+        _show(server, before)
 
 
 @pytest.fixture(scope="session")
