@@ -24,7 +24,7 @@ from tests.soak.series import Series
 from tests.soak.trend import Trend
 from tests.support.waiting import until
 
-_BATCH, _BACKLOG, _WARM, _DRAIN_S = 100, 1000, 20, 120
+_WARM, _DRAIN_S = 20, 120
 _MOST_WRONG = 50
 _PASSED = (
     "SELECT COALESCE(MIN(w.passed), 0) FROM (SELECT SUM(next_offset) AS passed FROM ems_cursor GROUP BY group_id) w"
@@ -58,6 +58,7 @@ class Plan:
 
     Args:
         for_s: of load, after the capacity is known; capacity_s: for so long it is measured.
+        backlog: while it is measured, so that nobody is idle.
         warm_s: what is not judged in the beginning.
         fault_every_s: from the end of one fault to the next on average.
         sample_s: from one sample to the next.
@@ -67,6 +68,7 @@ class Plan:
 
     for_s: float
     capacity_s: float = 20.0
+    backlog: int = 1000
     warm_s: float = 60.0
     fault_every_s: float = 45.0
     sample_s: float = 2.0
@@ -171,10 +173,10 @@ def _capacity(arena: SoakArena, plan: Plan) -> float:
     with contextlib.closing(Ems("filler", url=arena.url, middleware=[recorder], **settings)) as app:
 
         def send() -> int:
-            bodies = [body(arena.chance, plan.body_bytes) for _ in range(_BATCH)]
+            bodies = [body(arena.chance, plan.body_bytes) for _ in range(plan.backlog // 10)]
             return len(app.send_many(TOPIC, bodies, key=arena.chance.choice(KEYS)))
 
-        with Feeder(send, passed, _BACKLOG) as feeder:
+        with Feeder(send, passed, plan.backlog) as feeder:
             until(lambda: passed() > _WARM, 120, f"it runs; logs:\n{arena.tail()}")
             rate = feeder.rate(plan.capacity_s)
     until(lambda: not arena.left(), _DRAIN_S, "the backlog of the measurement is done", 0.1)
