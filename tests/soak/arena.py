@@ -29,7 +29,7 @@ class SoakArena(Arena):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.spared = 1
-        self.environ |= {"EMS_TEST_ROLL_BYTES": str(_ROLL_BYTES)}
+        self.environ |= {"EMS_TEST_ROLL_BYTES": str(_ROLL_BYTES), "SOAK_URL": self.url}
 
     def start_producer(self, pause_s: float = 0.0) -> Any:
         """One more producer of half the load; constant, so there is no pause to be named."""

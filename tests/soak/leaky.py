@@ -26,7 +26,7 @@ def keep_bodies(message: Message) -> None:
 
 def open_connections(message: Message) -> None:
     """None of them is closed."""
-    _opened.append(connect(os.environ["EMS_URL"]))
+    _opened.append(connect(os.environ["SOAK_URL"]))  # a worker takes EMS_URL out of its environment
 
 
 def _now_and_then(leak: Callable[[Message], None]) -> Callable[[Message], None]:

@@ -46,7 +46,8 @@ def _soak(server: Database, folder: Path, plan: Plan) -> Soaked:
 def test_a_sound_soak_is_flat_and_its_report_is_whole(servers: TestServers, tmp_path: Path) -> None:
     done = _soak(servers.database(chosen_flavors()[-1]), tmp_path, SHORT)
     assert not done.wrong, "\n".join(done.wrong)
-    assert done.faults and done.confirmed > 50 and done.runs >= 4 * done.confirmed
+    # An end that is heard when a message is settled does not count.
+    assert done.faults and done.confirmed > 50 and done.runs > 3 * done.confirmed
     # What the neighbours' load on this machine does not change.
     steady = {name for name in done.trends if name.split()[0] in ("rss", "files", "threads", "connections")}
     assert not steady & done.rising.keys(), "\n".join(report.lines(done))
@@ -62,7 +63,9 @@ def test_a_sound_soak_is_flat_and_its_report_is_whole(servers: TestServers, tmp_
 def test_planted_leaks_turn_it_red(servers: TestServers, tmp_path: Path) -> None:
     done = _soak(servers.database(chosen_flavors()[0]), tmp_path, LEAKY)
     assert not done.wrong, "\n".join(done.wrong)
-    assert {"rss worker", "connections"} <= done.rising.keys() and not done.good
+    for name in ("rss worker", "connections"):
+        assert name in done.rising, (done.trends[name], done.series[name].values)
+    assert not done.good
     assert not {"rss supervisor", "files supervisor", "threads worker"} & done.rising.keys(), report.lines(done)
     told = "\n".join(report.lines(done))
     assert "NOT FLAT  connections grows: from" in told and "NOT FLAT  rss worker grows: from" in told

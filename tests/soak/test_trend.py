@@ -104,3 +104,9 @@ def test_a_large_level_tolerates_its_share() -> None:
 def test_a_few_samples_are_no_series() -> None:
     assert judge(TIMES[:11], [LEVEL] * 11, TOLERATED).verdict == "too short"
     assert judge(TIMES[:12], [LEVEL] * 12, TOLERATED).flat
+
+
+def test_samples_of_one_moment_are_no_obstacle() -> None:
+    times = [float(n // 2) for n in range(24)]
+    assert judge(times, [LEVEL] * 24, TOLERATED).flat
+    assert judge([1.0] * 24, [LEVEL] * 24, TOLERATED).verdict == "too short"

@@ -49,7 +49,7 @@ def judge(times_s: Sequence[float], values: Sequence[float], tolerated: float, r
         values: of the samples.
         tolerated: by how much it may rise; relative: the same as a share of its first third, whichever is more.
     """
-    if len(values) < _LEAST:
+    if len(values) < _LEAST or times_s[-1] <= times_s[0]:
         return Trend(math.nan, math.nan, math.nan, math.nan, tolerated, "too short")
     times, levels = _bins(times_s), _bins(values)
     third = len(levels) // 3
@@ -78,6 +78,7 @@ def _slope(times: list[float], values: list[float]) -> tuple[float, float]:
         (values[right] - values[left]) / (times[right] - times[left])
         for left in range(count)
         for right in range(left + 1, count)
+        if times[right] > times[left]  # two samples may be of one moment
     )
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     return median(slopes), slopes[max(0, math.floor((len(slopes) - _Z * deviation) / 2))]
