@@ -27,7 +27,7 @@ SHORT = Plan(
     redis_faults=(),
 )
 LEAKY = Plan(
-    for_s=9,
+    for_s=12,
     capacity_s=1,
     backlog=100,
     warm_s=1.5,
