@@ -11,8 +11,10 @@ meanwhile, and at the end a checker that knows nothing of the system's code comp
 from emsworker.chaos.checker import check, check_stream
 from emsworker.chaos.history import Fault, History, Recorder, Run, Sent, read_history
 from emsworker.chaos.report import Finding, Kind, Report, Rules
+from emsworker.chaos.window import Effects, Window
 
 __all__ = [
+    "Effects",
     "Fault",
     "Finding",
     "History",
@@ -22,6 +24,7 @@ __all__ = [
     "Rules",
     "Run",
     "Sent",
+    "Window",
     "check",
     "check_stream",
     "read_history",

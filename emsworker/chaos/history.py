@@ -30,33 +30,57 @@ class Log:
         sync: flush every line to the disk; without it a line survives the death of the process only.
         clock: seconds. The default counts from the start of the machine, whatever happens to its date; name
             ``time.time`` if processes on several machines write one history.
+        roll_bytes: begin a new file when one has so many, so that :class:`~emsworker.chaos.Window` can delete those
+            that it has read; ``None``: never.
     """
 
-    def __init__(self, folder: Path | str, sync: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        sync: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        roll_bytes: int | None = None,
+    ) -> None:
         self.folder = Path(folder)
         self._sync = sync
         self._clock = clock
+        self._roll_bytes = roll_bytes
         self._pid = 0
+        self._name, self._number = "", 0
         self._file = -1
+        self._written = 0
         self._opening = threading.Lock()
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event with its time; it is kept when this returns."""
         if self._pid != os.getpid():
-            self._open()
-        line = json.dumps({"event": event, "at": self._clock(), **values}, separators=(",", ":"))
-        os.write(self._file, line.encode() + b"\n")
+            with self._opening:
+                if self._pid != os.getpid():  # a fork takes the file along, but not the right to write to it
+                    self._name, self._number = f"{os.getpid()}-{new_uid().hex()}", 0
+                    self._open()
+        line = json.dumps({"event": event, "at": self._clock(), **values}, separators=(",", ":")).encode() + b"\n"
+        if self._roll_bytes is None:
+            self._write(line)
+            return
+        with self._opening:  # nobody writes to a file after its successor is there
+            if self._written >= self._roll_bytes:
+                full = self._file
+                self._number += 1
+                self._open()
+                os.close(full)
+            self._written += len(line)
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        os.write(self._file, line)
         if self._sync:
             os.fsync(self._file)
 
     def _open(self) -> None:
-        with self._opening:
-            pid = os.getpid()
-            if self._pid != pid:  # a fork takes the file along, but not the right to write to it
-                self.folder.mkdir(parents=True, exist_ok=True)
-                path = self.folder / f"{pid}-{new_uid().hex()}.jsonl"
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                self._pid = pid
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self._name}-{self._number:08}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._pid, self._written = os.getpid(), 0
 
 
 class Recorder(Middleware):
@@ -65,11 +89,17 @@ class Recorder(Middleware):
     Every message gets its id before it is sent, so that one whose confirmation was lost is known too.
 
     Args:
-        folder, sync, clock: as in :class:`Log`.
+        folder, sync, clock, roll_bytes: as in :class:`Log`.
     """
 
-    def __init__(self, folder: Path | str, sync: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = Log(folder, sync, clock)
+    def __init__(
+        self,
+        folder: Path | str,
+        sync: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        roll_bytes: int | None = None,
+    ) -> None:
+        self._log = Log(folder, sync, clock, roll_bytes)
         self._running: dict[tuple[int, str], str] = {}
 
     def before_publish(self, outgoing: Outgoing) -> None:
@@ -202,17 +232,29 @@ def read_history(folder: Path | str, until: float = math.inf) -> History:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; name the one that Recorder was given")
-    history = History()
+    gathering = Gathering()
     for path in sorted(folder.glob("*.jsonl")):
-        _read_file(path, history, until)
-    return history
+        for event in _events(path):
+            if event["at"] <= until:
+                gathering.take(event)
+    return gathering.whole()
 
 
-def _read_file(path: Path, history: History, until: float) -> None:
-    begun: dict[str, Run] = {}
-    for event in _events(path):
-        if event["at"] > until:
-            continue
+class Gathering:
+    """Puts events together into a history. A run may end in a later file of its process than it began in.
+
+    Attributes:
+        history: without the runs that have not ended.
+        begun: these, by their ids.
+    """
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.begun: dict[str, Run] = {}
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Add an event; those of a process in their order."""
+        history = self.history
         history.latest = max(history.latest, event["at"])
         kind = event["event"]
         if kind == "send":
@@ -221,13 +263,18 @@ def _read_file(path: Path, history: History, until: float) -> None:
         elif kind == "sent":
             _confirm(history, event)
         elif kind == "begin":
-            begun[event["run"]] = _begun(event)
+            self.begun[event["run"]] = _begun(event)
         elif kind == "end":
-            run = begun.pop(event["run"])
+            run = self.begun.pop(event["run"])
             history.runs.append(Run(**vars(run) | {"ended": event["at"], "outcome": event["outcome"]}))
         elif kind == "fault":
             history.faults.append(Fault(event["name"], event["began"], event["until"], event["pid"]))
-    history.runs += begun.values()
+
+    def whole(self) -> History:
+        """All of it."""
+        history = self.history
+        runs = [*history.runs, *self.begun.values()]
+        return History(dict(history.sent), runs, list(history.faults), history.latest)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from emsworker import Ems, Message
@@ -18,7 +19,12 @@ from tests.chaos.names import GROUPS, KEYS, PARTITIONS, TOPIC
 
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])
 # Not synced to the disk: processes die here, and machines do not.
-app = Ems("chaos", middleware=[Recorder(_FOLDER / "history", sync=False)])
+_ROLL_BYTES = int(os.environ.get("EMS_TEST_ROLL_BYTES", "0")) or None
+app = Ems("chaos", middleware=[Recorder(_FOLDER / "history", sync=False, roll_bytes=_ROLL_BYTES)])
+
+
+ALSO: list[Callable[[Message], None]] = []
+"""What every run does besides: a soak plants its leaks here."""
 
 
 def _hog() -> None:
@@ -44,6 +50,8 @@ _DEEDS = {
 def _work(message: Message) -> None:
     if (_FOLDER / "storm").exists():
         raise RuntimeError("everything fails")
+    for also in ALSO:
+        also(message)
     body = message.body
     if deed := body.get("do"):
         _DEEDS[deed]()

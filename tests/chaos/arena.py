@@ -68,6 +68,7 @@ class Arena:
         allocator: ``mysql`` or ``redis``.
         chance: decides everything that is not said.
         settings: of the workers; topic: of the topic; root: the folder whose code the processes run.
+        app: of the workers; spared: so many workers, the first ones, are never hit themselves.
     """
 
     site: Site
@@ -79,6 +80,8 @@ class Arena:
     topic: dict[str, Any] = field(default_factory=dict)
     root: Path = ROOT
     environ: dict[str, str] = field(default_factory=dict)
+    app: str = APP
+    spared: int = 0
     workers: list[Program] = field(default_factory=list)
     producers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     _noted: set[tuple[str, str]] = field(default_factory=set)
@@ -115,7 +118,7 @@ class Arena:
         settings = SETTINGS | self.settings | self._allocation()
         log = self.folder / f"worker-{len(self.workers)}.log"
         program = Program(
-            "worker", self.looker, log, settings, app=APP, threads=3, environ=self.environ, root=self.root
+            "worker", self.looker, log, settings, app=self.app, threads=3, environ=self.environ, root=self.root
         )
         self.workers.append(program)
         return program
@@ -125,14 +128,17 @@ class Arena:
 
     def start_producer(self, pause_s: float = 0.1) -> "subprocess.Popen[bytes]":
         """One more producer."""
+        return self.spawn_producer("tests.chaos.app", self.chance.randrange(10**6), pause_s)
+
+    def spawn_producer(self, *command: Any) -> "subprocess.Popen[bytes]":
+        """One more producer: a module and its arguments."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EMS_")}
         settings = {"url": self.looker.url, "connect_timeout_s": 3, **self._allocation()}
         environment |= {f"EMS_{name.upper()}": str(value) for name, value in settings.items()}
         environment |= {"EMS_TEST_RECORD": str(self.folder), **self.environ}
-        seed = self.chance.randrange(10**6)
         with (self.folder / f"producer-{len(self.producers)}.log").open("ab") as log:
-            command = [sys.executable, "-m", "tests.chaos.app", str(seed), str(pause_s)]
-            self.producers.append(subprocess.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log))
+            whole = [sys.executable, "-m", *map(str, command)]
+            self.producers.append(subprocess.Popen(whole, cwd=self.root, env=environment, stdout=log, stderr=log))
         return self.producers[-1]
 
     def start(self, workers: int = 2, producers: int = 2) -> None:
@@ -149,8 +155,8 @@ class Arena:
         until(lambda: self.effects_count() >= target, _START_S, f"work goes on; logs:\n{self.tail()}")
 
     def effects_count(self) -> int:
-        """How many effects there are."""
-        return int(self.looker.rows("SELECT COUNT(*) FROM cash")[0][0])
+        """How many effects there have been, and a few more: numbers of those that were rolled back are not used again."""
+        return int(self.looker.rows("SELECT COALESCE(MAX(id), 0) FROM cash")[0][0])
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class Arena:
         for producer in self.producers:
             producer.wait(60)
         began = time.monotonic()
-        until(lambda: not self._left(), settle_s, f"all is done; left: {self._left()}; logs:\n{self.tail()}", 0.1)
+        until(lambda: not self.left(), settle_s, f"all is done; left: {self.left()}; logs:\n{self.tail()}", 0.1)
         took_s = time.monotonic() - began
         for worker in self.living():
             assert worker.stop() == 0, worker.text()[-3000:]
@@ -215,7 +221,8 @@ class Arena:
                 note_fault(self.log, Fault(LOST_LEASE, at - LEASE_S - 1, at + 1, int(pid)))
                 print(f"  process {pid} lost its lease: it was hit, or the machine was busy", flush=True)
 
-    def _left(self) -> list[Any]:
+    def left(self) -> list[Any]:
+        """Some of what is not done."""
         behind = self.looker.rows(
             "SELECT g.name, c.`partition`, c.next_offset FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id "
             "WHERE c.next_offset <= (SELECT MAX(m.`offset`) FROM ems_message m "
@@ -238,6 +245,10 @@ class Arena:
     def living(self) -> list[Program]:
         """The workers that run."""
         return [worker for worker in self.workers if worker.process.poll() is None]
+
+    def victims(self) -> list[Program]:
+        """The workers that may be hit, of those that run."""
+        return [worker for worker in self.workers[self.spared :] if worker.process.poll() is None]
 
     def mend(self) -> None:
         """Everybody is there again, and ready: two workers and two producers."""
@@ -271,8 +282,10 @@ class Arena:
 
 
 @contextmanager
-def opened(site: Open, server: Server, redis: Redis | None, folder: Path, **options: Any) -> Iterator[Arena]:
-    """An arena in a database of its own.
+def opened(
+    site: Open, server: Server, redis: Redis | None, folder: Path, *, kind: type[Arena] = Arena, **options: Any
+) -> Iterator[Any]:
+    """An arena, of this kind, in a database of its own.
 
     Args:
         site: one of :mod:`tests.chaos.sites`.
@@ -281,7 +294,7 @@ def opened(site: Open, server: Server, redis: Redis | None, folder: Path, **opti
     if redis:
         redis.start(60)
     with site(server, folder) as where:
-        arena = Arena(where, redis, folder, **options)
+        arena = kind(where, redis, folder, **options)
         try:
             yield arena
         finally:

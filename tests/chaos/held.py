@@ -9,7 +9,7 @@ from typing import Any
 from emsworker import Ems
 from emsworker.local import Database as Server
 from tests.chaos.running import Row
-from tests.chaos.throughput import AFTER, UNDER, Feeder, begin_snapshot
+from tests.chaos.throughput import AFTER, UNDER, Feeder, begin_snapshot, sender
 from tests.process.stream import Stream, open_stream
 from tests.support.servers import connect
 from tests.support.waiting import until
@@ -52,7 +52,7 @@ class Held:
         settings = {"lease_s": 10, "renew_s": 2}
         self._worker = self._stream.worker(app="tests.chaos.steady:app", threads=4, settings=settings)
         passed = "SELECT COALESCE(SUM(next_offset), 0) FROM ems_cursor"
-        self._feeder = self._end.enter_context(Feeder(app, lambda: int(self._stream.one(passed)), load=_LOAD))
+        self._feeder = self._end.enter_context(Feeder(sender(app), lambda: int(self._stream.one(passed)), load=_LOAD))
         self._clean = self._rate()
         self._feeder.trickle()
         until(lambda: self._feeder.backlog < _CALM, _SETTLE_S, "there is little left to do")

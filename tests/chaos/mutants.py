@@ -225,7 +225,8 @@ def _try(
                 raise
             # Spoiled code may as well stall; what it has done until then is judged.
         arena.note_lost_leases()
-        return arena.judge(settled, client_grace_s=_GRACE_S)
+        report: Report = arena.judge(settled, client_grace_s=_GRACE_S)
+        return report
 
 
 def line(caught: Caught) -> str:

@@ -37,7 +37,10 @@ def iter_throughput(server: Server, folder: Path, phase_s: float) -> Iterator[Ro
     with open_stream(server, folder) as stream:
         with contextlib.closing(Ems("loader", url=stream.url)) as loader:
             worker = stream.worker(app="tests.chaos.steady:app", threads=4, settings={"lease_s": 10, "renew_s": 2})
-            feeder = Feeder(loader, lambda: int(stream.one("SELECT COALESCE(SUM(next_offset), 0) FROM ems_cursor")))
+            feeder = Feeder(
+                sender(loader), lambda: int(stream.one("SELECT COALESCE(SUM(next_offset), 0) FROM ems_cursor"))
+            )
+
             with feeder:
                 until(lambda: feeder.passed() > 5_000, 60, "it runs")
                 clean = feeder.rate(phase_s)
@@ -58,16 +61,22 @@ def iter_throughput(server: Server, folder: Path, phase_s: float) -> Iterator[Ro
     yield Row(NAME, server.flavor, "mysql", sent, run, lost, 0, 0, 0, 0, None, None, took_s, text, note)
 
 
+def sender(app: Ems) -> Callable[[int], int]:
+    """Sends so many messages to the topic of the steady workers."""
+    return lambda count: len(app.send_many("steady", [{"n": n} for n in range(count)]))
+
+
 class Feeder:
     """Keeps a backlog, so that the worker is never idle, and measures how quickly it goes down.
 
     Args:
-        app: sends; passed: how many offsets were claimed so far.
-        load: how many messages are kept before it.
+        send: sends about so many messages and returns how many it has sent.
+        passed: how many offsets were claimed so far.
+        load: how large the backlog is.
     """
 
-    def __init__(self, app: Ems, passed: Callable[[], int], load: int = _LOAD) -> None:
-        self._app, self.passed, self._load = app, passed, load
+    def __init__(self, send: Callable[[int], int], passed: Callable[[], int], load: int = _LOAD) -> None:
+        self._send, self.passed, self._load = send, passed, load
         self._stopping, self._trickling = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._feed)
         self._sent = 0
@@ -75,9 +84,7 @@ class Feeder:
     def _feed(self) -> None:
         while not self._stopping.is_set():
             trickling = self._trickling.is_set()
-            count = _TRICKLE if trickling else _BATCH
-            self._app.send_many("steady", [{"n": n} for n in range(count)])
-            self._sent += count
+            self._sent += self._send(_TRICKLE if trickling else _BATCH)
             if trickling:
                 self._stopping.wait(0.1)
             while self.backlog > self._load and not self._trickling.is_set() and not self._stopping.wait(0.05):

@@ -15,7 +15,7 @@ WORKER_S = LEASE_S + 2  # the promise: after a worker's kill
 
 def pick_child(arena: Arena) -> int:
     """The process of some worker's threads."""
-    workers = arena.living()
+    workers = arena.victims()
 
     def alive() -> list[int]:
         return [pid for pid in arena.chance.choice(workers).children() if Path(f"/proc/{pid}").exists()]
@@ -36,7 +36,7 @@ def kill_children(arena: Arena, times: int = 3) -> None:
 
 def kill_a_worker(arena: Arena) -> None:
     """Supervisor and child at once, as when the machine is lost: the lease has to run out."""
-    _lose_machine(arena, arena.chance.choice(arena.living()))
+    _lose_machine(arena, arena.chance.choice(arena.victims()))
 
 
 def _lose_machine(arena: Arena, victim: Program) -> None:
@@ -50,7 +50,7 @@ def _lose_machine(arena: Arena, victim: Program) -> None:
 
 def kill_a_supervisor(arena: Arena) -> None:
     """Its child, which has a message in hand, finds itself alone and ends: it finishes that message, or others do."""
-    victim = arena.chance.choice(arena.living())
+    victim = arena.chance.choice(arena.victims())
     children = children_of(victim.pid)
     seize_workers(arena, children)
     began = time.monotonic()
