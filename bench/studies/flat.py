@@ -91,7 +91,7 @@ def _look(session: Session, case: _Case) -> float:
     group_ids, took = [group.id for group in case.groups], []
     for _ in range(_CLAIMS):
         began = time.perf_counter()
-        found = claims.find_work(session, group_ids)
+        found = claims.find_work(session, group_ids).work
         took.append((time.perf_counter() - began) * 1e6)
         if len(found) != len(group_ids):
             raise NotRight(f"{case.finding.case}: a look at {len(group_ids)} groups found work for {len(found)}")

@@ -107,7 +107,7 @@ def find_work(session: Session, group_ids: Sequence[int]) -> Look:
     for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         if kind == 4:
             if head is not None and head > 0:
-                due_s = min(head / 1e6, math.inf if due_s is None else due_s)
+                due_s = min(int(head) / 1e6, math.inf if due_s is None else due_s)
             continue
         work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
         if kind == 2:

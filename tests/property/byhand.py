@@ -48,7 +48,8 @@ class StoreMachine(RunningMachine):
         trimmed = kept.trimmed
         while trimmed < floor:
             trimmed = retention.delete_below(self.session, kept, floor, floor)
-        retention.delete_restored(self.session, self.topic.id)
+        places = retention.list_restored(self.session, self.topic.id)
+        retention.delete_restored(self.session, self.topic.id, places)
         self.oracle.delete_below()
 
     def _keep(self, age_wins: bool) -> None:

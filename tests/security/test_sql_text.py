@@ -22,7 +22,8 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
     "aside": [("set_aside.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
     "dead": [
-        ("_requeue", _NUMBERS, {"group.topic_id", "partition", "offset", "below"}),
+        ("_note_restored", _NUMBERS, {"group.topic_id", "partition", "offset"}),
+        ("_note_restored", _ROWS, {"rows"}),
         ("_requeue", _ROWS, {"rows"}),
         ("_requeue", "a named statement, or NULL", {"key"}),
     ],

@@ -9,8 +9,9 @@ from pymysql.constants import COMMAND
 
 from emsworker.core.errors import ConfigError, MessageTooLarge
 from emsworker.core.ids import parse_uid
-from emsworker.store import pending
+from emsworker.store import claims, pending, schedules
 from emsworker.store.errors import ConnectionLost
+from emsworker.store.schedules import Declared
 from emsworker.store.session import Result, Session
 from tests.support.streams import Stream
 from tests.support.waiting import until
@@ -37,6 +38,21 @@ def test_t1_a_delayed_message_is_never_early(stream: Stream) -> None:
     assert row[:5] == (parse_uid(receipt.id), b"k", b"x", b'{"a":"b"}', b'{"n":1}')
     assert planned <= row[5] < planned + timedelta(seconds=2)
     assert stream.value(LATE) == 0
+
+
+def test_w8_a_look_for_work_tells_when_the_next_message_or_schedule_is_due(stream: Stream) -> None:
+    app = stream.app()
+    topic, other = stream.topic("t"), stream.topic("other")
+    group = stream.group(topic, "g")
+    assert claims.find_work(stream.session, [group.id]).due_s is None
+    app.send("other", 1, countdown=5)
+    assert claims.find_work(stream.session, [group.id]).due_s is None, f"nobody reads {other.name}"
+    app.send("t", 1, countdown=600)
+    due_s = claims.find_work(stream.session, [group.id]).due_s
+    assert due_s is not None and 300 < due_s <= 600
+    schedules.declare(stream.session, [Declared("s", "*/2 * * * *", "UTC", "last", topic.id, None, b"{}", b"1")])
+    due_s = claims.find_work(stream.session, [group.id]).due_s
+    assert due_s is not None and 0 < due_s <= 120
 
 
 def test_t1_eta_is_a_time_in_utc_or_in_its_own_zone(stream: Stream) -> None:
