@@ -88,7 +88,7 @@ class Stream:
         """The database, after a first connection: whatever is wrong with it is told now.
 
         Raises:
-            StoreUnavailable, AccessDenied, ServerTooOld, SchemaMissing: it cannot be used.
+            StoreUnavailable, AccessDenied, ServerUnsupported, SchemaMissing: it cannot be used.
         """
         from emsworker.core.errors import StoreUnavailable
         from emsworker.core.url import redact_url

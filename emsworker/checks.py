@@ -125,7 +125,7 @@ def _check_server(facts: ServerFacts) -> Iterator[Finding]:
     if facts.supported:
         yield _ok("server version", facts.version)
     else:
-        yield _error("server version", facts.version, schema.too_old(facts))
+        yield _error("server version", facts.version, schema.unsupported(facts))
     flush = facts.flush_log_at_commit
     if flush == 1:
         yield _ok("innodb_flush_log_at_trx_commit", "1")

@@ -133,7 +133,7 @@ class TlsError(EmsError):
     """The server's certificate is not trusted, or it offers no TLS although the address asks for it."""
 
 
-class ServerTooOld(EmsError):
+class ServerUnsupported(EmsError):
     """The server lacks what the protocol needs; MariaDB 10.6 and MySQL 8.0 have it."""
 
 

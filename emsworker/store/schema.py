@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from emsworker.core.errors import SchemaMissing, ServerTooOld
+from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements, split_script
@@ -42,17 +42,18 @@ def check_server(session: Session) -> None:
     """Refuse a server that lacks what the protocol needs.
 
     Raises:
-        ServerTooOld: naming its version and the ones that will do.
+        ServerUnsupported: naming its version and the ones that will do.
     """
     facts = server_facts(session)
     if not facts.supported:
-        raise ServerTooOld(too_old(facts))
+        raise ServerUnsupported(unsupported(facts))
 
 
-def too_old(facts: ServerFacts) -> str:
+def unsupported(facts: ServerFacts) -> str:
     """What to say of a server that is not supported."""
-    kind = "MariaDB" if facts.is_mariadb else "MySQL"
-    return f"the server is {kind} {facts.version}, which is too old; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
+    kind = "TiDB" if facts.is_tidb else "MariaDB" if facts.is_mariadb else "MySQL"
+    why = "whose SKIP LOCKED locks nothing" if facts.is_tidb else "which is too old"
+    return f"the server is {kind} {facts.version}, {why}; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
 
 
 def current_version(session: Session) -> int:
@@ -159,8 +160,15 @@ class ServerFacts:
         return "mariadb" in self.version.lower()
 
     @property
+    def is_tidb(self) -> bool:
+        """Whether it is TiDB, which speaks MySQL's protocol and ignores SKIP LOCKED (pingcap/tidb issue 69720)."""
+        return "tidb" in self.version.lower()
+
+    @property
     def supported(self) -> bool:
         """MariaDB >= 10.6 or MySQL >= 8.0: SKIP LOCKED and window functions."""
+        if self.is_tidb:
+            return False
         numbers = re.match(r"(\d+)\.(\d+)", self.version)
         return numbers is not None and (int(numbers[1]), int(numbers[2])) >= ((10, 6) if self.is_mariadb else (8, 0))
 

@@ -9,7 +9,7 @@ from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.declaring.task import Outgoing
 from emsworker.monitoring import Monitoring
-from emsworker.store.schema import ServerFacts, too_old
+from emsworker.store.schema import ServerFacts, unsupported
 from tests.cli.test_commands import execute, rows
 from tests.support.commands import Ems, wait_for
 
@@ -251,9 +251,10 @@ def facts(version: str) -> ServerFacts:
         ("8.0.40", True),
         ("9.7.0", True),
         ("5.7.44-log", False),
+        ("8.0.11-TiDB-v8.5.0", False),
         ("nonsense", False),
     ],
 )
-def test_servers_that_are_too_old(version: str, supported: bool) -> None:
+def test_servers_that_are_not_supported(version: str, supported: bool) -> None:
     assert facts(version).supported is supported
-    assert version in too_old(facts(version)) and "10.6" in too_old(facts(version))
+    assert version in unsupported(facts(version)) and "10.6" in unsupported(facts(version))

@@ -128,7 +128,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("create_database", "letters, digits and _, checked", {"_plain(name)"}),
         ("drop_database", "letters, digits and _, checked", {"_plain(name)"}),
         ("table_columns", "no SQL: text to search", {"(text for _, text in sorted(_migrations().items()))"}),
-        ("too_old", "for people", {"kind", "facts.version"}),
+        ("unsupported", "for people", {"kind", "facts.version", "why"}),
     ],
     "session": [
         ("Packet.send", "what add and add_escaped were given", {"self._parts"}),
