@@ -47,7 +47,7 @@ def test_r13_only_matching_messages_are_fetched_and_the_rest_is_done(
     claim = stream.take(topic, group, me)
     assert [message.offset for message in claim.messages] == offsets
     assert (claim.lo, claim.hi) == (1, 6), "one range, whatever matches"
-    assert not find_work(stream.session, [group.id]).get(group.id), "the cursor is past them all"
+    assert not find_work(stream.session, [group.id]).work.get(group.id), "the cursor is past them all"
     with app.test() as test:
         for options in _SENT:
             app.send("t", "body", **options)

@@ -21,8 +21,8 @@ def test_many_clients_never_get_more_permits_than_the_rate(stream: Stream) -> No
         sessions, ids, strict=True
     ):  # to connect takes long, and what is not asked for is lost
         limits.acquire(session, group.id, client_id, 1)
-    stream.rows("UPDATE ems_limit SET tokens = 0, filled_at = UTC_TIMESTAMP(6)")
     began = time.monotonic()
+    stream.rows("UPDATE ems_limit SET tokens = 0, filled_at = UTC_TIMESTAMP(6)")
 
     def ask(number: int) -> int:
         got = 0
@@ -82,12 +82,12 @@ def test_slots_are_counted_over_clients_and_freed_with_their_leases(stream: Stre
 
 def test_the_scout_hears_of_limits(stream: Stream) -> None:
     group = stream.group(stream.topic("t"))
-    assert find_work(stream.session, [group.id]) == {}
+    assert find_work(stream.session, [group.id]).work == {}
     limits.declare(stream.session, group.id, Limit(rate="5/m"))
-    assert find_work(stream.session, [group.id])[group.id].limited
+    assert find_work(stream.session, [group.id]).work[group.id].limited
     assert limits.declare(stream.session, group.id, Limit(rate="6/m")) == Limit(rate="5/m"), "the first one holds"
     limits.set_limit(stream.session, group.id, Limit())
-    assert find_work(stream.session, [group.id]) == {}
+    assert find_work(stream.session, [group.id]).work == {}
     assert limits.declare(stream.session, group.id, Limit(rate="6/m")) == Limit(), "taken off for good"
 
 

@@ -36,7 +36,7 @@ def test_r23_a_topic_without_levels_refuses_a_priority_and_says_how_to_give_it_s
     Admin(app).change_topic("t", priorities=10, partitions=2)
     app.catalog.forget("t")
     assert app.send("t", 3, priority=9, partition=1).partition == 9001
-    assert find_work(stream.session, [group.id])[group.id].partitions == (0, 9001), "old groups see new levels"
+    assert find_work(stream.session, [group.id]).work[group.id].partitions == (0, 9001), "old groups see new levels"
 
 
 def test_r23_levels_with_messages_are_never_taken_away(stream: Stream) -> None:
@@ -105,7 +105,7 @@ def test_r23_of_given_back_claims_those_of_the_highest_level_are_adopted_in_thei
     for partition in (0, 9000, 9000):
         claim = stream.take(topic, group, me, 2, partition)
         progress.give_back(stream.session, flush_of(claim, topic, claim.lo - 1), claim.lo - 1)
-    assert find_work(stream.session, [group.id])[group.id].highest_waiting == 9000
+    assert find_work(stream.session, [group.id]).work[group.id].highest_waiting == 9000
 
     def adopt(from_partition: int) -> tuple[int, int] | None:
         taker = stream.taker(topic, group, me, 2)
