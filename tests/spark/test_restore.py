@@ -116,7 +116,7 @@ def test_one_group_runs_archived_messages_again_and_no_other(stream: Stream, spa
     assert found == [(offset, bodies[offset]) for offset in wanted]
     assert run_again(stream, topic, group) == found
     assert stream.retries(group) == []
-    while retention.delete_restored(stream.session, topic.id):
+    while retention.delete_restored(stream.session, topic.id, retention.list_restored(stream.session, topic.id)):
         pass
     assert stream.value("SELECT COUNT(*) FROM ems_message") == 0, "and then they go again"
 
