@@ -11,7 +11,6 @@ from tests.chaos.names import GROUPS
 # Run again after kill -9: what one thread had finished since its last watermark. The promise is 100 ms of work, or one
 # message; the kill may also hit the commit of the watermark, and a loaded machine stretches what is measured.
 AGAIN_S, _SLACK_S = 0.1, 0.2
-_TRANSACTIONAL = GROUPS[3]
 
 
 def recovery_s(history: History) -> float | None:
@@ -23,15 +22,15 @@ def recovery_s(history: History) -> float | None:
     return round(max(known), 2) if known else None
 
 
-def undone(history: History, effects: Iterable[str]) -> set[tuple[str, str]]:
-    """Messages and groups that processes had in hand when they were hit, and that nobody has done since.
+def undone(history: History, unfinished: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Messages and groups that processes had in hand when they were hit, and that nobody else has done since.
 
     Args:
-        effects: messages whose effect was committed: whoever did it may have died before he could say so.
+        unfinished: messages and groups that the tables hold a claim or a retry of. The others were finished by those who
+            were hit: before they died, though they could not say so, or after a pause in which nobody recovered them.
     """
-    known = {(uid, _TRANSACTIONAL) for uid in effects}
     left = {where for fault in _hits(history) for where in _held(history, fault) - _done(history, fault).keys()}
-    return left - known
+    return left & set(unfinished)
 
 
 def _hits(history: History) -> list[Fault]:

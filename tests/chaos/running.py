@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker.chaos import Finding, History, Kind, Report, read_history
+from emsworker.core.ids import uid_text
 from emsworker.local import Database as Server
 from emsworker.local import Redis
 from tests.chaos.arena import Arena, opened
@@ -17,6 +18,12 @@ from tests.chaos.scenarios import Scenario
 from tests.support.waiting import until
 
 _HELD_S = 60.0
+_UNFINISHED = """
+SELECT m.uid, g.name FROM ems_claim c JOIN ems_group g ON g.id = c.group_id JOIN ems_message m ON m.topic_id = g.topic_id
+AND m.`partition` = c.`partition` AND m.`offset` BETWEEN c.done_to + 1 AND c.hi WHERE c.state <> 'done' AND m.uid IS NOT NULL
+UNION SELECT m.uid, g.name FROM ems_retry r JOIN ems_group g ON g.id = r.group_id JOIN ems_message m
+ON m.topic_id = g.topic_id AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` WHERE m.uid IS NOT NULL
+"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,9 @@ class Show:
         """
         began = time.monotonic()
         note = scenario.bring_about(self.arena) or ""
-        until(lambda: not undone(self._since(began), self._effects()), _HELD_S, "all is done that was in hand", 0.2)
+        until(lambda: not undone(self._since(began), self._unfinished()), _HELD_S, "all is done that was in hand", 0.2)
+        if scenario.heals_within_s is not None and all(fault.pid is None for fault in self._since(began).faults):
+            until(lambda: recovery_s(self._since(began)) is not None, _HELD_S, "every group goes on", 0.2)
         if scenario.leases_hold:
             self.arena.note_lost_leases()
         report = self.arena.judge(settled)
@@ -119,8 +128,9 @@ class Show:
         history.faults = [fault for fault in history.faults if fault.until >= began]
         return history
 
-    def _effects(self) -> Iterator[str]:
-        return (uid for (uid,) in self.arena.looker.rows("SELECT uid FROM cash"))
+    def _unfinished(self) -> set[tuple[str, str]]:
+        """Messages and groups of which there is a claim or a retry."""
+        return {(uid_text(uid), group) for uid, group in self.arena.looker.rows(_UNFINISHED)}
 
 
 def _finish(arena: Arena) -> str:

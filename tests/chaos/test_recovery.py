@@ -21,17 +21,17 @@ def history(*runs: Run, fault: Fault = KILL) -> History:
 def test_recovery_counts_from_the_kill_until_another_was_done() -> None:
     done = history(run("1", KILLED, 99.9, None), run("1", OTHER, 104.0, 104.5))
     assert recovery_s(done) == 4.5
-    assert undone(done, []) == set()
+    assert undone(done, [("1", "plain")]) == set()
 
 
 def test_a_process_with_nothing_in_hand_shows_nothing() -> None:
     assert recovery_s(history(run("1", KILLED, 99.0, 99.5), run("1", OTHER, 104.0, 104.5))) is None
 
 
-def test_what_nobody_has_done_is_told_unless_its_effect_is_there() -> None:
+def test_what_nobody_else_has_done_is_told_while_the_tables_hold_it() -> None:
     held = history(run("1", KILLED, 99.9, None), run("2", KILLED, 99.9, None, "cash"))
-    assert undone(held, []) == {("1", "plain"), ("2", "cash")}
-    assert undone(held, ["1", "2"]) == {("1", "plain")}
+    assert undone(held, [("1", "plain"), ("2", "cash"), ("3", "cash")]) == {("1", "plain"), ("2", "cash")}
+    assert undone(held, [("1", "plain"), ("2", "plain")]) == {("1", "plain")}
 
 
 @pytest.mark.parametrize(("name", "known"), [("kill", None), (ORPHANED, 0.2), (LOST_LEASE, None)])
