@@ -51,7 +51,9 @@ class Completer(Runnable):
     ) -> None:
         super().__init__("ems-completer", on_death)
         self._database = database
-        self._session = database.session()
+        # Who waits for the server holds up the watchdog, and a handler's thread that wants to write its progress down:
+        # while that thread's transaction has rows that somebody waits for, no server would see the deadlock.
+        self._session = database.session(patient=False)
         self._settings = settings
         self._ladder_of = ladder_of
         self._on_hang = on_hang

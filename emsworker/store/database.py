@@ -36,9 +36,9 @@ class Database:
         """The database's own name on its server."""
         return self._url.database
 
-    def session(self) -> Session:
+    def session(self, patient: bool = True) -> Session:
         """A new session, for one thread; the caller closes it."""
-        return Session(self._url, self._connect_timeout_s)
+        return Session(self._url, self._connect_timeout_s, patient)
 
     def thread_session(self) -> Session:
         """The calling thread's own session, kept for its next call."""

@@ -109,11 +109,13 @@ class Session:
     Args:
         url: the server.
         connect_timeout_s: how long one attempt to connect may take.
+        patient: try again what conflicts with others; otherwise raise at once, for those who come back by themselves.
     """
 
-    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0, patient: bool = True) -> None:
         self._url = url
         self._connect_timeout_s = connect_timeout_s
+        self._patient = patient
         self._connection: pymysql.connections.Connection[Any] | None = None
         self._pid = 0
         self._server = 0
@@ -216,7 +218,7 @@ class Session:
             try:
                 return attempt()
             except Conflict:
-                if ticks() > until or (tries >= _CONFLICT_TRIES and ticks() > patience_ends):
+                if not self._patient or ticks() > until or (tries >= _CONFLICT_TRIES and ticks() > patience_ends):
                     raise
                 time.sleep(random.random() * min(0.002 * 2**tries, _CONFLICT_PAUSE_S))
             except BaseException:

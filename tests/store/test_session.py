@@ -185,6 +185,24 @@ def test_conflicts_end_at_the_deadline(stream: Stream) -> None:
     assert len(tries) == 1
 
 
+def test_who_comes_back_by_itself_does_not_wait_out_a_conflict(stream: Stream) -> None:
+    stream.rows("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
+    tries: list[int] = []
+
+    def work(session: Session) -> None:
+        tries.append(1)
+        session.execute("UPDATE ems_leader SET holder = 'x' WHERE duty = 'a'")
+
+    with stream.new_session() as other, Database(stream.url).session(patient=False) as impatient:
+        other.begin()
+        other.execute("UPDATE ems_leader SET holder = 'other' WHERE duty = 'a'")
+        impatient.execute("SET innodb_lock_wait_timeout = 1")
+        with pytest.raises(Conflict):
+            impatient.transaction(work)
+        assert len(tries) == 1 and not impatient.in_transaction
+        other.rollback()
+
+
 def test_trap_12_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> None:
     mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
     reader, writer = os.pipe()
