@@ -42,7 +42,7 @@ _TAKEN_FOR_DEAD = re.compile(
 )
 _SETTLE_S, _START_S = 90, 60
 # A loaded machine may take so long to commit what has run; how much *work* may be repeated is judged by recovery.py.
-_COMMIT_S = 5.0
+_COMMIT_S = 2.0
 APP = "tests.chaos.app:app"
 
 

@@ -10,7 +10,7 @@ from tests.chaos.names import GROUPS
 
 # Run again after kill -9: what one thread had finished since its last watermark. The promise is 100 ms of work, or one
 # message; the kill may also hit the commit of the watermark, and a loaded machine stretches what is measured.
-AGAIN_S, _SLACK_S = 0.1, 0.2
+AGAIN_S, _SLACK_S = 0.1, 0.05
 
 
 def recovery_s(history: History) -> float | None:
