@@ -145,7 +145,8 @@ UNION ALL
   (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1))
   FROM ems_group g WHERE g.id IN %(group_ids)s)
 UNION ALL
-(SELECT 4, g.id, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(p.due_at) FROM ems_pending p WHERE p.topic_id = g.topic_id))
+(SELECT 4, g.id, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6),
+  (SELECT p.due_at FROM ems_pending p FORCE INDEX (PRIMARY) WHERE p.topic_id = g.topic_id ORDER BY p.topic_id, p.due_at LIMIT 1))
   FROM ems_group g WHERE g.id IN %(group_ids)s)
 UNION ALL
 (SELECT 4, 0, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(next_at) FROM ems_schedule)))

@@ -19,8 +19,9 @@ INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at) VALUES 
 
 -- name: list_positions
 -- Each partition with its floor, the offset after its last row, and the group's cursor.
-SELECT c.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT MAX(m.`offset`) + 1 FROM ems_message m
-  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor)), c.next_offset
+SELECT c.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT m.`offset` + 1 FROM ems_message m FORCE INDEX (PRIMARY)
+  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor)), c.next_offset
 FROM ems_cursor c JOIN ems_partition p ON p.topic_id = %(topic_id)s AND p.`partition` = c.`partition`
 WHERE c.group_id = %(group_id)s ORDER BY c.`partition`
 

@@ -1,7 +1,9 @@
 -- name: list_frontiers
--- Each cursor with its partition's floor and last offset; one index dive each, however long the stream is.
+-- Each cursor with its partition's floor and last offset; one index dive each, however long the stream is
+-- (see list_bounds in scan.sql).
 SELECT c.group_id, c.`partition`, p.floor, c.next_offset,
-  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`), p.floor - 1), c.skipped
+  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1), c.skipped
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
 ORDER BY c.group_id, c.`partition`
@@ -25,7 +27,8 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 -- name: list_extents
 -- Each partition with its floor, one past its last offset, and the mean size of its last messages.
 SELECT p.topic_id, p.`partition`, p.floor,
-  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
 FROM ems_partition p ORDER BY p.topic_id, p.`partition`
 
 -- name: get_mean_size

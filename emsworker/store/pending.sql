@@ -13,7 +13,9 @@ SELECT uid FROM ems_pending WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 -- name: find_due
 -- For every topic with pending messages: how many seconds until the first is due; one dive into an index for each topic.
 SELECT d.id, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 1000000 FROM (
-  SELECT t.id, t.partitions, (SELECT MIN(p.due_at) FROM ems_pending p WHERE p.topic_id = t.id) AS due_at FROM ems_topic t
+  SELECT t.id, t.partitions,
+    (SELECT p.due_at FROM ems_pending p FORCE INDEX (PRIMARY) WHERE p.topic_id = t.id ORDER BY p.topic_id, p.due_at LIMIT 1) AS due_at
+  FROM ems_topic t
 ) d WHERE d.due_at IS NOT NULL
 
 -- name: lock_due

@@ -2,9 +2,11 @@
 -- come from, what narrows them.
 
 -- name: list_bounds
--- Each partition of a topic: its floor, and one past its last row. One index dive each, however long the stream is.
+-- Each partition of a topic: its floor, and one past its last row. One index dive each, however long the stream is, which
+-- MAX() would not be: of rows that depend on an outer one both servers read them all.
 SELECT p.`partition`, p.floor,
-  COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 
 -- name: get_floor

@@ -26,8 +26,9 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(
 
 -- name: list_extents
 -- Each partition with its floor and one past its last row.
-SELECT p.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT MAX(m.`offset`) + 1 FROM ems_message m
-  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor))
+SELECT p.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT m.`offset` + 1 FROM ems_message m FORCE INDEX (PRIMARY)
+  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor))
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 
 -- name: find_pending

@@ -7,7 +7,20 @@ import pytest
 
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Group, Topic
-from emsworker.store import claims, clients, messages, recovery, topics
+from emsworker.store import (
+    broadcast,
+    claims,
+    clients,
+    cursors,
+    messages,
+    monitoring,
+    pending,
+    recovery,
+    scan,
+    search,
+    topics,
+    trace,
+)
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 from tests.support.streams import Stream
@@ -40,6 +53,10 @@ def fill(stream: Stream, topic: Topic, done: Group, retrying: Group) -> None:
         f"SELECT {retrying.id}, 0, n, 1, NOW(6) - INTERVAL n SECOND FROM {SEQUENCE} ORDER BY n"
     )
     stream.rows(f"UPDATE ems_cursor SET next_offset = 50000 WHERE group_id = {done.id}")
+    stream.rows(
+        "INSERT INTO ems_pending (topic_id, due_at, uid, headers, body, producer_id, created_at) "
+        f"SELECT {topic.id}, NOW(6) + INTERVAL n MINUTE, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', 'p', NOW(6) FROM {SEQUENCE}"
+    )
 
 
 def reads(session: Session, work: Callable[[], Any]) -> int:
@@ -74,6 +91,27 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
         "next_free_offset": lambda: messages.next_free_offset(session, topic.id, 0),
         "close_hole": lambda: messages.close_hole(session, topic.id, done.id, 0, 1.0),
         "count_unfinished": lambda: topics.count_unfinished(session, done),
+        "find_due": lambda: pending.find_due(session),
+    }
+
+
+@pytest.fixture
+def ends(stream: Stream, hot: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
+    """All that asks where a partition ends, on the same tables."""
+    session = stream.session
+    (topic,) = topics.list_topics(session)
+    group = topics.list_groups(session)[0]
+    where = {"topic_id": topic.id, "partition": 0}
+    return {
+        "scan": lambda: scan.list_bounds(session, topic.id),
+        "search": lambda: search.list_extents(session, topic.id),
+        "trace": lambda: trace.get_bounds(session, topic.id, 0),
+        "cursors": lambda: cursors.list_positions(session, group),
+        "extents": lambda: monitoring.list_extents(session),
+        "frontiers": lambda: session.rows(Statements("monitoring").list_frontiers),
+        "readers": lambda: broadcast.list_positions(session),
+        "frontier": lambda: session.rows(Statements("topics").get_frontier, where),
+        "unfinished": lambda: session.rows(Statements("cancel").find_unfinished_from, where),
     }
 
 
@@ -84,6 +122,11 @@ def test_flat_cost_of_every_hot_statement(stream: Stream, hot: dict[str, Callabl
         too_many = {name: number for name, number in found.items() if number > limit}
         assert not too_many, f"{state}: {too_many} rows read"
         stream.rows("ANALYZE TABLE ems_message, ems_claim, ems_retry, ems_client, ems_cursor, ems_group")
+
+
+def test_flat_cost_of_where_a_partition_ends(stream: Stream, ends: dict[str, Callable[[], Any]]) -> None:
+    found = {name: reads(stream.session, work) for name, work in ends.items()}
+    assert max(found.values()) < 10 * BATCH, f"{found} rows read"
 
 
 def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[[], Any]]) -> None:
