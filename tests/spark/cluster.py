@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emsworker.local.ports import free_port
-from tests.spark.conftest import ROOT, spark_environment
+from tests.spark.conftest import JAVA, ROOT, spark_environment
 from tests.support.streams import wait_until
 
 _PATIENCE_S = 240.0
@@ -45,7 +45,7 @@ def standalone(folder: Path, profiles: Path) -> Iterator[Cluster]:
         **os.environ,
         **spark_environment(),
         "EMS_PROFILES": str(profiles),
-        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dspark.master.rest.enabled=false {JAVA}",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_WORKER_DIR": str(folder / "work"),

@@ -14,7 +14,7 @@ import pytest
 
 from emsworker.admin import Admin
 from tests.process.stream import Stream, open_stream
-from tests.spark.conftest import ROOT, SETTINGS, spark_environment
+from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
 
@@ -41,9 +41,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
 def driver(stream: Stream, folder: Path, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
     """``ems pipeline alerts`` as somebody starts it, killed with its Java at the end."""
     command = [sys.executable, "-m", "emsworker", "pipeline", "alerts", "--events", str(folder / "events")]
-    command += ["--checkpoint", str(folder / "checkpoint"), *options]
-    for name, value in SETTINGS.items():
-        command += ["--conf", f"{name}={value}"]
+    command += ["--checkpoint", str(folder / "checkpoint"), *options, *CONF]
     environment = {**os.environ, **spark_environment(), "EMS_URL": stream.url}
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)

@@ -2,12 +2,13 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.docs.snippets import blocks, needs_spark, pages
-from tests.spark.conftest import SETTINGS, spark_environment
+from tests.spark.conftest import CONF, spark_environment
 from tests.support.streams import Stream
 
 
@@ -20,12 +21,13 @@ def test_the_snippets_of_the_pages_run_and_print_what_they_say(stream: Stream, t
         assert {block.language for block in parts} <= {"python", "text", "console", "ini"}, page
         texts = [block.text for block in parts if (block.language, block.title) == ("text", "prints")]
         expected[page] = "".join(texts)
-    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
     plain = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.apps.pages", *found],
         cwd=tmp_path,
-        env=plain | spark_environment() | {"EMS_URL": stream.url, "SPARK_CONF_DIR": str(tmp_path)},
+        env=plain
+        | spark_environment()
+        | {"EMS_URL": stream.url, "PYSPARK_SUBMIT_ARGS": shlex.join([*CONF, "pyspark-shell"])},
         capture_output=True,
         text=True,
         timeout=400,

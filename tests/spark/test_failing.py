@@ -13,12 +13,10 @@ import pytest
 
 from emsworker.core.errors import ConfigError
 from emsworker.pipeline.failing import SparkFailed, not_started, told
-from tests.spark.conftest import ROOT, SETTINGS, spark_environment
+from tests.spark.conftest import CONF, ROOT, SETTINGS, spark_environment
 from tests.spark.test_report_commands import ems
 from tests.support.commands import environment
 from tests.support.streams import Stream, wait_until
-
-_CONF = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
 
 
 def line_of(action: Callable[[], Any]) -> str:
@@ -130,7 +128,7 @@ def test_a_job_whose_java_is_killed_says_so(stream: Stream, tmp_path: Path) -> N
     environ = environment({"EMS_URL": stream.url, **spark_environment()})
     rules = ["--lag", "5", "--every", "1s", "--checkpoint", str(tmp_path / "c"), "--events", str(tmp_path / "e")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "emsworker", "pipeline", "alerts", *rules, *_CONF],
+        [sys.executable, "-m", "emsworker", "pipeline", "alerts", *rules, *CONF],
         cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import ROOT, SETTINGS, spark_environment
+from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.commands import Done, environment
 from tests.support.streams import Stream
 
@@ -103,9 +103,8 @@ def test_a_story_that_nobody_knows_ends_with_1(stream: Stream) -> None:
     """This one starts Java."""
     stream.group(stream.topic("orders"), "sellers")
     stream.app().send("orders", 1)
-    conf = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
     done = ems(
-        "trace", "--id", "order-1", "--header", "order", *conf, url=stream.url, timeout_s=300, **spark_environment()
+        "trace", "--id", "order-1", "--header", "order", *CONF, url=stream.url, timeout_s=300, **spark_environment()
     )
     assert done.code == 1, done.err
     assert done.errors == ["Error: no message has order = 'order-1'"]
