@@ -56,11 +56,9 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         app.database.thread_session().close()
     url = DatabaseUrl.parse(app.url)
     properties = {"user": url.user, "password": url.password, "driver": driver, "fetchsize": str(fetchsize)}
-    # Without a zone, because the driver would take the server's UTC for the time of this machine's zone.
-    properties |= {"preferTimestampNTZ": "true"}
     address = f"jdbc:mysql://{url.host}:{url.port}/{url.database}"
     predicates = [scan.predicate(one.piece) for one in ranges] or ["1 = 0"]
-    frame = spark.read.jdbc(address, "ems_message", predicates=predicates, properties=properties)
+    frame = spark.read.jdbc(address, scan.table(), predicates=predicates, properties=properties)
     return _like_kafka(frame, {one.source.topic.id: one.source.topic.name for one in ranges})
 
 
@@ -69,14 +67,16 @@ def _like_kafka(frame: Any, names: dict[int, str]) -> Any:
 
     topic = functions.lit(None).cast("string")
     for number, name in names.items():
-        topic = functions.when(functions.col("topic_id") == number, functions.lit(name)).otherwise(topic)
-    born = functions.expr("cast(convert_timezone('UTC', current_timezone(), born_at) AS timestamp)")
+        chosen = functions.lit(name)  # of one topic its number need not be read
+        topic = (
+            chosen if len(names) == 1 else functions.when(functions.col("topic_id") == number, chosen).otherwise(topic)
+        )
     return frame.select(
         "key",
         functions.col("body").alias("value"),
         topic.alias("topic"),
         functions.col("partition").cast("int").alias("partition"),
-        functions.col("offset").cast("bigint").alias("offset"),
-        born.alias("timestamp"),
+        functions.col("place").alias("offset"),
+        functions.timestamp_micros("born_us").alias("timestamp"),
         functions.lit(LOG_APPEND_TIME).alias("timestampType"),
     )

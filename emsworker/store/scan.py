@@ -187,6 +187,11 @@ def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if f"{dataset}_{name}" in _SQL)
 
 
+def table() -> str:
+    """What a driver that is not ours reads instead of ``ems_message``: the offset as ``place``, the time as ``born_us``."""
+    return _SQL.table
+
+
 def predicate(piece: Piece) -> str:
-    """The condition on ``ems_message`` of a piece, for a driver that is not ours; it holds numbers only."""
+    """The condition of a piece on that table; it holds numbers only."""
     return _SQL.predicate % piece.args
