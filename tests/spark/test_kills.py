@@ -17,6 +17,8 @@ from tests.support.streams import Stream, wait_until
 
 KILLS = 8 if os.environ.get("EMS_TEST_LONG") else 0
 _PATIENCE_S = 400.0  # three Javas and their Pythons start on what may be a busy machine
+_COMMITTED = "SELECT sink, batch, moved FROM ems_ledger WHERE state = 'moving'"
+_MOVERS = "SELECT id FROM information_schema.processlist WHERE info LIKE 'UPDATE ems_partition%'"
 
 
 @contextmanager
@@ -65,6 +67,26 @@ def copied(stream: Stream) -> list[bytes]:
     ]
 
 
+@contextmanager
+def killed_before_its_move(stream: Stream) -> Iterator[None]:
+    """A sink that has committed to its ledger waits for the partitions; it is gone at the end, and so is its connection."""
+    holder = stream.other()
+    with holder.cursor() as cursor:
+        cursor.execute(
+            "SELECT 1 FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE t.name = 'out' FOR UPDATE"
+        )
+        waiting = wait_until(lambda: stream.rows(_MOVERS), _PATIENCE_S, "a mover")
+        (before,) = stream.rows(_COMMITTED)
+        yield
+        # The server sees that a client has died when it answers it, and would do until then what it had been told to.
+        for (number,) in waiting:
+            cursor.execute(f"KILL {number}")
+        wait_until(lambda: not stream.rows(_MOVERS), what="the end of their connections")
+    holder.rollback()
+    holder.close()
+    assert list(stream.rows(_COMMITTED)) == [before], "the batch is in the ledger, and none of its chunks is moved"
+
+
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_or_doubled_when_executors_and_drivers_are_killed(
     stream: Stream, spark: Any, tmp_path: Path
@@ -97,6 +119,9 @@ def test_nothing_is_lost_or_doubled_when_executors_and_drivers_are_killed(
         os.kill(victim, signal.SIGKILL)
         assert others
         progress(process, 50)
+        with killed_before_its_move(stream):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     for _ in range(KILLS):
         send(500)
         with driver("local[2]", tmp_path, "forever") as process:
