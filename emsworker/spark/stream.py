@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -71,24 +72,29 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: a topic or partition is gone, and failOnDataLoss is on.
         """
         begin = _places(start)
-        ranges = call(self._options.profile, lambda session: self._open_ranges(session, begin))
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        ranges = call(self._options.profile, lambda session: self._open_ranges(session, begin, most))
         if LATEST not in begin.values() and self._is_too_little(sum(one.hi - one.lo for one in ranges)):
             return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return _journal({_place(one.source): end for one, end in zip(ranges, _share(ranges, most), strict=True)})
 
-    def _open_ranges(self, session: Session, start: dict[Place, int]) -> list[Range]:
+    def _open_ranges(self, session: Session, start: dict[Place, int], most: int | None) -> list[Range]:
+        """What may be read. Of a long backlog only so much is looked through as one micro-batch may have."""
         sources = planning.find_sources(session, self._options)
         self._check_all_there(start, sources)
         ranges = []
         for source in sources:
             offset = start.get(_place(source), EARLIEST)
             lo = self._concrete(session, source, offset)
-            hi = lo if offset == LATEST else self._frontier(session, source, lo)
+            hi = lo if offset == LATEST else source.bounds.end
             if self._goal is not None:
                 hi = min(hi, self._goal.get(_place(source), lo))
             ranges.append(Range(source, lo, max(lo, hi)))
-        return ranges
+        ends = _share(ranges, most and max(most, self._options.min_offsets or 0))
+        return [
+            replace(one, hi=self._frontier(session, one.source, one.lo, end))
+            for one, end in zip(ranges, ends, strict=True)
+        ]
 
     def _check_all_there(self, start: dict[Place, int], sources: Sequence[Source]) -> None:
         gone = sorted(set(start) - {_place(source) for source in sources})
@@ -100,7 +106,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _concrete(self, session: Session, source: Source, offset: int) -> int:
         if offset == LATEST:
-            return self._frontier(session, source, source.bounds.floor)
+            return self._frontier(session, source, source.bounds.floor, source.bounds.end)
         if offset == EARLIEST:
             return source.bounds.floor
         if offset > source.bounds.end and self._options.fail_on_data_loss:
@@ -110,13 +116,13 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return planning.above_floor(self._options, source, offset)
 
-    def _frontier(self, session: Session, source: Source, lo: int) -> int:
-        """The first offset without a row; what was found whole once is not counted again."""
-        bounds = source.bounds
-        key = (source.topic.id, bounds.partition)
+    def _frontier(self, session: Session, source: Source, lo: int, hi: int) -> int:
+        """The first offset of a range without a row; what was found whole once is not counted again."""
+        key = (source.topic.id, source.bounds.partition)
         known = max(lo, self._resolved.get(key, 0))
-        self._resolved[key] = scan.find_hole(session, *key, known, max(known, bounds.end))
-        return self._resolved[key]
+        if known < hi:
+            self._resolved[key] = known = scan.find_hole(session, *key, known, hi)
+        return min(known, hi)
 
     def _is_too_little(self, offsets: int) -> bool:
         """Whether minOffsetsPerTrigger says to wait, which it does for at most maxTriggerDelay."""

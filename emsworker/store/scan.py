@@ -188,7 +188,7 @@ def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def table() -> str:
-    """What a driver that is not ours reads instead of ``ems_message``: the offset as ``place``, the time as ``born_us``."""
+    """What a driver that is not ours reads: messages with the offset as ``place`` and the time as ``born_us``."""
     return _SQL.table
 
 

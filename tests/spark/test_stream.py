@@ -120,6 +120,7 @@ def test_limits_are_shared_by_the_partitions(stream: Stream, profile: None) -> N
     assert reader.getDefaultReadLimit() == ReadMaxRows(30)
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert end == {"t": {"0": 1 + 26, "1": 1 + 3}}
+    assert reader._resolved == {(topic.id, 0): 27, (topic.id, 1): 4}, "of a long backlog the rest is not looked through"
 
 
 def test_a_minimum_is_waited_for_but_not_for_ever(stream: Stream, profile: None) -> None:
