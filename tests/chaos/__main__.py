@@ -29,7 +29,9 @@ RESULTS = ROOT / "tests" / "chaos" / "results"
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="what is hit, and when (default 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="what is hit, and when (default 1); the next one has the other allocators"
+    )
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="scenarios with this in their names"
     )
@@ -133,7 +135,7 @@ def _run_all(
                     if group[0].redis
                     else [None, redis]
                     if both and redis
-                    else [(None, redis)[(number + place) % 2]]
+                    else [(redis, None)[(number + place + seed) % 2]]
                 )
                 for with_redis in turns:
                     where = folder / f"{flavor}-{number}-{'redis' if with_redis else 'mysql'}"
