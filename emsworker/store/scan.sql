@@ -231,8 +231,8 @@ TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
 -- name: table
 -- For a driver that is not ours, as it likes them best: a BIGINT UNSIGNED would become a decimal, a DATETIME(6) a text to be
 -- parsed. The conditions of `predicate` are on plain columns, so that the server reads by its primary key.
-(SELECT topic_id, `partition`, `offset`, kind, `key`, body, CAST(`offset` AS SIGNED) AS place,
-  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) AS born_us FROM ems_message) m
+SELECT topic_id, `partition`, `offset`, kind, `key`, body, CAST(`offset` AS SIGNED) AS place,
+  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) AS born_us FROM ems_message
 
 -- name: predicate
 -- For a driver that is not ours: what one task reads. Only numbers are put in.
