@@ -31,7 +31,7 @@ _SETTLE_S, _WINDOW_S = 1.5, 5.0
 _NICE = "10"  # lower still, Python workers that a busy machine starts do not come up within Spark's patience
 _TICK_S = 0.2
 _TICKS = os.sysconf("SC_CLK_TCK")
-_STATUS = ("Innodb_row_lock_waits", "Innodb_row_lock_time", "Innodb_rows_read")
+_LOCKS = ("Innodb_row_lock_waits", "Innodb_row_lock_time")
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,13 @@ class _Watcher:
         with connection.cursor() as cursor:
             cursor.execute("SELECT COALESCE(SUM(done_to + 1 - lo), 0) FROM ems_claim")
             done = float(cursor.fetchone()[0])
-            cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name IN %s", (_STATUS,))
-            status = {name.lower(): float(value) for name, value in cursor.fetchall()}
+            cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name IN %s", (_LOCKS,))
+            status = dict(cursor.fetchall())
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Handler_read%'")  # MariaDB has no count of InnoDB's rows
+            rows_read = sum(int(value) for _, value in cursor.fetchall())
         pid = self._servers.database.pid
         assert pid is not None
-        return [done, *(status[name.lower()] for name in _STATUS), _cpu_s(pid)]
+        return [done, *(float(status[name]) for name in _LOCKS), float(rows_read), _cpu_s(pid)]
 
 
 def _oldest(admin: Any) -> float:
