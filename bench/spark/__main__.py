@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import report, worker
 from bench.spark import beside, figure, raw
 from bench.spark.figure import Figure
 from bench.spark.motion import EndToEnd, insert_to_batch
@@ -36,6 +37,7 @@ from emsworker.core.errors import EmsError
 from emsworker.local import ServerFailed, ServerMissing
 
 LINES = ("read", "stream", "fresh", "beside")
+_PATIENCE_S = 60.0
 _RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -91,6 +93,20 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
+def _beat(stage: Stage, rows: int) -> None:
+    """What a beat does behind every stream: it notes up to where there is no hole."""
+    command = [sys.executable, "-m", "emsworker", "beat"]
+    with subprocess.Popen(command, env=worker.environment(stage), stderr=subprocess.DEVNULL) as beat:
+        try:
+            until = time.monotonic() + _PATIENCE_S
+            while stage.value("SELECT MIN(resolved) FROM ems_partition") <= rows:
+                if time.monotonic() > until:
+                    raise NotRight("the beat did not look at the stream")
+                time.sleep(0.1)
+        finally:
+            beat.terminate()
+
+
 class Run:
     """The lines that were asked for, one after another."""
 
@@ -135,6 +151,7 @@ class Run:
         assert Admin(app).create_topic("bench").id == 1
         app.close()
         raw.fill(stage.url, 1, self._extent.rows, self._extent.size)
+        _beat(stage, self._extent.rows)
 
     @contextmanager
     def _stage(self) -> Iterator[Stage]:

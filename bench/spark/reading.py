@@ -13,6 +13,7 @@ from bench.stage import NotRight
 from emsworker.core.url import DatabaseUrl
 
 JAR = Path("/usr/share/java/mariadb-java-client.jar")
+_ROWS = "WHERE topic_id = 1 AND `partition` = 0 AND kind = 'message'"
 _OURS, _RAW, _JDBC, _PLANNED = 'format("ems")', "raw PyMySQL", 'format("jdbc")', "read_jdbc()"
 
 
@@ -85,7 +86,7 @@ class Reading:
             "driver": "org.mariadb.jdbc.Driver",
             "user": to.user,
             "password": to.password,
-            "dbtable": f"(SELECT {raw.COLUMNS} FROM ems_message WHERE topic_id = 1 AND `partition` = 0) m",
+            "dbtable": f"(SELECT {raw.COLUMNS} FROM ems_message {_ROWS}) m",
             "fetchsize": "10000",
             "partitionColumn": "offset",
             "lowerBound": "1",

@@ -13,7 +13,7 @@ from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
-from emsworker.store import clients, pending, recovery, retention
+from emsworker.store import clients, frontier, pending, recovery, retention
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ _LONGEST_LOOK_S = 1.0
 _SWEEP_BEATS = 5
 _TRIM_ROWS = 2000  # the other duties wait no longer than deleting these takes
 _TRIM_LOOK_BEATS = 5
+_RESOLVE_BEATS = 10
 
 
 def recover(session: Session, settings: Settings) -> float:
@@ -101,6 +102,11 @@ def _warn_of_overtaken(kept: retention.Kept, group_id: int, count: int) -> None:
     )
 
 
+def resolve(session: Session, settings: Settings) -> float:
+    """Note how far partitions have no hole, for those who read in bulk."""
+    return 0.0 if frontier.advance(session) else _RESOLVE_BEATS * settings.beat_s
+
+
 # Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
 # due waits for that.
 STANDBY: tuple[Duty, ...] = (Relay(shortest_s=0.05, late_s=0.05),)
@@ -110,6 +116,7 @@ DUTIES: tuple[Duty, ...] = (
     fire_schedules,
     Relay(),
     trim,
+    resolve,
     skip_backlogs,
     sweep_results,
     sweep_once,

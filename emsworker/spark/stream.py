@@ -119,7 +119,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _frontier(self, session: Session, source: Source, lo: int, hi: int) -> int:
         """The first offset of a range without a row; what was found whole once is not counted again."""
         key = (source.topic.id, source.bounds.partition)
-        known = max(lo, self._resolved.get(key, 0))
+        known = max(lo, source.bounds.resolved, self._resolved.get(key, 0))
         if known < hi:
             self._resolved[key] = known = scan.find_hole(session, *key, known, hi)
         return min(known, hi)

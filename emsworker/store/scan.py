@@ -23,10 +23,11 @@ _FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """A partition of a topic: ``floor`` is its first offset, ``end`` one past its last row."""
+    """A partition of a topic: its first offset, up to where it is known to have no hole, and one past its last row."""
 
     partition: int
     floor: int
+    resolved: int
     end: int
 
 
@@ -93,7 +94,7 @@ class Fetched:
 def list_bounds(session: Session, topic_id: int) -> list[Bounds]:
     """The partitions of a topic and their extents."""
     rows = session.rows(_SQL.list_bounds, {"topic_id": topic_id})
-    return [Bounds(int(partition), int(floor), int(end)) for partition, floor, end in rows]
+    return [Bounds(*map(int, row)) for row in rows]
 
 
 def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int) -> int:

@@ -2,9 +2,9 @@
 -- come from, what narrows them.
 
 -- name: list_bounds
--- Each partition of a topic: its floor, and one past its last row. One index dive each, however long the stream is, which
+-- Each partition of a topic: its floor, up to where it is known to have no hole, and one past its last row. One index dive each, however long the stream is, which
 -- MAX() would not be: of rows that depend on an outer one both servers read them all.
-SELECT p.`partition`, p.floor,
+SELECT p.`partition`, p.floor, GREATEST(p.resolved, p.floor),
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
@@ -232,7 +232,7 @@ TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
 -- For a driver that is not ours, as it likes them best: a BIGINT UNSIGNED would become a decimal, a DATETIME(6) a text to be
 -- parsed. The conditions of `predicate` are on plain columns, so that the server reads by its primary key.
 SELECT topic_id, `partition`, `offset`, kind, `key`, body, CAST(`offset` AS SIGNED) AS place,
-  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) AS born_us FROM ems_message
+  TIMESTAMPDIFF(MICROSECOND, TIMESTAMP '1970-01-01 00:00:00', born_at) AS born_us FROM ems_message
 
 -- name: predicate
 -- For a driver that is not ours: what one task reads. Only numbers are put in.

@@ -35,6 +35,7 @@ RUNS: dict[str, dict[str, str]] = {
                 "parking",
                 "progress",
                 "recovery",
+                "frontier",
                 "retention",
                 "pending",
                 "once",

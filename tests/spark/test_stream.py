@@ -169,3 +169,31 @@ def test_streaming_options_are_checked(stream: Stream, profile: None) -> None:
     ]
     assert json.dumps(str(caught.value)).count("soon") == 2
     assert "trigger(availableNow=True)" in str(caught.value.problems[0])
+
+
+def test_what_the_beat_has_noted_is_not_counted_again(
+    stream: Stream, profile: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from emsworker.spark import planning
+    from emsworker.spark.options import read_options
+    from emsworker.store import scan
+
+    counted: list[tuple[int, int]] = []
+    find_hole = scan.find_hole
+
+    def spy(session: Any, topic_id: int, partition: int, lo: int, hi: int) -> int:
+        counted.append((lo, hi))
+        return find_hole(session, topic_id, partition, lo, hi)
+
+    monkeypatch.setattr(scan, "find_hole", spy)
+    fill(stream, count=10, partitions=1)
+    stream.rows("UPDATE ems_partition SET resolved = 6")
+    assert reader_of().latestOffset({"t": {"0": 1}}, ReadAllAvailable()) == {"t": {"0": 11}}
+    (one,) = planning.plan(stream.session, read_options({"subscribe": "t"}, streaming=False))
+    assert (one.lo, one.hi) == (1, 11)
+    ends = read_options({"subscribe": "t", "endingOffsets": '{"t":{"0":4}}'}, streaming=False)
+    (short,) = planning.plan(stream.session, ends)
+    assert (short.lo, short.hi) == (1, 4)
+    assert counted == [(6, 11), (6, 11), (4, 4)]

@@ -12,6 +12,7 @@ from emsworker.store import (
     claims,
     clients,
     cursors,
+    frontier,
     messages,
     monitoring,
     pending,
@@ -53,6 +54,7 @@ def fill(stream: Stream, topic: Topic, done: Group, retrying: Group) -> None:
         f"SELECT {retrying.id}, 0, n, 1, NOW(6) - INTERVAL n SECOND FROM {SEQUENCE} ORDER BY n"
     )
     stream.rows(f"UPDATE ems_cursor SET next_offset = 50000 WHERE group_id = {done.id}")
+    stream.rows(f"UPDATE ems_partition SET resolved = {ROWS - BATCH}")
     stream.rows(
         "INSERT INTO ems_pending (topic_id, due_at, uid, headers, body, producer_id, created_at) "
         f"SELECT {topic.id}, NOW(6) + INTERVAL n MINUTE, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', 'p', NOW(6) FROM {SEQUENCE}"
@@ -92,6 +94,7 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
         "close_hole": lambda: messages.close_hole(session, topic.id, done.id, 0, 1.0),
         "count_unfinished": lambda: topics.count_unfinished(session, done),
         "find_due": lambda: pending.find_due(session),
+        "advance": lambda: frontier.advance(session),
     }
 
 

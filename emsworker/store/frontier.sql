@@ -1,0 +1,18 @@
+-- How far each partition is known to have no hole.
+
+-- name: list_unresolved
+-- Partitions with rows behind that: from where, and one past the last row. One index dive each (see list_bounds in scan.sql).
+SELECT r.topic_id, r.`partition`, r.resolved, r.end FROM (
+  SELECT p.topic_id, p.`partition`, GREATEST(p.resolved, p.floor) AS resolved,
+    COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1 AS end
+  FROM ems_partition p
+) r WHERE r.end > r.resolved
+
+-- name: lock_partition
+-- Nobody who publishes is waited for: there is another look soon.
+SELECT resolved FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LOCKED
+
+-- name: set_resolved
+UPDATE ems_partition SET resolved = %(resolved)s
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND resolved < %(resolved)s

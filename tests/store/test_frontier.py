@@ -1,0 +1,118 @@
+"""Promise 6 for readers in bulk: what is noted as whole is whole, whoever publishes, deletes or holds locks meanwhile."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from emsworker import Ems
+from emsworker.core.config import Settings
+from emsworker.core.model import Topic
+from emsworker.declaring.task import Outgoing
+from emsworker.runtime.duties import DUTIES, resolve
+from emsworker.store import frontier, scan
+from tests.support.streams import Stream
+
+
+def insert(stream: Stream, topic: Topic, *offsets: int) -> None:
+    for offset in offsets:
+        stream.rows(
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) VALUES (%s, 0, %s, '', '1', NOW(6))",
+            topic.id,
+            offset,
+        )
+
+
+def noted(stream: Stream) -> list[int]:
+    return [
+        resolved for (resolved,) in stream.rows("SELECT resolved FROM ems_partition ORDER BY topic_id, `partition`")
+    ]
+
+
+def test_it_stops_at_a_hole_and_goes_on_when_that_is_filled(stream: Stream) -> None:
+    topic = stream.topic()
+    insert(stream, topic, 1, 2, 4, 5)
+    assert frontier.advance(stream.session) is False
+    assert noted(stream) == [3]
+    assert frontier.advance(stream.session) is False
+    assert noted(stream) == [3]
+    insert(stream, topic, 3)
+    assert frontier.advance(stream.session) is False
+    assert noted(stream) == [6]
+    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, floor=1, resolved=6, end=6)]
+
+
+def test_a_long_stream_is_counted_in_steps(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontier, "_STEP", 3)
+    topic = stream.topic()
+    insert(stream, topic, *range(1, 8))
+    assert frontier.advance(stream.session) is True
+    assert noted(stream) == [4]
+    assert frontier.advance(stream.session) is True
+    assert noted(stream) == [7]
+    assert frontier.advance(stream.session) is False
+    assert noted(stream) == [8]
+
+
+def test_below_the_floor_nothing_is_missed(stream: Stream) -> None:
+    topic = stream.topic()
+    insert(stream, topic, 5, 6, 8)
+    stream.rows("UPDATE ems_partition SET floor = 5")
+    frontier.advance(stream.session)
+    assert noted(stream) == [7]
+    stream.rows("UPDATE ems_partition SET floor = 8")
+    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, floor=8, resolved=8, end=9)]
+
+
+def test_a_locked_partition_is_not_waited_for(stream: Stream) -> None:
+    first, second = stream.topic("a"), stream.topic("b")
+    insert(stream, first, 1)
+    insert(stream, second, 1)
+    holder = stream.other()
+    with holder.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM ems_partition WHERE topic_id = %s FOR UPDATE", (first.id,))
+        assert frontier.advance(stream.session) is False
+        assert noted(stream) == [1, 2]
+    holder.rollback()
+    holder.close()
+    assert frontier.advance(stream.session) is False
+    assert noted(stream) == [2, 2]
+
+
+def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> None:
+    """Eight apps publish at once; meanwhile every note is compared with the rows."""
+    topic = stream.topic(partitions=2)
+    apps = [stream.app() for _ in range(8)]
+    over = threading.Event()
+
+    def check() -> int:
+        looks = 0
+        with stream.new_session() as session:
+            while not over.is_set():
+                frontier.advance(session)
+                for one in scan.list_bounds(session, topic.id):
+                    assert scan.find_hole(session, topic.id, one.partition, one.floor, one.resolved) == one.resolved
+                looks += 1
+        return looks
+
+    def send(app: Ems) -> None:
+        for _ in range(40):
+            app.send_many(topic.name, [Outgoing(topic.name, number) for number in range(3)])
+
+    with ThreadPoolExecutor(9) as pool:
+        checking = pool.submit(check)
+        try:
+            list(pool.map(send, apps))
+        finally:
+            over.set()
+        assert checking.result() > 1
+    frontier.advance(stream.session)
+    assert sum(noted(stream)) == 2 + 8 * 40 * 3
+
+
+def test_the_leading_beat_does_it_now_and_then(stream: Stream) -> None:
+    insert(stream, stream.topic(), 1, 2)
+    settings = Settings()
+    assert resolve in DUTIES
+    assert resolve(stream.session, settings) == 10 * settings.beat_s
+    assert noted(stream) == [3]
