@@ -189,7 +189,7 @@ def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def table() -> str:
-    """What a driver that is not ours reads: messages with the offset as ``place`` and the time as ``born_us``."""
+    """What a driver that is not ours reads: messages; ``place`` is the offset, ``born_us`` the time in microseconds."""
     return f"({_SQL.table}) m"
 
 

@@ -229,9 +229,9 @@ error
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
 
 -- name: table
--- For a driver that is not ours, as it likes them best: a BIGINT UNSIGNED would become a decimal, a DATETIME(6) a text to be
--- parsed. The conditions of `predicate` are on plain columns, so that the server reads by its primary key.
-SELECT topic_id, `partition`, `offset`, kind, `key`, body, CAST(`offset` AS SIGNED) AS place,
+-- For a driver that is not ours: a BIGINT UNSIGNED would become a decimal. The conditions of `predicate` are on plain columns,
+-- so that the server reads by its primary key; columns that nobody asks for are not made.
+SELECT topic_id, `partition`, `offset`, kind, `key`, body, born_at, CAST(`offset` AS SIGNED) AS place,
   TIMESTAMPDIFF(MICROSECOND, TIMESTAMP '1970-01-01 00:00:00', born_at) AS born_us FROM ems_message
 
 -- name: predicate
