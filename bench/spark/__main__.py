@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("lines", nargs="*", metavar="LINE", help=f"one or more of {', '.join(LINES)}; else all")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=200, help="bytes of a body")
-    parser.add_argument("--rounds", type=int, default=3, help="of reads and streams")
+    parser.add_argument("--rounds", type=int, default=5, help="of reads and streams")
     parser.add_argument("--windows", type=int, default=6, help="pairs of windows beside workers")
     parser.add_argument("--quick", action="store_true", help="one short round of everything: its figures mean little")
     parser.add_argument("--server", choices=("mariadb", "mysql"), default="mariadb")
