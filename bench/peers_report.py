@@ -29,9 +29,10 @@ def _ours(rows: Sequence[Comparison]) -> list[str]:
     """EMS, over every run of every comparison."""
     ems, woken = joined(row.sides["ems"] for row in rows), joined(row.sides["ems-redis"] for row in rows)
     promise = "at least once, or exactly one effect in a transactional task"
+    late = {name: values for name, values in woken.items() if name in (P50, P99)}  # it sends but two before
     return [
         _line("**EMS**", ems, "synced at every commit", promise),
-        _line("EMS, woken by Redis", woken, "the same", "the same"),
+        _line("EMS, woken by Redis", late, "the same", "the same"),
     ]
 
 
