@@ -37,7 +37,8 @@ def told(error: Exception) -> EmsError:
     text = str(error)
     if wrong := _wrong_value(text):
         return wrong
-    if "Answer from Java side is empty" in text or "while trying to connect to the Java server" in text:
+    silent = "Answer from Java side is empty" in text or "while trying to connect to the Java server" in text
+    if silent or isinstance(error, ConnectionError):
         mend = "it was killed, or had too little memory (--conf spark.driver.memory=4g)"
         return SparkFailed(f"the Java process of Spark is gone: {mend}")
     if found := _OURS.findall(text):

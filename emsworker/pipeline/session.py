@@ -93,12 +93,28 @@ def open_session(
             raise not_started(error, said, where or "of spark-submit", settings or {}) from error
         try:
             session.sparkContext.setLogLevel("ERROR")
+            # When its Java is gone, the server for accumulators would print a traceback beside the line that says so.
+            session.sparkContext._accumulatorServer.handle_error = lambda *_: None
             yield session
         except (PySparkException, Py4JError) as error:
+            raise told(error) from error
+        except ConnectionError as error:  # Py4J's, when it was told before, but not to us, that its Java is gone
+            if _answers(session):
+                raise
             raise told(error) from error
         finally:
             with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was told before
                 session.stop()
+
+
+def _answers(session: Any) -> bool:
+    from py4j.protocol import Py4JError
+
+    try:
+        session.sparkContext._jvm.java.lang.System.currentTimeMillis()
+    except (Py4JError, OSError):
+        return False
+    return True
 
 
 def _master(given: str | None) -> str | None:

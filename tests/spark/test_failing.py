@@ -120,7 +120,6 @@ def test_spark_submit_runs_a_job(stream: Stream) -> None:
     assert (summary["job"], summary["messages"], summary["topics"]) == ("topics", 1, 1)
 
 
-@pytest.mark.skipif(not os.environ.get("EMS_TEST_LONG"), reason="the long form: EMS_TEST_LONG=1")
 @pytest.mark.timeout(600)
 def test_a_job_whose_java_is_killed_says_so(stream: Stream, tmp_path: Path) -> None:
     stream.group(stream.topic("orders"), "sellers")
