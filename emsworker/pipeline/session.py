@@ -95,16 +95,26 @@ def open_session(
             session.sparkContext.setLogLevel("ERROR")
             # When its Java is gone, the server for accumulators would print a traceback beside the line that says so.
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None
-            yield session
-        except (PySparkException, Py4JError) as error:
-            raise told(error) from error
-        except ConnectionError as error:  # Py4J's, when it was told before, but not to us, that its Java is gone
-            if _answers(session):
-                raise
-            raise told(error) from error
+            with _told_in_a_line(session):
+                yield session
         finally:
             with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was told before
                 session.stop()
+
+
+@contextlib.contextmanager
+def _told_in_a_line(session: Any) -> Iterator[None]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise told(error) from error
+    except ConnectionError as error:  # Py4J's, when PySpark has swallowed the one before, which said it
+        if _answers(session):
+            raise
+        raise told(error) from error
 
 
 def _answers(session: Any) -> bool:

@@ -60,7 +60,7 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
     properties |= {"preferTimestampNTZ": "true"}  # the driver would take the server's UTC for this machine's zone
     address = f"jdbc:mysql://{url.host}:{url.port}/{url.database}"
     predicates = [scan.predicate(one.piece) for one in ranges] or ["1 = 0"]
-    frame = spark.read.jdbc(address, scan.table(), predicates=predicates, properties=properties)
+    frame = spark.read.jdbc(address, scan.dbtable(), predicates=predicates, properties=properties)
     return _like_kafka(frame, {one.source.topic.id: one.source.topic.name for one in ranges})
 
 
@@ -69,10 +69,9 @@ def _like_kafka(frame: Any, names: dict[int, str]) -> Any:
 
     topic = functions.lit(None).cast("string")
     for number, name in names.items():
-        chosen = functions.lit(name)  # of one topic its number need not be read
-        topic = (
-            chosen if len(names) == 1 else functions.when(functions.col("topic_id") == number, chosen).otherwise(topic)
-        )
+        topic = functions.when(functions.col("topic_id") == number, functions.lit(name)).otherwise(topic)
+    if len(names) == 1:  # then its number need not be read
+        topic = functions.lit(*names.values())
     exact = functions.timestamp_micros("born_us")
     born = functions.col("born_at").cast("timestamp") if _is_all_utc(frame.sparkSession) else exact
     return frame.select(
@@ -92,8 +91,8 @@ def _is_all_utc(spark: Any) -> bool:
     Where that has summer time, an hour of each autumn has two meanings, and one of each spring has none. The zones of a
     cluster's executors are not known here.
     """
-    zones = (
-        spark.conf.get("spark.sql.session.timeZone"),
-        spark.sparkContext._jvm.java.util.TimeZone.getDefault().getID(),
-    )
-    return spark.sparkContext.master.startswith("local[") and set(zones) <= _UTC
+    context = getattr(spark, "sparkContext", None)  # of Spark Connect there is none
+    if context is None or not context.master.startswith("local["):
+        return False
+    here = context._jvm.java.util.TimeZone.getDefault().getID()
+    return {here, spark.conf.get("spark.sql.session.timeZone")} <= _UTC

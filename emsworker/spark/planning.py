@@ -139,7 +139,7 @@ def _message_range(session: Session, options: ReadOptions, source: Source) -> Ra
     if hi > bounds.end:
         raise OutOfRange(f"endingOffsets = {hi} for {source.place}: it ends at {bounds.end}")
     hi = max(lo, hi)
-    hole = scan.find_hole(session, source.topic.id, bounds.partition, min(max(lo, bounds.resolved), hi), hi)
+    hole = scan.find_frontier(session, source.topic.id, bounds, lo, hi)
     if hole < hi and exact:
         raise OutOfRange(
             f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -79,9 +78,10 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _journal({_place(one.source): end for one, end in zip(ranges, _share(ranges, most), strict=True)})
 
     def _open_ranges(self, session: Session, start: dict[Place, int], most: int | None) -> list[Range]:
-        """What may be read. Of a long backlog only so much is looked through as one micro-batch may have."""
+        """What may be read. Of a long backlog no more is looked through than one micro-batch may have of it."""
         sources = planning.find_sources(session, self._options)
         self._check_all_there(start, sources)
+        far = None if most is None else max(most, self._options.min_offsets or 0)
         ranges = []
         for source in sources:
             offset = start.get(_place(source), EARLIEST)
@@ -89,12 +89,10 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hi = lo if offset == LATEST else source.bounds.end
             if self._goal is not None:
                 hi = min(hi, self._goal.get(_place(source), lo))
-            ranges.append(Range(source, lo, max(lo, hi)))
-        ends = _share(ranges, most and max(most, self._options.min_offsets or 0))
-        return [
-            replace(one, hi=self._frontier(session, one.source, one.lo, end))
-            for one, end in zip(ranges, ends, strict=True)
-        ]
+            near = hi if far is None else min(hi, lo + far)
+            found = self._frontier(session, source, lo, near)
+            ranges.append(Range(source, lo, max(lo, hi if found == near else found)))
+        return ranges
 
     def _check_all_there(self, start: dict[Place, int], sources: Sequence[Source]) -> None:
         gone = sorted(set(start) - {_place(source) for source in sources})
@@ -119,10 +117,11 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _frontier(self, session: Session, source: Source, lo: int, hi: int) -> int:
         """The first offset of a range without a row; what was found whole once is not counted again."""
         key = (source.topic.id, source.bounds.partition)
-        known = max(lo, source.bounds.resolved, self._resolved.get(key, 0))
-        if known < hi:
-            self._resolved[key] = known = scan.find_hole(session, *key, known, hi)
-        return min(known, hi)
+        known = max(lo, self._resolved.get(key, 0))
+        if known >= hi:
+            return hi
+        self._resolved[key] = scan.find_frontier(session, source.topic.id, source.bounds, known, hi)
+        return self._resolved[key]
 
     def _is_too_little(self, offsets: int) -> bool:
         """Whether minOffsetsPerTrigger says to wait, which it does for at most maxTriggerDelay."""

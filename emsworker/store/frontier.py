@@ -18,23 +18,28 @@ def advance(session: Session) -> bool:
     """Count what has come to each partition since the last look, and note how far it has no hole.
 
     Returns:
-        whether there is more to count.
+        whether there is more to count; a partition that somebody has locked has its turn at the next look.
     """
     more = False
     for topic_id, partition, resolved, end in session.rows(_SQL.list_unresolved):
         lo, hi = int(resolved), min(int(end), int(resolved) + _STEP)
         found = scan.find_hole(session, topic_id, partition, lo, hi)
-        if found > lo:
-            _note(session, topic_id, partition, found)
-        more |= found == hi < end
+        noted = found > lo and _note(session, topic_id, partition, found)
+        more |= noted and found == hi < end
     return more
 
 
-def _note(session: Session, topic_id: int, partition: int, resolved: int) -> None:
-    where = {"topic_id": topic_id, "partition": partition, "resolved": resolved}
+def _note(session: Session, topic_id: int, partition: int, resolved: int) -> bool:
+    """In one packet: a leader that is stopped at any moment holds no lock that a producer waits for."""
 
-    def work(session: Session) -> None:
-        if session.rows(_SQL.lock_partition, where):
-            session.execute(_SQL.set_resolved, where)
+    def attempt() -> bool:
+        where = {"topic_id": topic_id, "partition": partition, "resolved": resolved}
+        packet = session.packet()
+        packet.add(_SQL.forget)
+        packet.begin()
+        packet.add(_SQL.lock_partition, where)
+        changed = packet.add(_SQL.set_resolved, where)
+        packet.commit()
+        return packet.send()[changed].affected > 0
 
-    session.transaction(work)
+    return session.again_on_conflict(attempt)

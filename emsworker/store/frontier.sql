@@ -9,10 +9,13 @@ SELECT r.topic_id, r.`partition`, r.resolved, r.end FROM (
   FROM ems_partition p
 ) r WHERE r.end > r.resolved
 
+-- name: forget
+SET @ems_p = NULL
+
 -- name: lock_partition
 -- Nobody who publishes is waited for: there is another look soon.
-SELECT resolved FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LOCKED
+SELECT `partition` INTO @ems_p FROM ems_partition
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LOCKED
 
 -- name: set_resolved
-UPDATE ems_partition SET resolved = %(resolved)s
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND resolved < %(resolved)s
+UPDATE ems_partition SET resolved = %(resolved)s WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND resolved < %(resolved)s

@@ -115,6 +115,12 @@ def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int)
     return hi
 
 
+def find_frontier(session: Session, topic_id: int, bounds: Bounds, lo: int, hi: int) -> int:
+    """The same for a range of a partition of which is known how far it has no hole."""
+    known = max(lo, bounds.resolved)
+    return find_hole(session, topic_id, bounds.partition, known, hi) if known < hi else hi
+
+
 def find_time(session: Session, topic_id: int, partition: int, lo: int, hi: int, time_us: int) -> int:
     """The first offset in ``[lo, hi)`` inserted at a time (microseconds since 1970) or later, or ``hi``."""
     while lo < hi:
@@ -188,9 +194,9 @@ def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if f"{dataset}_{name}" in _SQL)
 
 
-def table() -> str:
-    """What a driver that is not ours reads: messages; ``place`` is the offset, ``born_us`` the time in microseconds."""
-    return f"({_SQL.table}) m"
+def dbtable() -> str:
+    """What Spark's JDBC source reads: messages; ``place`` is the offset, ``born_us`` the time in microseconds."""
+    return f"({_SQL.dbtable}) m"
 
 
 def predicate(piece: Piece) -> str:

@@ -2,8 +2,8 @@
 -- come from, what narrows them.
 
 -- name: list_bounds
--- Each partition of a topic: its floor, up to where it is known to have no hole, and one past its last row. One index dive each, however long the stream is, which
--- MAX() would not be: of rows that depend on an outer one both servers read them all.
+-- Each partition of a topic: its floor, up to where it is known to have no hole, and one past its last row. One index dive
+-- each, however long the stream is, which MAX() would not be: of rows that depend on an outer one both servers read all.
 SELECT p.`partition`, p.floor, GREATEST(p.resolved, p.floor),
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
@@ -228,7 +228,7 @@ error
 -- name: deadletters_deadAt
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
 
--- name: table
+-- name: dbtable
 -- For a driver that is not ours: a BIGINT UNSIGNED would become a decimal. The conditions of `predicate` are on plain columns,
 -- so that the server reads by its primary key; columns that nobody asks for are not made.
 SELECT topic_id, `partition`, `offset`, kind, `key`, body, born_at, CAST(`offset` AS SIGNED) AS place,

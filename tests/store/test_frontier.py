@@ -1,6 +1,7 @@
 """Promise 6 for readers in bulk: what is noted as whole is whole, whoever publishes, deletes or holds locks meanwhile."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -64,19 +65,43 @@ def test_below_the_floor_nothing_is_missed(stream: Stream) -> None:
     assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, floor=8, resolved=8, end=9)]
 
 
-def test_a_locked_partition_is_not_waited_for(stream: Stream) -> None:
-    first, second = stream.topic("a"), stream.topic("b")
-    insert(stream, first, 1)
+def test_a_locked_partition_is_not_waited_for(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor counted again and again, which a beat does where there is more."""
+    monkeypatch.setattr(frontier, "_STEP", 2)
+    first, second = stream.topic("a", partitions=2), stream.topic("b")
+    insert(stream, first, 1, 2, 3)
     insert(stream, second, 1)
+    stream.rows("UPDATE ems_message SET `partition` = 1, `offset` = 1 WHERE topic_id = %s AND `offset` = 3", first.id)
+    insert(stream, first, 3)
     holder = stream.other()
     with holder.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM ems_partition WHERE topic_id = %s FOR UPDATE", (first.id,))
+        cursor.execute("SELECT 1 FROM ems_partition WHERE topic_id = %s AND `partition` = 0 FOR UPDATE", (first.id,))
+        began = time.monotonic()
         assert frontier.advance(stream.session) is False
-        assert noted(stream) == [1, 2]
+        assert time.monotonic() - began < 5
+        assert noted(stream) == [1, 2, 2]
     holder.rollback()
     holder.close()
+    assert frontier.advance(stream.session) is True
     assert frontier.advance(stream.session) is False
-    assert noted(stream) == [2, 2]
+    assert noted(stream) == [4, 2, 2]
+
+
+def test_a_leader_that_is_stopped_holds_no_lock(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two packets nothing of it is locked, whenever it is stopped."""
+    insert(stream, stream.topic(), 1, 2)
+    send, open_after = stream.session.send, []
+
+    def spy(sql: str) -> object:
+        try:
+            return send(sql)
+        finally:
+            open_after.append(stream.session.in_transaction)
+
+    monkeypatch.setattr(stream.session, "send", spy)
+    frontier.advance(stream.session)
+    assert noted(stream) == [3]
+    assert open_after == [False] * 3, "list, count, note"
 
 
 def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> None:
