@@ -20,7 +20,9 @@ collect_ignore_glob = [] if os.environ.get("EMS_TEST_SPARK") else ["test_*.py"]
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 """Where ``./dev test-spark`` had Spark's classes laid out, so that Java starts in half the time (apps/classes.py)."""
 
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" + (f" -XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() else "")
+JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC" + (
+    f" -XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() else ""
+)
 
 SETTINGS = {
     "spark.ui.enabled": "false",
