@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from emsworker.publishing.catalog import Catalog
     from emsworker.publishing.outbox import Outbox
     from emsworker.publishing.producer import Producer
-    from emsworker.publishing.wakeup import Bell
+    from emsworker.publishing.wakeup import Bell, Wake
     from emsworker.store.database import Database
 
 
-def _nothing() -> None:
+def _nothing(_topic_id: int, _partitions: Collection[int]) -> None:
     pass
 
 
@@ -34,7 +34,7 @@ class Opening:
 
     settings: Settings
     broadcasts: Broadcasts
-    on_publish: Callable[[], None]
+    on_publish: Wake
 
     def __init__(self) -> None:
         self.on_publish = _nothing
@@ -123,7 +123,7 @@ class Opening:
     def _bell(self) -> Bell:
         from emsworker.publishing.wakeup import Bell
 
-        return Bell(self.redis_url, self.stream_id, lambda: self.on_publish())
+        return Bell(self.redis_url, self.stream_id, lambda topic_id, partitions: self.on_publish(topic_id, partitions))
 
     @cached_property
     def outbox(self) -> Outbox:

@@ -219,7 +219,11 @@ class Producer:
     def _flush(self, entries: list[_Entry]) -> None:
         for wave in _without_repeats(entries):
             self._publish(wave)
-        self._bell.ring({entry.topic.id for entry in entries if entry.receipt is not None})
+        places: dict[int, set[int]] = {}
+        for entry in entries:
+            if entry.receipt is not None and entry.receipt.partition is not None:
+                places.setdefault(entry.topic.id, set()).add(entry.receipt.partition)
+        self._bell.ring_at(places)
 
     def _publish(self, entries: list[_Entry]) -> None:
         """Until no entry is open: place, insert, look at what stood in the way."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from emsworker.core.clock import ticks
@@ -16,6 +16,10 @@ from emsworker.core.clock import ticks
 log = logging.getLogger(__name__)
 
 _AWAY_S = 1.0
+_MOST_NAMED = 64  # a message to more partitions does not name them
+
+Wake = Callable[[int, Collection[int]], None]
+"""Told the topic in which something was published, and the partitions if they are known."""
 
 
 def _channel(stream_id: str, topic_id: int) -> str:
@@ -28,10 +32,10 @@ class Bell:
     Args:
         redis_url: the Redis server, or ``None`` for no wake-ups.
         stream_id: the identity of the stream.
-        here: called at every publish, for the consumers of this very process.
+        here: called for each topic at every publish, for the consumers of this very process.
     """
 
-    def __init__(self, redis_url: str | None, stream_id: str, here: Callable[[], None]) -> None:
+    def __init__(self, redis_url: str | None, stream_id: str, here: Wake) -> None:
         self._redis: Any = None
         self._here = here
         self._stream_id = stream_id
@@ -43,17 +47,30 @@ class Bell:
 
     def ring(self, topic_ids: Iterable[int]) -> None:
         """Wake the idle workers of these topics; never raises, never waits long."""
-        self._here()
+        self.ring_at(dict.fromkeys(topic_ids, ()))
+
+    def ring_at(self, places: Mapping[int, Collection[int]]) -> None:
+        """The same, and send them right there.
+
+        Args:
+            places: topic id -> the partitions that were written to, or none if they are not known.
+        """
+        for topic_id, partitions in places.items():
+            self._here(topic_id, partitions)
         if self._redis is None or ticks() < self._away_until:
             return
         import redis
 
         try:
-            for topic_id in topic_ids:
-                self._redis.publish(_channel(self._stream_id, topic_id), "")
+            for topic_id, partitions in places.items():
+                self._redis.publish(_channel(self._stream_id, topic_id), _text_of(partitions))
         except redis.RedisError as error:
             log.warning("redis is away (%s); workers find new messages by polling", error)
             self._away_until = ticks() + _AWAY_S
+
+
+def _text_of(partitions: Collection[int]) -> str:
+    return " ".join(map(str, partitions)) if len(partitions) <= _MOST_NAMED else ""
 
 
 class Listener(threading.Thread):
@@ -66,10 +83,10 @@ class Listener(threading.Thread):
         wake: called from this thread.
     """
 
-    def __init__(self, redis_url: str, stream_id: str, topic_ids: Iterable[int], wake: Callable[[], None]) -> None:
+    def __init__(self, redis_url: str, stream_id: str, topic_ids: Iterable[int], wake: Wake) -> None:
         super().__init__(name="ems-wakeups", daemon=True)
         self._redis_url = redis_url
-        self._channels = [_channel(stream_id, topic_id) for topic_id in topic_ids]
+        self._topics = {_channel(stream_id, topic_id).encode(): topic_id for topic_id in topic_ids}
         self._wake = wake
         self._stopping = threading.Event()
 
@@ -88,11 +105,20 @@ class Listener(threading.Thread):
 
     def _listen(self, client: Any) -> None:
         with contextlib.closing(client), client.pubsub(ignore_subscribe_messages=True) as channel:
-            channel.subscribe(*self._channels)
+            channel.subscribe(*self._topics)
             while not self._stopping.is_set():
-                if channel.get_message(timeout=1.0) is not None:
-                    self._wake()
+                message = channel.get_message(timeout=1.0)
+                if message is not None:
+                    self._wake(self._topics[message["channel"]], _partitions_in(message["data"]))
 
     def stop(self) -> None:
         """Ask the thread to end; it does within a second."""
         self._stopping.set()
+
+
+def _partitions_in(data: bytes) -> list[int]:
+    """None, if the message is not one of ours: it is a wake-up all the same."""
+    try:
+        return [int(number) for number in data.split()]
+    except ValueError:
+        return []

@@ -201,8 +201,9 @@ class Consumer(Runnable):
     def _take(self, lead: Lead, size: int) -> Claim | Miss:
         duty = self._shared.duties[lead.group_id]
         assert self._client_id is not None
+        shared = self._shared
         taker = Taker(
-            duty.topic, duty.group, self._client_id, size, self._shared.settings.batch_bytes, self._shared.decoder
+            duty.topic, duty.group, self._client_id, size, shared.settings.batch_bytes, shared.decoder, lead.limited
         )
         if duty.group.order is not Order.NONE:
             claim = ordered.take_next(self._session, taker, lead.partition, self._before)

@@ -346,6 +346,8 @@ class Executor:
                 self._session.rollback()
                 raise meaning from error
             raise
+        if not self._session.alive:
+            raise _LostHere from ConnectionLost("the connection was lost in the handler, which did not mind")
         if not self._session.in_transaction:
             raise TransactionEnded(
                 "the handler ended its transaction (COMMIT, ROLLBACK or DDL): exactly-once is void for this message"

@@ -1,7 +1,9 @@
 """One poller for each process: it looks, without locks, for what the idle consumer threads could take.
 
-Idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to ``poll_max_s``; a
-wake-up over Redis or a publish of this very process makes it look at once. It also closes holes that have grown old.
+Idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to ``poll_max_s``. A
+wake-up over Redis or a publish of this very process makes it look at once; or, where it names the partition, and the
+last look found that anybody may take what is new there, sends an idle thread there without a look. It also closes holes
+that have grown old.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -56,6 +59,7 @@ class Scout(Runnable):
         self._session = database.session()
         self._settings = settings
         self._topic_of = dict(topic_of)
+        self._groups_of = Counter(topic_of.values())
         self._in_order = frozenset(in_order)
         self._lock = threading.Lock()
         self._found = threading.Condition(self._lock)  # the consumers wait for it
@@ -63,6 +67,8 @@ class Scout(Runnable):
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
+        self._open: dict[int, list[int]] = {}  # topic id -> its groups in which anybody may take what is new
+        self._fresh: set[Lead] = set()  # rung for, and not followed since
         self._held: dict[int, float] = {}  # until when a group may not start anything, for its limits
         self._chooser = Chooser()
         self._pace = Pace(settings.poll_min_s, settings.poll_max_s)
@@ -78,6 +84,7 @@ class Scout(Runnable):
             if not self._leads:
                 return None
             chosen = self._chooser.choose(self._leads)
+            self._fresh.discard(chosen)
             if chosen.exclusive:
                 self._leads.remove(chosen)
             return chosen
@@ -88,9 +95,9 @@ class Scout(Runnable):
         return len(self._leads) <= 1
 
     def forget(self, lead: Lead) -> None:
-        """Nothing was there; until the next look nobody else needs to try."""
+        """Nothing was there; until the next look nobody else needs to try, unless somebody has rung since."""
         with self._lock:
-            if lead in self._leads:
+            if lead in self._leads and lead not in self._fresh:
                 self._leads.remove(lead)
 
     def again(self, lead: Lead) -> None:
@@ -126,11 +133,22 @@ class Scout(Runnable):
         """A claim has been worked off; where that was, more may come soon."""
         self._pace.note()
 
-    def ring(self) -> None:
-        """Something was published: look at once."""
+    def ring(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Something was published: send idle threads there, and look at once for groups where they may not just go.
+
+        Args:
+            topic_id: where.
+            partitions: where in it, if that is known.
+        """
         with self._lock:
-            self._rung = True
-            self._wake.notify()
+            groups = self._open.get(topic_id, ())
+            leads = [Lead(group_id, "stream", number) for group_id in groups for number in partitions]
+            if not leads or len(groups) < self._groups_of[topic_id]:
+                self._rung = True
+                self._wake.notify()
+            self._leads += [lead for lead in leads if lead not in self._leads]
+            self._fresh.update(leads)
+            self._found.notify(len(leads))
 
     # -- the scout's own side ------------------------------------------------------------------------------------------
 
@@ -146,7 +164,7 @@ class Scout(Runnable):
         except (ConnectionLost, Conflict) as error:
             log.warning("cannot look for work: %s", error)
             with self._lock:
-                self._leads = []  # what was found may have been paused or taken since
+                self._leads, self._open = [], {}  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
 
     def _wait(self) -> bool:
@@ -177,12 +195,20 @@ class Scout(Runnable):
             self.looked_at = now = ticks()
             self._due_at = math.inf if look.due_s is None else now + look.due_s
             self._held = {group_id: until for group_id, until in self._held.items() if until > now}
+            self._note_open(look.open)
+            leads += [lead for lead in self._fresh if lead not in leads]  # rung for while we looked
             self._leads = leads = [lead for lead in leads if lead.group_id not in self._held]
             if leads:
                 self._pace.note()
                 self._found.notify(len(leads))
             self._blocked = bool(closed)
             self._rung |= any(closed)
+
+    def _note_open(self, group_ids: Collection[int]) -> None:
+        self._open = {}
+        for group_id in group_ids:
+            self._open.setdefault(self._topic_of[group_id], []).append(group_id)
+        self._fresh = {lead for lead in self._fresh if lead.group_id in group_ids}
 
     def _leads_of(self, group_id: int, work: Work) -> list[Lead]:
         leads = [Lead(group_id, "waiting", work.highest_waiting)] if work.waiting else []

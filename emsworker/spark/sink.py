@@ -106,7 +106,7 @@ def _commit(options: WriteOptions, batch: Batch, tasks: Sequence[Staged]) -> Non
             database.call(partial(staging.give_up, tasks=tasks))
         topics = database.call(partial(staging.move, batch=batch, producer_id=who))
         topics |= database.call(partial(staging.tidy, producer_id=who))
-        Bell(app.redis_url, app.stream_id, lambda: None).ring(topics)
+        Bell(app.redis_url, app.stream_id, lambda *_: None).ring(topics)
 
 
 def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:

@@ -28,7 +28,11 @@ _FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a
 
 @dataclass(frozen=True)
 class Taker:
-    """Who takes work, for which group, and how much at most."""
+    """Who takes work, for which group, and how much at most.
+
+    Attributes:
+        permitted: permits were asked for; without them nothing is taken of a group with limits.
+    """
 
     topic: Topic
     group: Group
@@ -36,6 +40,7 @@ class Taker:
     batch: int
     batch_bytes: int
     decoder: Decoder
+    permitted: bool = False
     claim_id: int = field(default_factory=new_claim_id)
 
     @property
@@ -50,6 +55,7 @@ class Taker:
             "claim_id": self.claim_id,
             "timeout_s": self.group.timeout_s,
             "few": _FEW,
+            "permitted": int(self.permitted),
         }
 
 
@@ -91,33 +97,41 @@ class Look:
 
     Attributes:
         work: group id -> what it could take; of groups that have something to offer.
+        open: groups whose new messages anybody may claim without another question: they are not paused, run in no order
+            and have no limits.
         due_s: in how many seconds something else is due, which may be work then; ``None``: nothing is known of.
     """
 
     work: dict[int, Work]
     due_s: float | None = None
+    open: frozenset[int] = frozenset()
 
 
 def find_work(session: Session, group_ids: Sequence[int]) -> Look:
     """Look, without any lock, at what these groups could take."""
     found: dict[int, dict[str, Any]] = {}
     due_s: float | None = None
+    opened: set[int] = set()
     if not group_ids:
         return Look({})
-    for kind, group_id, partition, cursor, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
+    for kind, group_id, partition, mark, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         if kind == 4:
             if head is not None and head > 0:
                 due_s = min(int(head) / 1e6, math.inf if due_s is None else due_s)
-            continue
-        work = found.setdefault(int(group_id), {"partitions": (), "holes": ()})
-        if kind == 2:
-            place = "partitions" if head == cursor else "holes"
-            work[place] = (*work[place], int(partition))
-        elif kind in (1, 3):
-            work["retries" if kind == 1 else "limited"] = True
+        elif kind == 2:
+            work = found.setdefault(int(group_id), {})
+            place = "partitions" if head == mark else "holes"
+            work[place] = (*work.get(place, ()), int(partition))
+        elif kind == 3:
+            found.setdefault(int(group_id), {})["limited"] = True
         else:
-            work |= {"waiting": True, "highest_waiting": int(partition)}
-    return Look({group_id: Work(**work) for group_id, work in found.items()}, due_s)
+            opened.add(int(group_id))
+            if partition >= 0:
+                found.setdefault(int(group_id), {}).update(waiting=True, highest_waiting=int(partition))
+            if mark:
+                found.setdefault(int(group_id), {})["retries"] = True
+    limited = {group_id for group_id, work in found.items() if "limited" in work}
+    return Look({group_id: Work(**work) for group_id, work in found.items()}, due_s, frozenset(opened - limited))
 
 
 def take_range(
@@ -136,7 +150,6 @@ def take_range(
     def add(packet: Packet) -> None:
         packet.add(_SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip, args)
         packet.add(_SQL.find_range, args)
-        packet.add(_SQL.check_lease, args)
         packet.add(_SQL.insert_claim, args)
         packet.add(_SQL.move_cursor, args)
 
@@ -158,7 +171,6 @@ def take_waiting(
     def add(packet: Packet) -> None:
         packet.add(_SQL.find_waiting, taker.args | {"from_partition": from_partition})
         packet.add(_SQL.cut_waiting, taker.args)
-        packet.add(_SQL.check_lease, taker.args)
         packet.add(_SQL.adopt_waiting, taker.args)
         packet.add(_SQL.add_rest, taker.args | {"rest_id": new_claim_id()})
 
@@ -167,7 +179,7 @@ def take_waiting(
 
 def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Claim | Miss:
     def attempt() -> Claim | Miss:
-        packet = open_packet(session, before)
+        packet = open_packet(session, taker, before)
         add(packet)
         packet.commit()
         packet.add(_SQL.get_claimed)
@@ -183,13 +195,14 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
     return session.again_on_conflict(attempt)
 
 
-def open_packet(session: Session, before: Flush | None) -> Packet:
-    """A transaction that first records the end of the claim before."""
+def open_packet(session: Session, taker: Taker, before: Flush | None) -> Packet:
+    """A transaction that first records the end of the claim before, and asks whether anything may be taken."""
     packet = session.packet()
     packet.begin()
     if before is not None:
         add_flush(packet, before)
     packet.add(_SQL.forget)
+    packet.add(_SQL.check_taker, taker.args)
     return packet
 
 
@@ -219,7 +232,7 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
     """
 
     def attempt() -> Claim | Miss:
-        packet = open_packet(session, before)
+        packet = open_packet(session, taker, before)
         packet.add(_SQL.find_due_retry, taker.args)
         packet.add(_SQL.take_due_retries, taker.args)
         packet.add(_SQL.insert_retry_claim, taker.args)

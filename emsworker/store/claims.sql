@@ -1,6 +1,16 @@
 -- name: forget
 SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL, @ems_later = 0
 
+-- name: check_taker
+-- Only a client whose lease is good takes anything, so that no claim is born orphaned; and nobody takes anything of a group
+-- that is paused by now, or limited without a permit: a look may be old, and a wake-up sends clients without one. What follows
+-- in the packet hangs on variables, never on ROW_COUNT(): once its client has died MySQL answers -1 to that and goes on to the
+-- COMMIT, and a claim would stand whose cursor had not moved.
+SET @ems_may = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6))
+  AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.id = %(group_id)s AND g.paused = 0 AND t.rule IN ('rw', 'r'))
+  AND (%(permitted)s = 1 OR NOT EXISTS (SELECT 1 FROM ems_limit WHERE group_id = %(group_id)s AND (per_s IS NOT NULL OR max_running IS NOT NULL))),
+  1, 0)
+
 -- name: lock_cursor
 -- The only row that claims of a group contend for; locked until the commit at the end of this packet.
 SELECT `partition`, next_offset INTO @ems_p, @ems_lo FROM ems_cursor
@@ -17,13 +27,7 @@ SELECT MAX(r.`offset`) INTO @ems_hi FROM (
     SUM(m.size) OVER (ORDER BY m.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
   FROM (SELECT `offset`, size FROM ems_message
     WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= @ems_lo ORDER BY `offset` LIMIT %(batch)s) m
-) r WHERE r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
-
--- name: check_lease
--- Only a client whose lease is good takes anything, so that no claim is born orphaned. What follows in the packet hangs on
--- this one variable, never on ROW_COUNT(): once its client has died MySQL answers -1 to that and goes on to the COMMIT,
--- and a claim would stand whose cursor had not moved.
-SET @ems_hi = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6)), @ems_hi, NULL)
+) r WHERE @ems_may = 1 AND r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
 
 -- name: insert_claim
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
@@ -38,7 +42,7 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT
 -- name: find_waiting
 -- From a partition on, the first of those with higher priority.
 SELECT `partition`, lo, hi, care, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_care, @ems_old FROM ems_claim FORCE INDEX (live)
-WHERE state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
+WHERE @ems_may = 1 AND state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
 -- Only as much as a claim should hold, and the less the more often owners have died in it; the rest goes on waiting.
@@ -57,14 +61,13 @@ WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND clai
 
 -- name: find_due_retry
 SELECT `partition`, `offset`, care INTO @ems_p, @ems_old, @ems_care FROM ems_retry FORCE INDEX (due)
-WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
+WHERE @ems_may = 1 AND group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_retries
--- Of one partition; one under suspicion is taken alone, so that a crash names it exactly. Only for a client whose lease is good.
+-- Of one partition; one under suspicion is taken alone, so that a crash names it exactly.
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
 AND care = @ems_care AND (care = 0 OR `offset` = @ems_old)
-AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 LIMIT %(batch)s
 
 -- name: insert_retry_claim
@@ -97,25 +100,21 @@ AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_
 SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
--- What a group could take right now: 0 a waiting claim (the highest partition that has one), 1 a due retry, 2 messages (or a
--- hole) at a cursor; of one that runs in order, where nobody is at work: 2 a due retry, a waiting claim or messages (or a hole).
+-- What a group could take right now: 0 a waiting claim (the highest partition that has one, or -1) and whether a retry is due,
+-- 2 messages (or a hole) at a cursor; of one that runs in order, where nobody is at work: 2 a due retry, a waiting claim or
+-- messages (or a hole). A row of kind 0 also tells that the group is not paused and runs in no order.
 -- And 3: it has limits; 4: in how many microseconds the first of its retries, or of what is to be sent to its topic, or any
 -- schedule is due.
 -- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
 -- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
 -- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
 -- whole index, or MySQL sorts; where a NULL is in it, MariaDB sorts then: retries come in the order of the forced index.
-(SELECT 0, w.id, w.top, 0, 0 FROM (
-  SELECT g.id, (SELECT c.`partition` FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
+(SELECT 0, g.id, COALESCE((SELECT c.`partition` FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
     AND (c.not_before IS NULL OR c.not_before <= NOW(6))
-    ORDER BY c.state DESC, c.group_id DESC, c.`partition` DESC LIMIT 1) AS top
+    ORDER BY c.state DESC, c.group_id DESC, c.`partition` DESC LIMIT 1), -1),
+  COALESCE((SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1) <= NOW(6), 0), 0
   FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
-  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none'
-) w WHERE w.top IS NOT NULL)
-UNION ALL
-(SELECT 1, g.id, 0, 0, 0 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
-  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none'
-  AND (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1) <= NOW(6))
+  WHERE g.id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r') AND g.ordering = 'none')
 UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, IF(w.due = 1 OR w.waiting = 1, w.next_offset, w.head) FROM (
   SELECT c.group_id, c.`partition`, c.next_offset,

@@ -34,7 +34,7 @@ def take_next(session: Session, taker: Taker, partition: int, before: Flush | No
     args = taker.args | {"partition": partition, "rest_id": new_claim_id()} | taker.group.filter.args
 
     def attempt() -> Claim | Miss:
-        packet = open_packet(session, before)
+        packet = open_packet(session, taker, before)
         packet.add(_TAKE.lock_cursor_or_skip, args)
         packet.add(_SQL.check_owner, args)
         for statement in _RETRIES[taker.group.order]:
@@ -58,7 +58,6 @@ _STREAM = (
     _TAKE.cut_waiting,
     _SQL.check_time,
     _SQL.find_range_if_none_waits,
-    _TAKE.check_lease,
     _TAKE.adopt_waiting,
     _TAKE.add_rest,
     _TAKE.insert_claim,

@@ -1,7 +1,8 @@
 -- name: check_owner
 -- One owner of a partition at a time. The cursor is locked, so no claim is born meanwhile; one that ends in between is
--- seen next time. A message that was set aside because it takes long holds up nobody but its key.
-SET @ems_lo = IF((SELECT c.lo FROM ems_claim c FORCE INDEX (live)
+-- seen next time. A message that was set aside because it takes long holds up nobody but its key. Without a place to begin
+-- at nothing that follows finds anything.
+SET @ems_lo = IF(@ems_may = 0 OR (SELECT c.lo FROM ems_claim c FORCE INDEX (live)
     WHERE c.state = 'start' AND c.group_id = %(group_id)s AND c.`partition` = @ems_p AND c.aside = 0 LIMIT 1) IS NOT NULL, NULL, @ems_lo)
 
 -- name: find_first_retry
@@ -12,7 +13,6 @@ WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partit
 -- name: take_first_retry
 UPDATE ems_retry SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = @ems_old AND claim_id IS NULL AND due_at <= NOW(6)
-AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 
 -- name: find_due_key
 SELECT `offset`, care INTO @ems_old, @ems_care FROM ems_retry FORCE INDEX (turn)
@@ -23,7 +23,6 @@ WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partit
 UPDATE ems_retry FORCE INDEX (turn) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6)
 AND @ems_old IS NOT NULL AND care = @ems_care AND (care = 0 OR `offset` = @ems_old)
-AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))
 LIMIT %(batch)s
 
 -- name: find_near

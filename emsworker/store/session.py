@@ -20,9 +20,10 @@ from pymysql.converters import conversions
 from emsworker.core.clock import ticks
 from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded, TlsError
 from emsworker.core.url import DatabaseUrl
+from emsworker.store.connection import Connection
 from emsworker.store.errors import Conflict, ConnectionLost, translate
 from emsworker.store.sql import Statements
-from emsworker.store.tls import Connection, check_encrypted, mode_of, tls_context, tls_error
+from emsworker.store.tls import check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
 Args = Mapping[str, Any]
@@ -116,7 +117,7 @@ class Session:
         self._url = url
         self._connect_timeout_s = connect_timeout_s
         self._patient = patient
-        self._connection: pymysql.connections.Connection[Any] | None = None
+        self._connection: Connection | None = None
         self._pid = 0
         self._server = 0
         self._next_look = 0.0
@@ -227,8 +228,8 @@ class Session:
         raise AssertionError("unreachable")
 
     def begin(self) -> None:
-        """Open a transaction."""
-        self.send(_SQL.begin)
+        """Open a transaction, in the packet of the first statement that follows."""
+        self._open().opening = _SQL.begin
 
     def commit(self) -> None:
         """Commit."""
@@ -259,12 +260,14 @@ class Session:
 
     @property
     def in_transaction(self) -> bool:
-        """What the server said last about an open transaction."""
-        status: int = getattr(self._connection, "server_status", 0)
-        return self.connected and bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        """Whether a transaction is open, as the server said last, or about to be."""
+        connection = self._connection
+        if connection is None or not self.connected:
+            return False
+        return connection.opening is not None or bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
     @contextlib.contextmanager
-    def lent_to_handler(self) -> Iterator[pymysql.connections.Connection[Any]]:
+    def lent_to_handler(self) -> Iterator[Connection]:
         """PyMySQL's connection as users know it: with dates as dates."""
         connection = self._open()
         lazy, connection.decoders = connection.decoders, _FULL_DECODERS
@@ -273,7 +276,7 @@ class Session:
         finally:
             connection.decoders = lazy
 
-    def _open(self) -> pymysql.connections.Connection[Any]:
+    def _open(self) -> Connection:
         if self._connection is not None and self._pid != os.getpid():
             self.drop()  # inherited over a fork: its socket belongs to the parent
         if self._url.others and self._connection is not None and ticks() > self._next_look and not self.in_transaction:
@@ -283,13 +286,13 @@ class Session:
             self._pid = os.getpid()
         return self._connection
 
-    def _look_again(self, connection: pymysql.connections.Connection[Any]) -> None:
+    def _look_again(self, connection: Connection) -> None:
         """A server that was demoted goes on answering reads; whoever only reads would never notice."""
         self._next_look = ticks() + _LOOK_S
         if not _is_writable(connection):
             self.drop()
 
-    def _find_writable(self) -> pymysql.connections.Connection[Any]:
+    def _find_writable(self) -> Connection:
         """Connect to the server that can be written to: first try the one that could when we asked last."""
         count = len(self._url.servers)
         reasons = []
@@ -311,7 +314,7 @@ class Session:
         default = min(self._connect_timeout_s, _FAILOVER_CONNECT_S) if self._url.others else self._connect_timeout_s
         return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
 
-    def _connect(self, number: int) -> pymysql.connections.Connection[Any]:
+    def _connect(self, number: int) -> Connection:
         options = self._url.options
         host, port = self._url.servers[number]
         context = tls_context(options)
@@ -339,9 +342,7 @@ class Session:
             pass
         return connection
 
-    def _open_socket(
-        self, context: ssl.SSLContext | None, host: str, **arguments: Any
-    ) -> pymysql.connections.Connection[Any]:
+    def _open_socket(self, context: ssl.SSLContext | None, host: str, **arguments: Any) -> Connection:
         try:
             connection = Connection(host=host, **arguments)
             if context is not None:
@@ -386,7 +387,7 @@ def _result(connection: Any) -> Result:
     return Result(result.rows or (), result.affected_rows, result.insert_id or 0)
 
 
-def _is_writable(connection: pymysql.connections.Connection[Any]) -> bool:
+def _is_writable(connection: Connection) -> bool:
     cursor = connection.cursor()
     cursor.execute(_SQL.show_read_only)
     return all(value in ("OFF", "0") for _, value in cursor.fetchall())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import ssl
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymysql
 
@@ -13,25 +13,9 @@ from emsworker.core.errors import ConfigError, Problem, TlsError
 
 _NO_TLS = 2026
 
-if TYPE_CHECKING:
-    _Connection = pymysql.connections.Connection[Any]
-else:
-    _Connection = pymysql.connections.Connection
-
-
-class Connection(_Connection):
-    """PyMySQL's, but one that takes TLS where the server has it, without a demand, gets no context of its own.
-
-    PyMySQL makes each a new one and loads all certificates of the system's CAs into it, none of which it looks at: 0.8
-    MiB for each connection of each thread.
-    """
-
-    def _create_ssl_ctx(self, sslp: object) -> ssl.SSLContext:
-        return sslp if isinstance(sslp, ssl.SSLContext) else _trusting_context()
-
 
 @functools.cache
-def _trusting_context() -> ssl.SSLContext:
+def trusting_context() -> ssl.SSLContext:
     """Encrypts, and checks no certificate; shared by connections."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

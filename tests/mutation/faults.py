@@ -70,7 +70,6 @@ def _function(module: str, name: str, make: Callable[[Made], Made] = _nothing) -
 
 
 _OWNER = "AND client_id = %(client_id)s AND state = 'start'"
-_GOOD_LEASE = "AND EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = %(client_id)s AND l.expires_at > NOW(6))"
 _RACE, _STORE = "tests/race/test_locks.py::", "tests/store/"
 
 FAULTS: dict[str, Fault] = {
@@ -147,12 +146,12 @@ FAULTS: dict[str, Fault] = {
     "lease not looked at": Fault(
         "a client without a lease takes work",
         "none",
-        _sql("claims", "check_lease", "AND expires_at > NOW(6)"),
+        _sql("claims", "check_taker", "AND expires_at > NOW(6)"),
     ),
     "lease not looked at by retries": Fault(
         "a client without a lease takes retries",
         "none",
-        _sql("claims", "take_due_retries", _GOOD_LEASE),
+        _sql("claims", "find_due_retry", "@ems_may = 1 AND "),
     ),
     "rest of an adopted claim forgotten": Fault(
         "what is adopted in part is lost in part",
@@ -295,6 +294,11 @@ FAULTS: dict[str, Fault] = {
         "a paused group offers work",
         f"{_STORE}test_claims.py::test_find_work_tells_of_every_group_and_of_no_paused_one",
         _sql("claims", "find_work", "g.paused = 0", "1 = 1"),
+    ),
+    "pause not looked at by claims": Fault(
+        "what is published after a pause is run",
+        f"{_STORE}test_claims.py::test_nothing_is_taken_of_a_group_that_may_not_since_somebody_looked",
+        _sql("claims", "check_taker", "g.paused = 0", "1 = 1"),
     ),
     # order and limits
     "owner not looked at": Fault(

@@ -150,16 +150,16 @@ class RunningMachine(RuleBasedStateMachine):
         return take(self.session, taker, before)
 
     def _missed(self, who: int, batch: int, what: str, miss: Miss) -> None:
-        oracle, good = self.oracle, self.oracle.good[self.clients[who]]
+        oracle, may_take = self.oracle, self.oracle.may_take(self.clients[who])
         assert miss is Miss.EMPTY or what == "waiting" or self.group.order is not Order.NONE, "nobody else is here"
         if self.group.order is not Order.NONE:
             oracle.nothing_taken(self.clients[who], batch)
         elif what == "range":
-            assert not good or oracle.next_range(batch) is None
+            assert not may_take or oracle.next_range(batch) is None
         elif what == "waiting":
-            assert not good or not oracle.waiting
+            assert not may_take or not oracle.waiting
         else:
-            assert not good or not any(row.due and row.claim_id is None for row in oracle.retries.values())
+            assert not may_take or not any(row.due and row.claim_id is None for row in oracle.retries.values())
 
     # -- running and writing down --------------------------------------------------------------------------------------
 

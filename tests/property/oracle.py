@@ -127,9 +127,13 @@ class Oracle:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
+    def may_take(self, client: str) -> bool:
+        """Whether a client can take anything at all."""
+        return self.good[client] and not self.paused
+
     def took(self, claim: Claim, batch: int) -> None:
         """A client says that it has got a claim: was it to be had?"""
-        assert self.good[claim.client_id], "only a client whose lease is good takes anything"
+        assert self.may_take(claim.client_id), "nobody takes anything without a lease, or in a paused group"
         if self.order is not Order.NONE:
             assert not self.busy, "a partition in order has one owner"
         if claim.source is ClaimSource.RETRY:
@@ -177,7 +181,7 @@ class Oracle:
 
     def nothing_taken(self, client: str, batch: int) -> None:
         """A client that may take was told that there is nothing: is that so?"""
-        if not self.good[client] or (self.order is not Order.NONE and self.busy):
+        if not self.may_take(client) or (self.order is not Order.NONE and self.busy):
             return
         due = [o for o, row in self.retries.items() if row.due and row.claim_id is None]
         assert not due or (self.order is Order.PARTITION and min(self.retries) not in due), "a retry was due"

@@ -3,15 +3,18 @@
 import dataclasses
 import multiprocessing
 import random
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Care, ClaimSource, Group, Topic
-from emsworker.store import claims, progress, topics
-from emsworker.store.claims import Taker, Work
+from emsworker.core.limits import Limit
+from emsworker.core.model import Care, ClaimSource, Group, Topic, TopicRule
+from emsworker.store import claims, limits, progress, topics
+from emsworker.store.claims import Miss, Taker, Work
 from emsworker.store.database import Database
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -125,6 +128,35 @@ def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:
     assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(waiting=True)}
     adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
     assert adopted and (adopted.lo, adopted.hi) == (3, 4)
+
+
+@pytest.mark.parametrize("stop", ["pause", "write-only", "limit"])
+def test_nothing_is_taken_of_a_group_that_may_not_since_somebody_looked(stream: Stream, stop: str) -> None:
+    topic, group, client_id = filled(stream, 5)
+    assert claims.find_work(stream.session, [group.id]).open == {group.id}
+    change: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "pause": (
+            lambda: topics.change_group(stream.session, replace(group, paused=True)),
+            lambda: topics.change_group(stream.session, group),
+        ),
+        "write-only": (
+            lambda: topics.change_topic(stream.session, replace(topic, rule=TopicRule.WRITE)),
+            lambda: topics.change_topic(stream.session, topic),
+        ),
+        "limit": (
+            lambda: limits.set_limit(stream.session, group.id, Limit(max_running=1)),
+            lambda: limits.set_limit(stream.session, group.id, Limit()),
+        ),
+    }
+    close, reopen = change[stop]
+    close()
+    assert claims.take_range(stream.session, stream.taker(topic, group, client_id), 0) is Miss.EMPTY
+    assert claims.find_work(stream.session, [group.id]).open == set()
+    permitted = replace(stream.taker(topic, group, client_id), permitted=True)
+    assert bool(claims.take_range(stream.session, permitted, 0)) is (stop == "limit")
+    reopen()
+    assert claims.find_work(stream.session, [group.id]).open == {group.id}
+    assert bool(claims.take_range(stream.session, stream.taker(topic, group, client_id), 0)) is (stop != "limit")
 
 
 def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:

@@ -3,9 +3,12 @@
 import os
 import re
 import threading
+from collections.abc import Callable
 from decimal import Decimal
 
+import pymysql
 import pytest
+from pymysql.cursors import SSCursor
 
 from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
 from emsworker.local import Database as Server
@@ -171,6 +174,50 @@ def test_trap_6_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) 
         packet.send()
     assert not stream.session.in_transaction
     assert stream.rows("SELECT * FROM ems_leader") == []
+
+
+def test_a_transaction_opens_with_its_first_statement(stream: Stream) -> None:
+    stream.session.rows("SELECT 1")
+    before = stream.status("Com_begin")["Com_begin"]
+    stream.session.begin()
+    assert stream.session.in_transaction and stream.status("Com_begin")["Com_begin"] == before
+    assert stream.session.execute("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))").affected == 1
+    assert stream.status("Com_begin")["Com_begin"] == before + 1
+    assert stream.rows("SELECT * FROM ems_leader") == []
+    stream.session.commit()
+    assert len(stream.rows("SELECT * FROM ems_leader")) == 1 and not stream.session.in_transaction
+
+
+@pytest.mark.parametrize("end", [Session.commit, Session.rollback, Session._rollback_quietly, Session.drop])
+def test_a_transaction_without_a_statement_leaves_nothing_open(stream: Stream, end: Callable[[Session], None]) -> None:
+    stream.session.begin()
+    end(stream.session)
+    assert not stream.session.in_transaction
+    stream.session.execute("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
+    assert len(stream.rows("SELECT * FROM ems_leader")) == 1
+
+
+@pytest.mark.parametrize("first", ["", " ; ", "SELECT nothing"])
+def test_a_first_statement_that_is_wrong_says_so_and_the_transaction_is_open(stream: Stream, first: str) -> None:
+    stream.session.begin()
+    with stream.session.lent_to_handler() as connection, connection.cursor() as cursor:
+        with pytest.raises(pymysql.err.MySQLError, match=r"1065|1054"):
+            cursor.execute(first)
+        cursor.execute("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
+    assert stream.session.in_transaction and stream.rows("SELECT * FROM ems_leader") == []
+    stream.session.rollback()
+    assert stream.rows("SELECT * FROM ems_leader") == []
+
+
+def test_a_first_statement_may_stream_its_rows(stream: Stream) -> None:
+    stream.session.begin()
+    with stream.session.lent_to_handler() as connection, connection.cursor(SSCursor) as cursor:
+        cursor.execute("SELECT 1 UNION ALL SELECT %s", (2,))
+        assert list(cursor) == [(1,), (2,)]
+        cursor.execute("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
+        assert cursor.rowcount == 1
+    stream.session.commit()
+    assert len(stream.rows("SELECT * FROM ems_leader")) == 1
 
 
 def test_conflicts_end_at_the_deadline(stream: Stream) -> None:

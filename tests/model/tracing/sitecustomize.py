@@ -13,7 +13,8 @@ _MARK = "SET @trace_tx = UUID_SHORT(), @trace_what = ''"
 
 
 def _marked(self: session.Session, sql: str) -> list[session.Result]:
-    return _send(self, sql) if self.in_transaction else _send(self, f"{_MARK};\n{sql}")[1:]
+    goes_on = self.in_transaction and self._open().opening is None
+    return _send(self, sql) if goes_on else _send(self, f"{_MARK};\n{sql}")[1:]
 
 
 def _recovering(*args: Any) -> Any:

@@ -1,0 +1,159 @@
+"""The poller of a worker process: what a wake-up that names its place spares, and what it must not skip."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from emsworker.core.config import Settings
+from emsworker.core.limits import Limit
+from emsworker.core.model import Group, Order, Topic, TopicRule
+from emsworker.publishing.wakeup import Bell, Listener
+from emsworker.runtime import scout as module
+from emsworker.runtime.leads import Lead
+from emsworker.runtime.scout import Scout
+from emsworker.store import limits, topics
+from emsworker.store.database import Database
+from tests.support.streams import Stream
+from tests.support.waiting import until
+
+SELDOM = Settings(poll_min_s=60.0, poll_max_s=60.0)  # who finds anything sooner was told
+
+
+@contextmanager
+def scouting(stream: Stream, *groups: Group) -> Iterator[Scout]:
+    """A scout whose thread is the test's; it has looked once."""
+    topic_of = {group.id: group.topic_id for group in groups}
+    in_order = [group.id for group in groups if group.order is not Order.NONE]
+    scout = Scout(Database(stream.url), SELDOM, topic_of, in_order, lambda *_: None)
+    _look(scout)
+    yield scout
+    scout.shut_down()
+
+
+def _look(scout: Scout) -> None:
+    scout._rung = True
+    scout.step()
+
+
+def _looks_after(scout: Scout, ring: Callable[[], None]) -> bool:
+    """Whether ringing asks for a look; if so, it looks."""
+    ring()
+    if rung := scout._rung:
+        scout.step()
+    return rung
+
+
+@pytest.fixture
+def topic(stream: Stream) -> Topic:
+    return stream.topic(partitions=3)
+
+
+def test_a_thread_is_sent_where_something_was_published_without_a_look(stream: Stream, topic: Topic) -> None:
+    first, second = stream.group(topic, "first"), stream.group(topic, "second")
+    with scouting(stream, first, second) as scout:
+        assert scout.next_lead() is None
+        assert not _looks_after(scout, lambda: scout.ring(topic.id, [2]))
+        found = {scout.next_lead() for _ in range(4)}
+        assert found == {Lead(first.id, "stream", 2), Lead(second.id, "stream", 2)}
+
+
+def test_a_waiting_thread_is_woken(stream: Stream, topic: Topic) -> None:
+    group = stream.group(topic)
+    with scouting(stream, group) as scout:
+        woken = threading.Thread(target=scout.wait_for_lead, args=(60.0,))
+        woken.start()
+        until(lambda: scout._idle == 1, 5, "it waits")
+        scout.ring(topic.id, [0])
+        woken.join(5)
+        assert not woken.is_alive()
+        assert scout.next_lead() == Lead(group.id, "stream", 0)
+
+
+def test_without_a_place_it_looks(stream: Stream, topic: Topic) -> None:
+    with scouting(stream, stream.group(topic)) as scout:
+        assert _looks_after(scout, lambda: scout.ring(topic.id, ()))
+        assert _looks_after(scout, lambda: scout.ring(topic.id + 1, [0])), "of a topic that only broadcasts"
+        assert scout.next_lead() is None
+
+
+@pytest.mark.parametrize("why", ["paused", "limited", "in order", "write-only"])
+def test_where_a_thread_may_not_just_go_it_looks_first(stream: Stream, topic: Topic, why: str) -> None:
+    group = stream.group(topic, order=Order.KEY if why == "in order" else Order.NONE)
+    if why == "paused":
+        topics.change_group(stream.session, replace(group, paused=True))
+    elif why == "limited":
+        limits.set_limit(stream.session, group.id, Limit(max_running=1))
+    elif why == "write-only":
+        topics.change_topic(stream.session, replace(topic, rule=TopicRule.WRITE))
+    with scouting(stream, group) as scout:
+        assert _looks_after(scout, lambda: scout.ring(topic.id, [0]))
+        assert scout.next_lead() is None
+
+
+def test_one_group_of_a_topic_may_go_while_it_looks_for_the_other(stream: Stream, topic: Topic) -> None:
+    free, paused = stream.group(topic, "free"), stream.group(topic, "paused")
+    topics.change_group(stream.session, replace(paused, paused=True))
+    with scouting(stream, free, paused) as scout:
+        scout.ring(topic.id, [1])
+        assert scout.next_lead() == Lead(free.id, "stream", 1)
+        assert _looks_after(scout, lambda: scout.ring(topic.id, [1]))
+
+
+def test_who_was_rung_for_since_is_not_forgotten(stream: Stream, topic: Topic) -> None:
+    group = stream.group(topic)
+    with scouting(stream, group) as scout:
+        scout.ring(topic.id, [0])
+        lead = scout.next_lead()
+        assert lead is not None
+        scout.ring(topic.id, [0])  # after the claim that found nothing, and before its thread tells so
+        scout.forget(lead)
+        assert scout.next_lead() == lead
+        scout.forget(lead)
+        assert scout.next_lead() is None
+
+
+def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = stream.group(topic)
+    real = module.find_work
+    with scouting(stream, group) as scout:
+
+        def find_work(*args: object) -> object:
+            look = real(*args)  # type: ignore[arg-type]
+            scout.ring(topic.id, [1])
+            return look
+
+        monkeypatch.setattr(module, "find_work", find_work)
+        _look(scout)
+        assert scout.next_lead() == Lead(group.id, "stream", 1)
+
+
+def test_who_was_paused_meanwhile_loses_what_was_rung_for(stream: Stream, topic: Topic) -> None:
+    group = stream.group(topic)
+    with scouting(stream, group) as scout:
+        scout.ring(topic.id, [0])
+        topics.change_group(stream.session, replace(group, paused=True))
+        _look(scout)
+        assert scout.next_lead() is None
+
+
+def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
+    heard: list[tuple[int, list[int]]] = []
+    listener = Listener(redis_url, "s", [7, 8], lambda topic, places: heard.append((topic, sorted(places))))
+    listener.start()
+    here: list[int] = []
+    bell = Bell(redis_url, "s", lambda topic, _: here.append(topic))
+    try:
+        until(lambda: bell.ring_at({7: [0]}) or heard, 10, "it listens")
+        for places in ({7: {3, 1}}, {8: range(65)}, {9: [0]}):
+            bell.ring_at(places)
+        bell.ring([8])
+        bell._redis.publish("ems:s:wake:7", "of another version")
+        until(lambda: heard[-1:] == [(7, [])], 5, "all have come")
+    finally:
+        listener.stop()
+        listener.join(5)
+    assert heard[-4:] == [(7, [1, 3]), (8, []), (8, []), (7, [])]
+    assert here[-4:] == [7, 8, 9, 8]
