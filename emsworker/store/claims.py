@@ -10,7 +10,7 @@ A crash before the packet's COMMIT leaves everything as it was; after it, a clai
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -145,15 +145,9 @@ def take_range(
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
-    args = taker.args | {"partition": partition}
-
-    def add(packet: Packet) -> None:
-        packet.add(_SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip, args)
-        packet.add(_SQL.find_range, args)
-        packet.add(_SQL.insert_claim, args)
-        packet.add(_SQL.move_cursor, args)
-
-    return _take(session, taker, before, add)
+    lock = _SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip
+    statements = (lock, _SQL.find_range, _SQL.insert_claim, _SQL.move_cursor)
+    return _take(session, taker, before, statements, {"partition": partition})
 
 
 def take_waiting(
@@ -167,23 +161,21 @@ def take_waiting(
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
-
-    def add(packet: Packet) -> None:
-        packet.add(_SQL.find_waiting, taker.args | {"from_partition": from_partition})
-        packet.add(_SQL.cut_waiting, taker.args)
-        packet.add(_SQL.adopt_waiting, taker.args)
-        packet.add(_SQL.add_rest, taker.args | {"rest_id": new_claim_id()})
-
-    return _take(session, taker, before, add)
+    statements = (_SQL.find_waiting, _SQL.cut_waiting, _SQL.adopt_waiting, _SQL.add_rest)
+    return _take(session, taker, before, statements, {"from_partition": from_partition, "rest_id": new_claim_id()})
 
 
-def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Claim | Miss:
+def _take(
+    session: Session, taker: Taker, before: Flush | None, statements: Sequence[str], more: dict[str, int]
+) -> Claim | Miss:
+    args = taker.args | more
+
     def attempt() -> Claim | Miss:
-        packet = open_packet(session, taker, before)
-        add(packet)
+        packet = open_packet(session, args, before)
+        packet.add_all(statements, args)
         packet.commit()
         packet.add(_SQL.get_claimed)
-        packet.add(_SQL.read_bodies, taker.args | taker.group.filter.args)
+        packet.add(_SQL.read_bodies, args | taker.group.filter.args)
         results = send_fenced(packet)
         partition, lo, hi, care, now = results[-2].rows[0]
         if hi is None or lo is None:
@@ -195,14 +187,13 @@ def _take(session: Session, taker: Taker, before: Flush | None, add: Any) -> Cla
     return session.again_on_conflict(attempt)
 
 
-def open_packet(session: Session, taker: Taker, before: Flush | None) -> Packet:
+def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None) -> Packet:
     """A transaction that first records the end of the claim before, and asks whether anything may be taken."""
     packet = session.packet()
     packet.begin()
     if before is not None:
         add_flush(packet, before)
-    packet.add(_SQL.forget)
-    packet.add(_SQL.check_taker, taker.args)
+    packet.add(_SQL.begin_taking, args)
     return packet
 
 
@@ -232,13 +223,10 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
     """
 
     def attempt() -> Claim | Miss:
-        packet = open_packet(session, taker, before)
-        packet.add(_SQL.find_due_retry, taker.args)
-        packet.add(_SQL.take_due_retries, taker.args)
-        packet.add(_SQL.insert_retry_claim, taker.args)
+        packet = open_packet(session, taker.args, before)
+        packet.add_all((_SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim), taker.args)
         packet.commit()
-        packet.add(_SQL.get_retry_claim, taker.args)
-        packet.add(_SQL.read_retry_bodies, taker.args)
+        packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), taker.args)
         return retries_claimed(taker, send_fenced(packet))
 
     return session.again_on_conflict(attempt)

@@ -1,12 +1,10 @@
--- name: forget
-SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL, @ems_later = 0
-
--- name: check_taker
--- Only a client whose lease is good takes anything, so that no claim is born orphaned; and nobody takes anything of a group
--- that is paused by now, or limited without a permit: a look may be old, and a wake-up sends clients without one. What follows
--- in the packet hangs on variables, never on ROW_COUNT(): once its client has died MySQL answers -1 to that and goes on to the
--- COMMIT, and a claim would stand whose cursor had not moved.
-SET @ems_may = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6))
+-- name: begin_taking
+-- Forgets what the variables held. Only a client whose lease is good takes anything, so that no claim is born orphaned; and
+-- nobody takes anything of a group that is paused by now, or limited without a permit: a look may be old, and a wake-up sends
+-- clients without one. What follows in the packet hangs on variables, never on ROW_COUNT(): once its client has died MySQL
+-- answers -1 to that and goes on to the COMMIT, and a claim would stand whose cursor had not moved.
+SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL, @ems_later = 0,
+  @ems_may = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6))
   AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.id = %(group_id)s AND g.paused = 0 AND t.rule IN ('rw', 'r'))
   AND (%(permitted)s = 1 OR NOT EXISTS (SELECT 1 FROM ems_limit WHERE group_id = %(group_id)s AND (per_s IS NOT NULL OR max_running IS NOT NULL))),
   1, 0)

@@ -34,26 +34,21 @@ def take_next(session: Session, taker: Taker, partition: int, before: Flush | No
     args = taker.args | {"partition": partition, "rest_id": new_claim_id()} | taker.group.filter.args
 
     def attempt() -> Claim | Miss:
-        packet = open_packet(session, taker, before)
-        packet.add(_TAKE.lock_cursor_or_skip, args)
-        packet.add(_SQL.check_owner, args)
-        for statement in _RETRIES[taker.group.order]:
-            packet.add(statement, args)
-        packet.add(_TAKE.insert_retry_claim, args)
-        packet.add(_SQL.give_way)
-        for statement in _STREAM:
-            packet.add(statement, args)
+        packet = open_packet(session, args, before)
+        packet.add_all((*_OWNER, *_RETRIES[taker.group.order], _TAKE.insert_retry_claim, *_STREAM), args)
         packet.commit()
         return _taken(taker, packet, args)
 
     return session.again_on_conflict(attempt)
 
 
+_OWNER = (_TAKE.lock_cursor_or_skip, _SQL.check_owner)
 _RETRIES = {
     Order.PARTITION: (_SQL.find_first_retry, _SQL.take_first_retry),
     Order.KEY: (_SQL.find_due_key, _SQL.take_due_keys, _SQL.find_near, _SQL.take_behind),
 }
 _STREAM = (
+    _SQL.give_way,
     _SQL.find_first_waiting,
     _TAKE.cut_waiting,
     _SQL.check_time,
@@ -63,13 +58,18 @@ _STREAM = (
     _TAKE.insert_claim,
     _TAKE.move_cursor,
 )
+_READ = (
+    _SQL.list_keys,
+    _SQL.list_blocked,
+    _TAKE.get_claimed,
+    _TAKE.read_bodies,
+    _TAKE.get_retry_claim,
+    _TAKE.read_retry_bodies,
+)
 
 
 def _taken(taker: Taker, packet: Packet, args: dict[str, object]) -> Claim | Miss:
-    for statement in (_SQL.list_keys, _SQL.list_blocked, _TAKE.get_claimed, _TAKE.read_bodies):
-        packet.add(statement, args)
-    packet.add(_TAKE.get_retry_claim, args)
-    packet.add(_TAKE.read_retry_bodies, args)
+    packet.add_all(_READ, args)
     results: list[Result] = send_fenced(packet)
     keys, blocked, claimed, bodies = (result.rows for result in results[-6:-2])
     partition, lo, hi, care, now = claimed[0]

@@ -9,7 +9,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -77,6 +77,11 @@ class Packet:
         self._parts.append(self.session.mogrify(statement, args))
         return len(self._parts) - 1
 
+    def add_all(self, statements: Sequence[str], args: Args) -> None:
+        """Append statements that share their values, which are escaped once."""
+        literals = self.session.literals(args)
+        self._parts += [statement % literals for statement in statements]
+
     def add_escaped(self, statement: str) -> int:
         """Append a statement whose values the driver has escaped already."""
         self._parts.append(statement)
@@ -139,15 +144,21 @@ class Session:
         return self.execute(statement, args).rows
 
     def mogrify(self, statement: str, args: Args | None) -> str:
-        """Put escaped values into a statement; a sequence becomes a list in parentheses.
+        """Put escaped values into a statement; see :meth:`literals`.
 
         Raises:
             InvalidName: a text has no UTF-8 form.
         """
-        if not args:
-            return statement
+        return statement % self.literals(args) if args else statement
+
+    def literals(self, args: Args) -> dict[str, str]:
+        """Values, escaped; a sequence becomes a list in parentheses.
+
+        Raises:
+            InvalidName: a text has no UTF-8 form.
+        """
         with self._mapped_errors():
-            return statement % {name: self._literal(value) for name, value in args.items()}
+            return {name: self._literal(value) for name, value in args.items()}
 
     def _literal(self, value: Any) -> str:
         if isinstance(value, bytes):

@@ -34,12 +34,13 @@ def _no_parameter(name: str, value: Any) -> Callable[[Made], Made]:
 def _commit_before_cursor(real: Made) -> Made:
     """A packet that ends its transaction before the statement that moves the cursor."""
 
-    def add(packet: Any, statement: str, args: Any = None) -> int:
-        if statement.startswith("UPDATE ems_cursor SET next_offset = @ems_hi + 1"):
-            packet.commit()
-        return int(real(packet, statement, args))
+    def add_all(packet: Any, statements: Any, args: Any) -> None:
+        for statement in statements:
+            if statement.startswith("UPDATE ems_cursor SET next_offset = @ems_hi + 1"):
+                packet.commit()
+            real(packet, (statement,), args)
 
-    return add
+    return add_all
 
 
 def _effects_first(real: Made) -> Made:
@@ -111,7 +112,7 @@ FAULTS: dict[str, Fault] = {
     "committed in the wrong order": Fault(
         "the claim is committed before its cursor is moved",
         f"{_STORE}test_claims.py::test_r2_20_threads_in_4_processes_never_claim_an_offset_twice",
-        _function("store.session", "Packet.add", _commit_before_cursor),
+        _function("store.session", "Packet.add_all", _commit_before_cursor),
     ),
     "cursor moved too far": Fault(
         "a cursor passes one message more than the claim has",
@@ -141,12 +142,12 @@ FAULTS: dict[str, Fault] = {
     "lost answer not looked up": Fault(
         "a send whose COMMIT was not answered is sent once more",
         "tests/race/test_ambiguous_commit.py::test_trap_13_a_send_whose_answer_is_lost_is_one_row",
-        _function("producer", "find_uids", _no_uids),
+        _function("publishing.producer", "find_uids", _no_uids),
     ),
     "lease not looked at": Fault(
         "a client without a lease takes work",
         "none",
-        _sql("claims", "check_taker", "AND expires_at > NOW(6)"),
+        _sql("claims", "begin_taking", "AND expires_at > NOW(6)"),
     ),
     "lease not looked at by retries": Fault(
         "a client without a lease takes retries",
@@ -298,7 +299,7 @@ FAULTS: dict[str, Fault] = {
     "pause not looked at by claims": Fault(
         "what is published after a pause is run",
         f"{_STORE}test_claims.py::test_nothing_is_taken_of_a_group_that_may_not_since_somebody_looked",
-        _sql("claims", "check_taker", "g.paused = 0", "1 = 1"),
+        _sql("claims", "begin_taking", "g.paused = 0", "1 = 1"),
     ),
     # order and limits
     "owner not looked at": Fault(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emsworker import store
-from emsworker.store.session import Session
+from emsworker.store.session import Packet, Session
 from emsworker.store.sql import Statements
 
 SetAttribute = Callable[[Any, str, Any], None]
@@ -105,9 +105,13 @@ def _replace_texts(texts: dict[str, str], set_attribute: SetAttribute) -> None:
             if isinstance(kept, Statements):
                 changed = {name: texts.get(text, text) for name, text in kept._statements.items()}
                 set_attribute(kept, "_statements", changed)
-    mogrify = Session.mogrify
+    mogrify, add_all = Session.mogrify, Packet.add_all
 
     def planted(self: Session, statement: str, args: Any) -> str:
         return mogrify(self, texts.get(statement, statement), args)
 
+    def planted_together(self: Packet, statements: Sequence[str], args: Any) -> None:
+        add_all(self, [texts.get(statement, statement) for statement in statements], args)
+
     set_attribute(Session, "mogrify", planted)
+    set_attribute(Packet, "add_all", planted_together)

@@ -66,6 +66,11 @@ def test_the_page_has_the_table() -> None:
     assert page == f"| fault | what it does | found by |\n| --- | --- | --- |\n{rows}"
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_is_a_change_of_code_that_is_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plant(FAULTS[name], monkeypatch.setattr)
+
+
 @pytest.mark.parametrize("name", _chosen(_BY_PROPERTIES, _QUICK.__contains__))
 def test_the_property_tests_find(stream: Stream, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     fault, began = FAULTS[name], time.monotonic()

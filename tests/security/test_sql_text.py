@@ -133,11 +133,8 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
     "session": [
         ("Packet.send", "what add and add_escaped were given", {"self._parts"}),
         ("Session._find_writable", "for people", {"host", "port", "error"}),
-        (
-            "Session.mogrify",
-            "this is where values are escaped",
-            {"statement", "{name: self._literal(value) for name, value in args.items()}"},
-        ),
+        ("Packet.add_all", "escaped values, and statements of ours", {"statement", "literals"}),
+        ("Session.mogrify", "escaped values, and a statement of ours", {"statement", "self.literals(args)"}),
         ("Session._literal", "this is where values are escaped", {"[self._literal(one) for one in value]"}),
         ("bytes_literal", "hexadecimal digits", {"value.hex()"}),
     ],

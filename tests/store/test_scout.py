@@ -1,15 +1,21 @@
 """The poller of a worker process: what a wake-up that names its place spares, and what it must not skip."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+import redis
 
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicRule
+from emsworker.local import Redis
+from emsworker.publishing import wakeup
 from emsworker.publishing.wakeup import Bell, Listener
 from emsworker.runtime import scout as module
 from emsworker.runtime.leads import Lead
@@ -150,10 +156,36 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
         for places in ({7: {3, 1}}, {8: range(65)}, {9: [0]}):
             bell.ring_at(places)
         bell.ring([8])
-        bell._redis.publish("ems:s:wake:7", "of another version")
+        with redis.Redis.from_url(redis_url) as other:
+            other.publish("ems:s:wake:7", "of another version")
         until(lambda: heard[-1:] == [(7, [])], 5, "all have come")
     finally:
         listener.stop()
         listener.join(5)
     assert heard[-4:] == [(7, [1, 3]), (8, []), (8, []), (7, [])]
     assert here[-4:] == [7, 8, 9, 8]
+
+
+def test_who_publishes_waits_for_no_answer_of_redis(redis_url: str, redis_server: Redis) -> None:
+    bell = Bell(redis_url, "s", lambda *_: None)
+    bell.ring([7])
+    for _ in range(3):
+        with redis.Redis.from_url(redis_url) as other:
+            other.client_kill_filter(_type="normal", skipme=True)  # as after an idle hour
+        bell.ring([7])
+        assert bell._unanswered == 1 and not bell._away_until, "it has connected again, and told"
+    assert redis_server.pid is not None
+    os.kill(redis_server.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for _ in range(wakeup._MOST_UNANSWERED):
+            bell.ring([7])
+        assert time.monotonic() - began < 0.3 and not bell._away_until
+        bell.ring([7])
+        bell.ring([7])
+        assert bell._away_until, "it is left alone for a second"
+    finally:
+        os.kill(redis_server.pid, signal.SIGCONT)
+    bell._away_until = 0.0
+    bell.ring([7])
+    until(lambda: bell.ring_at({}) or bell._unanswered == 0, 5, "all is answered")
