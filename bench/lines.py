@@ -51,6 +51,13 @@ LINES = (
         f"{_ONE_ROW}, {_CLIENTS} connections",
     ),
     Line(
+        "transactional-least",
+        "the same",
+        _DRAIN_ROWS,
+        raw.insert_with_mark(_CLIENTS),
+        f"a row, a mark, a fence, and commit, {_CLIENTS} connections",
+    ),
+    Line(
         "send-latency",
         "`send()`, one caller",
         publish.send_latency,

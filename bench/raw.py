@@ -6,6 +6,9 @@ import json
 import time
 from collections.abc import Callable
 
+import pymysql
+from pymysql.constants import CLIENT
+
 from bench.load import BODY, PAUSE_S, percentile, rate
 from bench.stage import NotRight, Stage
 
@@ -13,6 +16,8 @@ _CREATE = "CREATE TABLE raw_message (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY K
 INSERT = "INSERT INTO raw_message (uid, body) VALUES (%s, %s)"
 ROW = (b"0123456789abcdef", json.dumps(BODY).encode())
 _PAGE = 500
+_MARK = """UPDATE raw_mark SET done_to = %s, at = NOW(6) WHERE id = %s AND token = %s AND done_to = %s;
+SET @one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE ROW_COUNT() <> 1); COMMIT"""
 
 
 def create(stage: Stage) -> None:
@@ -47,6 +52,43 @@ def insert_and_commit(connections: int, row: tuple[bytes, bytes] = ROW) -> Calla
         return {"messages/s": per_s}
 
     return measure
+
+
+def insert_with_mark(connections: int) -> Callable[[Stage], dict[str, float]]:
+    """The least that has an effect exactly once: a row, how far its owner has come, and a fence; one commit each."""
+
+    def measure(stage: Stage) -> dict[str, float]:
+        create(stage)
+        with stage.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE raw_mark (id INT PRIMARY KEY, token INT, done_to BIGINT, at DATETIME(6))")
+            cursor.executemany("INSERT INTO raw_mark VALUES (%s, %s, 0, NOW(6))", [(n, n) for n in range(connections)])
+
+        def make(number: int) -> Callable[[], int]:
+            connection = stage.connect(client_flag=CLIENT.MULTI_STATEMENTS)
+            cursor = connection.cursor()
+            done = 0
+
+            def step() -> int:
+                nonlocal done
+                done += 1
+                _run_all(cursor, f"START TRANSACTION; {INSERT}", ROW)
+                _run_all(cursor, _MARK, (done, number, number, done - 1))
+                return 1
+
+            return step
+
+        per_s, count = rate(stage.size.seconds, connections, make)
+        stage.check("raw rows", count, "SELECT COUNT(*) FROM raw_message")
+        stage.check("marked", count, "SELECT CAST(SUM(done_to) AS SIGNED) FROM raw_mark")
+        return {"messages/s": per_s}
+
+    return measure
+
+
+def _run_all(cursor: pymysql.cursors.Cursor, statements: str, args: tuple[object, ...]) -> None:
+    cursor.execute(statements, args)
+    while cursor.nextset():
+        pass
 
 
 def executemany(stage: Stage) -> dict[str, float]:

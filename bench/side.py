@@ -1,6 +1,6 @@
-"""``python -m bench.side WORK SECONDS ...``: one of several processes that do the same at the same time, and count.
+"""``python -m bench.side SECONDS WORK ...``: one of several processes that do the same at the same time, and count.
 
-It says ``ready``, waits for a line, works for so many seconds, and prints how often it did and for how long.
+It says ``ready``, waits for a line, works for so many seconds, and prints how often it did, from when to when.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _START_S = 60.0
 
 
 def at_once(work: Sequence[str], processes: int, seconds: float) -> tuple[int, float]:
-    """Run so many processes of a work; what they did in all, and how often a second.
+    """Run so many processes of a work at the same time; what they did in all, and how often a second.
 
     Args:
         work: its name and arguments.
@@ -30,7 +30,7 @@ def at_once(work: Sequence[str], processes: int, seconds: float) -> tuple[int, f
         seconds: how long.
 
     Raises:
-        NotRight: one of them ended otherwise.
+        NotRight: one of them ended otherwise, or before another had begun.
     """
     command = [sys.executable, "-m", "bench.side", str(seconds), *work]
     with ExitStack() as stack:
@@ -45,10 +45,21 @@ def at_once(work: Sequence[str], processes: int, seconds: float) -> tuple[int, f
         for process in started:
             if process.stdout is None or process.stdout.readline() != "ready\n":
                 raise NotRight(f"a process for {work[0]} did not become ready")
-        counts = [process.communicate("go\n", timeout=_START_S + seconds)[0].split() for process in started]
-    if any(len(told) != 2 for told in counts):
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        told = [process.communicate(timeout=_START_S + seconds)[0].split() for process in started]
+    if any(len(one) != 3 for one in told):
         raise NotRight(f"a process for {work[0]} did not end well")
-    return sum(int(count) for count, _ in counts), sum(int(count) / float(took) for count, took in counts)
+    count, began, ended = (
+        sum(int(one[0]) for one in told),
+        [float(one[1]) for one in told],
+        [float(one[2]) for one in told],
+    )
+    if max(began) >= min(ended):
+        raise NotRight(f"a process for {work[0]} ended before another had begun")
+    return count, count / (max(ended) - min(began))
 
 
 def _sender(url: str, redis_url: str, allocator: str) -> Callable[[], int]:
@@ -103,9 +114,9 @@ def main() -> None:
     work = _prepare(sys.argv[2], sys.argv[3:])
     print("ready", flush=True)
     sys.stdin.readline()
-    began = time.perf_counter()
+    began = time.time()
     count = work(float(sys.argv[1]))
-    print(count, time.perf_counter() - began)
+    print(count, began, time.time())
 
 
 if __name__ == "__main__":

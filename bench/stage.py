@@ -60,7 +60,7 @@ class Stage:
     folder: Path
     size: Size
 
-    def connect(self, *, autocommit: bool = True) -> Connection:
+    def connect(self, *, autocommit: bool = True, client_flag: int = 0) -> Connection:
         """A plain PyMySQL connection, as anybody would open it."""
         url = DatabaseUrl.parse(self.url)
         return pymysql.connect(
@@ -71,6 +71,7 @@ class Stage:
             database=url.database,
             charset="utf8mb4",
             autocommit=autocommit,
+            client_flag=client_flag,
         )
 
     def value(self, query: str) -> Any:

@@ -30,6 +30,7 @@ from emsworker.store.session import Session
 _BATCH, _CLAIMS = 50, 40
 _LEASE_S, _TIMEOUT_S = 3600.0, 3600.0
 _BYTES = 4 << 20
+_BETWEEN_S = 5.0
 _GROUPS, _PARTITIONS = (1, 10, 100), (1, 64)
 
 
@@ -175,23 +176,24 @@ def history(lab: Lab) -> list[Finding]:
 def snapshot(lab: Lab) -> list[Finding]:
     """A drain beside somebody's old snapshot, which keeps the server from purging what is updated and deleted."""
     alone, beside = Finding("flat/snapshot", "alone"), Finding("flat/snapshot", "beside an open snapshot")
-    for _ in range(lab.size.repeats):
-        with lab.servers.stage(lab.stage_size) as stage:
-            tasks = build(url=stage.url)
-            tasks.noop.delay(0)
-            topic_id = tasks.app.catalog.topic("noop").id
-            tasks.app.close()
-            shape = worker.Shape("noop")
-            drain(stage, topic_id, lab.size.drained // 4, shape)
+    shape = worker.Shape("noop")
+    with lab.servers.stage(lab.stage_size) as stage:
+        tasks = build(url=stage.url)
+        tasks.noop.delay(0)
+        topic_id = tasks.app.catalog.topic("noop").id
+        tasks.app.close()
+        drain(stage, topic_id, lab.size.drained // 4, shape)
+        for _ in range(lab.size.repeats):
             alone.add(messages_per_s=drain(stage, topic_id, lab.size.drained, shape))
-            with stage.connect(autocommit=False) as other, other.cursor() as cursor:
-                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-                until = time.monotonic() + lab.size.snapshot_s
-                rate = drain(stage, topic_id, lab.size.drained, shape)
-                while time.monotonic() < until:
-                    rate = drain(stage, topic_id, lab.size.drained, shape)
-                beside.add(messages_per_s=rate)
+        with stage.connect(autocommit=False) as other, other.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            until = time.monotonic() + lab.size.snapshot_s
+            while time.monotonic() < until:  # something must be there that could be purged
+                drain(stage, topic_id, lab.size.drained // 4, shape)
+                time.sleep(_BETWEEN_S)
+            for _ in range(lab.size.repeats):
+                beside.add(messages_per_s=drain(stage, topic_id, lab.size.drained, shape))
     return [alone, beside]
 
 

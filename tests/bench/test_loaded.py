@@ -20,7 +20,13 @@ def test_processes_at_once_count_what_each_of_them_did(bench_servers: Servers) -
             count,
             "SELECT COUNT(*) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND t.name = 'events'",
         )
-    assert count > 2 and 0 < per_s <= 4 * count / 0.3
+    assert count > 2 and 0 < per_s <= 1.01 * count / 0.3
+
+
+def test_processes_at_once_are_at_it_at_the_same_time() -> None:
+    _, alone = side.at_once(["naps", "1", "0.02"], 1, 0.6)
+    _, together = side.at_once(["naps", "1", "0.02"], 3, 0.6)
+    assert together > 1.8 * alone, "one after another they would do as much as one"
 
 
 def test_a_process_that_fails_voids_the_run(capfd: pytest.CaptureFixture[str]) -> None:
