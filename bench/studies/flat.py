@@ -114,7 +114,7 @@ def backlog(lab: Lab) -> list[Finding]:
         cases = []
         for waiting in lab.size.backlogs:
             topic = _topic(stage, session, f"t{waiting}")
-            extend(stage, topic.id, waiting - 1)
+            extend(stage, topic.id, waiting + _BATCH * _CLAIMS * (lab.size.repeats + 2))  # so many wait to the end
             cases.append(_Case(Finding("flat/backlog", f"{waiting:,} waiting"), topic, _groups(session, topic, 1)))
         return _measure(lab, session, client, cases)
 
