@@ -213,7 +213,7 @@ def _check_redis(url: str | None) -> list[Finding]:
         import redis
     except ImportError:
         return [_error("redis", redact(url), "the client is not installed; run: pip install emsworker[redis]")]
-    from emsworker.offsets.redis import connect
+    from emsworker.offsets.wire import connect
 
     try:
         with connect(url) as client:

@@ -107,7 +107,7 @@ class RedisKeys:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        from emsworker.offsets.redis import connect
+        from emsworker.offsets.wire import connect
 
         client = connect(redis_url)
         self._prefix = f"ems:{stream_id}:once:".encode()

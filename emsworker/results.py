@@ -81,7 +81,7 @@ class RedisResults:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        from emsworker.offsets.redis import connect
+        from emsworker.offsets.wire import connect
 
         self._redis = connect(redis_url)
         self._prefix = f"ems:{stream_id}:result:"

@@ -7,45 +7,39 @@ takes over. What an allocation leaves behind when its producer dies is a hole, w
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from typing import Any
 
 import redis
 
 from emsworker.core.clock import ticks
+from emsworker.offsets.wire import Wire
 from emsworker.store.messages import Placement, next_free_offset
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
 _AWAY_S = 1.0
-_TIMEOUT_S = 0.5
+
+
+class _Script:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
 
 # The counter holds the next free offset. -1: there is none, ask MySQL.
-_TAKE = """
+_TAKE = _Script("""
 local next = redis.call('GET', KEYS[1])
 if not next then return -1 end
 redis.call('INCRBY', KEYS[1], ARGV[1])
 return tonumber(next)
-"""
-_RAISE = """
+""")
+_RAISE = _Script("""
 local next = redis.call('GET', KEYS[1])
 if not next or tonumber(next) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return 1
-"""
-
-
-def connect(url: str) -> redis.Redis:
-    """A client that gives up within half a second, so that a Redis that hangs is as good as one that is away."""
-    return client_of(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
-
-
-def client_of(url: str, **options: Any) -> redis.Redis:
-    """A client; with ``rediss://`` it checks the server's certificate and name, whatever the driver's default."""
-    if url.startswith("rediss://") and "ssl_cert_reqs=none" not in url:
-        options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **options}
-    client: redis.Redis = redis.Redis.from_url(url, **options)
-    return client
+""")
 
 
 class RedisAllocator:
@@ -57,10 +51,8 @@ class RedisAllocator:
     """
 
     def __init__(self, url: str, stream_id: str) -> None:
-        client = connect(url)
+        self._wire = Wire(url)
         self._stream_id = stream_id
-        self._take: Any = client.register_script(_TAKE)
-        self._raise: Any = client.register_script(_RAISE)
         self._seeded: set[tuple[int, int]] = set()
         self._away_until = 0.0
 
@@ -71,14 +63,14 @@ class RedisAllocator:
         try:
             if (topic_id, partition) not in self._seeded:
                 self._raise_counter(session, topic_id, partition)
-            base = self._take(keys=[self._key(topic_id, partition)], args=[count])
+            base = self._run(_TAKE, topic_id, partition, count)
             if base < 0:
                 self._raise_counter(session, topic_id, partition)
-                base = self._take(keys=[self._key(topic_id, partition)], args=[count])
+                base = self._run(_TAKE, topic_id, partition, count)
         except redis.RedisError as error:
             self._step_aside(error)
             return Placement()
-        return Placement(int(base) if base >= 0 else None)
+        return Placement(base if base >= 0 else None)
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
         """Redis has gone back in time: raise its counter past everything that MySQL knows."""
@@ -93,13 +85,18 @@ class RedisAllocator:
     def _raise_counter(self, session: Session, topic_id: int, partition: int) -> None:
         free = next_free_offset(session, topic_id, partition)
         if free is not None:
-            self._raise(keys=[self._key(topic_id, partition)], args=[free])
+            self._run(_RAISE, topic_id, partition, free)
             self._seeded.add((topic_id, partition))
+
+    def _run(self, script: _Script, topic_id: int, partition: int, number: int) -> int:
+        """A script on a counter; its text travels only to a server that has not seen it."""
+        rest = (1, f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}", number)
+        try:
+            return int(self._wire.ask("EVALSHA", script.sha, *rest))
+        except redis.exceptions.NoScriptError:
+            return int(self._wire.ask("EVAL", script.text, *rest))
 
     def _step_aside(self, error: redis.RedisError) -> None:
         log.warning("redis is away (%s); offsets come from MySQL meanwhile", error)
         self._away_until = ticks() + _AWAY_S
         self._seeded.clear()  # whatever comes back may be older than what MySQL has handed out since
-
-    def _key(self, topic_id: int, partition: int) -> str:
-        return f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}"

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emsworker.core.clock import ticks
+
+if TYPE_CHECKING:
+    from emsworker.offsets.wire import Wire
 
 log = logging.getLogger(__name__)
 
 _AWAY_S = 1.0
-_MOST_UNANSWERED = 256
 _MOST_NAMED = 64  # a message to more partitions does not name them
 
 Wake = Callable[[int, Collection[int]], None]
@@ -38,14 +39,14 @@ class Bell:
     """
 
     def __init__(self, redis_url: str | None, stream_id: str, here: Wake) -> None:
-        self._redis_url = redis_url
         self._here = here
         self._stream_id = stream_id
         self._away_until = 0.0
-        self._mutex = threading.Lock()
-        self._connection: Any = None
-        self._pid = 0
-        self._unanswered = 0
+        self._wire: Wire | None = None
+        if redis_url is not None:
+            from emsworker.offsets.wire import Wire
+
+            self._wire = Wire(redis_url)
 
     def ring(self, topic_ids: Iterable[int]) -> None:
         """Wake the idle workers of these topics; never raises, never waits long."""
@@ -59,48 +60,16 @@ class Bell:
         """
         for topic_id, partitions in places.items():
             self._here(topic_id, partitions)
-        if self._redis_url is None or ticks() < self._away_until:
+        if self._wire is None or ticks() < self._away_until:
             return
         import redis
 
-        with self._mutex:
-            for again in (True, False):  # a server may have closed a connection that was idle for long
-                try:
-                    self._tell(places)
-                    return
-                except redis.RedisError as error:
-                    self._drop()
-                    if not again:
-                        log.warning("redis is away (%s); workers find new messages by polling", error)
-                        self._away_until = ticks() + _AWAY_S
-
-    def _tell(self, places: Mapping[int, Collection[int]]) -> None:
-        """Who publishes does not wait for Redis: its answers are read when they have come, before the next wake-up."""
-        connection = self._connect()
-        while connection.can_read(0):
-            connection.read_response()
-            self._unanswered -= 1
-        if self._unanswered > _MOST_UNANSWERED:
-            from redis import TimeoutError
-
-            raise TimeoutError(f"it has not answered {self._unanswered} times")
-        for topic_id, partitions in places.items():
-            connection.send_command("PUBLISH", _channel(self._stream_id, topic_id), _text_of(partitions))
-            self._unanswered += 1
-
-    def _connect(self) -> Any:
-        """One connection, outside of any pool: what is asked on it and not answered yet is ours to know."""
-        if self._connection is None or self._pid != os.getpid():
-            from emsworker.offsets.redis import connect
-
-            self._connection = connect(self._redis_url or "").connection_pool.make_connection()
-            self._pid, self._unanswered = os.getpid(), 0
-        return self._connection
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.disconnect()
-        self._connection = None
+        try:
+            for topic_id, partitions in places.items():
+                self._wire.tell("PUBLISH", _channel(self._stream_id, topic_id), _text_of(partitions))
+        except redis.RedisError as error:
+            log.warning("redis is away (%s); workers find new messages by polling", error)
+            self._away_until = ticks() + _AWAY_S
 
 
 def _text_of(partitions: Collection[int]) -> str:
@@ -128,7 +97,7 @@ class Listener(threading.Thread):
         """Listen until stopped."""
         import redis
 
-        from emsworker.offsets.redis import client_of
+        from emsworker.offsets.wire import client_of
 
         while not self._stopping.is_set():
             try:
