@@ -1,6 +1,7 @@
 """``./dev bench-publish RESULT.json``: put a result's tables and plots into the README and the documentation.
 
-A result may hold lines, comparisons with peers and studies, or some of them; what it does not hold stays as it was.
+A result may hold lines, comparisons with peers and studies, or some of them; what it does not hold stays as it was, and
+so does each study that it does not hold.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import capacity, peers_report, plots, report
 from bench.spark import figure
 from bench.studies import report as studies_report
+from bench.suite import STUDIES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -69,7 +72,22 @@ def _peers(file: Path) -> str:
 
 
 def _studies(file: Path) -> str:
-    return f"{report.about(json.loads(file.read_text()))}\n\n{studies_report.table(studies_report.load(file))}"
+    found = json.loads(file.read_text())
+    others = sorted({at for at in found["measured"].values() if at != found["at"]})
+    more = f" Some were measured by themselves, at {', '.join(others)}." if others else ""
+    return f"{report.about(found)}{more}\n\n{studies_report.table(studies_report.load(file))}"
+
+
+def _with_older_studies(found: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A result, and of the one that is kept what it does not hold."""
+    old = json.loads(file.read_text()) if file.exists() else {"findings": [], "measured": {}}
+    names = {row["line"] for row in found["findings"]}
+    rows = [row for row in old["findings"] if row["line"] not in names] + found["findings"]
+    order = {study.name: number for number, study in enumerate(STUDIES)}
+    measured = {name: at for name, at in old["measured"].items() if name not in names} | dict.fromkeys(
+        names, found["at"]
+    )
+    return found | {"findings": sorted(rows, key=lambda row: order[row["line"]]), "measured": measured}
 
 
 def _spark(file: Path) -> str:
@@ -97,7 +115,7 @@ PARTS = (
     ),
     Part("peers", ("comparisons", "peers_size"), DOCS / "benchmarks-peers.json", (PAGE,), _peers),
     Part("spark", ("spark", "spark_size", "pyspark"), DOCS / "pipeline/benchmarks.json", (SPARK_PAGE,), _spark),
-    Part("flat cheap scale loaded", ("findings", "studies_size"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
+    Part("flat cheap scale loaded", ("findings", "measured"), DOCS / "benchmarks-studies.json", (PAGE,), _studies),
 )
 
 
@@ -107,6 +125,8 @@ def main(result: Path) -> None:
     for part in PARTS:
         if part.keys[0] not in found:
             continue
+        if part.table is _studies:
+            found = _with_older_studies(found, part.file)
         kept = {key: found[key] for key in (*_COMMON, *part.keys)}
         part.file.write_text(json.dumps(kept, indent=2) + "\n")
         if part.name == "peers":

@@ -13,7 +13,8 @@ from bench.studies import cheap, finding, flat, loaded, scale
 from bench.studies.finding import Study
 
 _PEERS = {peer.line: peer for peer in PEERS}
-_STUDIES = {study.name: study for study in (*flat.STUDIES, *cheap.STUDIES, *scale.STUDIES, *loaded.STUDIES)}
+STUDIES = (*flat.STUDIES, *cheap.STUDIES, *scale.STUDIES, *loaded.STUDIES)
+_STUDIES = {study.name: study for study in STUDIES}
 _GROUPS = ("lines", "peers", "flat", "cheap", "scale", "loaded")
 NAMES = (*_GROUPS, *(line.name for line in LINES), *_PEERS, *_STUDIES)
 

@@ -1,6 +1,8 @@
 """The benchmarks notice what is lost or doubled, and their tables say what was measured."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from bench.peers.compare import Comparison, PeersSize
 from bench.peers.systems import EMS, PEERS
 from bench.peers_report import table
 from bench.plots import _bars
+from bench.publish_docs import _with_older_studies
 from bench.stage import QUICK, NotRight, Servers
 from bench.studies import report as studies_report
 from bench.studies.backlog import drain, extend
@@ -131,3 +134,20 @@ def test_a_copied_backlog_is_a_stream_without_holes_that_workers_drain(bench_ser
     assert rate > 0
     assert len(memory) == 3  # a supervisor and two children
     assert all(mib > 5 for mib in memory)
+
+
+def test_a_study_that_was_measured_by_itself_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    def of(line: str, value: float) -> dict[str, Any]:
+        return {"line": line, "case": "one", "figures": {"ms": [value]}}
+
+    file = tmp_path / "studies.json"
+    first = {"at": "2026-01-01", "findings": [of("cheap/start", 1.0), of("loaded/bodies", 2.0)]}
+    file.write_text(json.dumps(_with_older_studies(first, file)))
+    second = {"at": "2026-01-02", "findings": [of("flat/backlog", 3.0), of("cheap/start", 4.0)]}
+    merged = _with_older_studies(second, file)
+    assert merged["findings"] == [of("flat/backlog", 3.0), of("cheap/start", 4.0), of("loaded/bodies", 2.0)]
+    assert merged["measured"] == {
+        "flat/backlog": "2026-01-02",
+        "cheap/start": "2026-01-02",
+        "loaded/bodies": "2026-01-01",
+    }
