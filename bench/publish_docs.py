@@ -73,8 +73,8 @@ def _peers(file: Path) -> str:
 
 def _studies(file: Path) -> str:
     found = json.loads(file.read_text())
-    others = sorted({at for at in found["measured"].values() if at != found["at"]})
-    more = f" Some were measured by themselves, at {', '.join(others)}." if others else ""
+    times = sorted(at[:16].replace("T", " ") for at in found["measured"].values())
+    more = f" Studies were measured by themselves, from {times[0]} to {times[-1]}." if times[0] != times[-1] else ""
     return f"{report.about(found)}{more}\n\n{studies_report.table(studies_report.load(file))}"
 
 
