@@ -49,6 +49,16 @@ def test_a_handler_that_commits_is_a_dead_letter_with_the_reason(stream: Stream)
     assert worker.stop() == 0
 
 
+def test_a_handler_that_does_not_mind_its_lost_connection_is_run_again_at_no_charge(stream: Stream) -> None:
+    stream.send("tx", [{"n": 1}, {"n": 2, "do": "lose"}, {"n": 3}])
+    worker = stream.worker(topics=["tx"])
+    until(lambda: len(_effects(stream)) == 3, 20, "all have run")
+    stream.wait_settled()
+    assert _effects(stream) == {1: 1, 2: 1, 3: 1}
+    assert stream.rows("SELECT * FROM ems_attempt") == [] == stream.rows("SELECT * FROM ems_dead")
+    assert worker.stop() == 0
+
+
 def test_deadlocks_between_handlers_are_run_again_at_no_charge(stream: Stream) -> None:
     rows = list(range(1, 9))
     stream.run("INSERT INTO account VALUES " + ",".join(f"({row}, 0)" for row in rows))

@@ -178,13 +178,28 @@ def insert(transaction: Transaction, message: Message) -> None:
     transaction.execute("INSERT INTO effect (n, pid) VALUES (%s, %s)", (message.body["n"], os.getpid()))
 
 
+_lost: set[int] = set()
+
+
+def _lose_connection(transaction: Transaction) -> None:
+    """Before its first statement, as somebody who takes an error of the database as no reason to fail."""
+    with app.transaction() as other:
+        other.execute("KILL %s", (transaction.cursor().connection.thread_id(),))
+    with contextlib.suppress(Exception):
+        transaction.execute("SELECT 1")
+
+
 @app.subscribe("tx", "tx", transactional=True)
 def tx(transaction: Transaction, message: Message) -> None:
+    if message.body.get("do") == "lose" and message.offset not in _lost:
+        _lost.add(message.offset)
+        _lose_connection(transaction)
+        return
     insert(transaction, message)
     if message.body.get("do") == "commit":
         transaction.execute("COMMIT")
-        return
-    act(message, "tx")
+    elif message.body.get("do") != "lose":
+        act(message, "tx")
 
 
 @app.subscribe("tx_batch", "tx_batch", transactional=True, batch=20)
