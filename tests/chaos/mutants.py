@@ -79,7 +79,13 @@ MUTANTS = [
     Mutant(
         "a cursor passes holes",
         "nothing lost",
-        [("store/claims.sql", "WHERE r.`offset` = @ems_lo + r.place - 1 AND (", "WHERE (")],
+        [
+            (
+                "store/claims.sql",
+                "WHERE @ems_may = 1 AND r.`offset` = @ems_lo + r.place - 1 AND (",
+                "WHERE @ems_may = 1 AND (",
+            )
+        ],
         aimed.distant_producers,
         frozenset({Kind.LOST, Kind.HOLE}),
         redis=True,
@@ -126,7 +132,7 @@ MUTANTS = [
         "an ordered partition has several owners",
         "order",
         [
-            ("store/ordered.py", "        packet.add(_SQL.check_owner, args)\n", ""),
+            ("store/ordered.py", "(_TAKE.lock_cursor_or_skip, _SQL.check_owner)", "(_TAKE.lock_cursor_or_skip,)"),
             ("store/claims.sql", ") w WHERE w.busy = 0 AND (", ") w WHERE ("),
         ],
         aimed.backlog,
