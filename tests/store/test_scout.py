@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,7 +21,9 @@ from emsworker.runtime import scout as module
 from emsworker.runtime.leads import Lead
 from emsworker.runtime.scout import Scout
 from emsworker.store import limits, topics
+from emsworker.store.claims import Look
 from emsworker.store.database import Database
+from emsworker.store.session import Session
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -126,8 +128,8 @@ def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, mo
     real = module.find_work
     with scouting(stream, group) as scout:
 
-        def find_work(*args: object) -> object:
-            look = real(*args)  # type: ignore[arg-type]
+        def find_work(session: Session, group_ids: Sequence[int]) -> Look:
+            look = real(session, group_ids)
             scout.ring(topic.id, [1])
             return look
 
