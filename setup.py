@@ -1,6 +1,9 @@
 """Lists the packages; everything else is in setup.cfg, which cannot add a folder to those that it finds."""
 
+import shutil
+
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 library = find_packages(include=["emsworker", "emsworker.*"])
 # cli/ is installed as emsworker.cli: a package called "cli" would belong to everybody.
@@ -8,4 +11,14 @@ commands = [f"emsworker.{name}" for name in find_packages(include=["cli", "cli.*
 # Spark looks for data sources in packages of this kind of name.
 spark = ["pyspark_ems"]
 
-setup(packages=library + commands + spark)
+
+class BuildPackages(build_py):
+    """Builds into an empty folder: setuptools keeps what an earlier build left there, deleted modules as well."""
+
+    def run(self):
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+setup(packages=library + commands + spark, cmdclass={"build_py": BuildPackages})

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.core.counted import counted
+
 from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
 from .output import print_json, print_rows
 
@@ -75,7 +77,7 @@ def break_(
     if as_json:
         print_json({"seed": seed, "faults": done})
     else:
-        click.echo(f"{len(done)} faults (--seed {seed}).")
+        click.echo(f"{counted(len(done), 'fault')} (--seed {seed}).")
 
 
 @chaos.command()

@@ -26,6 +26,8 @@ _CALL_TIMEOUT_S = 3.0
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value == "":  # an unset variable of a shell; it must not mean the local stream
+            raise click.BadParameter("it is empty; leave the option out, or give an address.")
         if value:
             ctx.meta[key] = value  # shared with the commands below, so the option may stand before or after them
 
@@ -70,6 +72,25 @@ stream_options = together(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+
+
+class Failure(click.ClickException):
+    """An error in one line for each problem, without a traceback."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+    def show(self, file: Any = None) -> None:
+        """Print ``Error: ...`` for every line."""
+        for line in self.lines:
+            click.echo(f"Error: {line}", err=True)
+
+
+class WrongUsage(Failure):
+    """What was asked for cannot be: settings, names or the app are wrong."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,9 @@ class Stream:
     def app(self) -> Ems:
         """For sending."""
         from emsworker.app import Ems
+        from emsworker.core.role import claim_role
 
+        claim_role("producer")
         self.database()
         return Ems("ems", url=self.url, redis_url=self.settings.redis_url)
 
@@ -214,6 +237,12 @@ def progress(label: str, length: int | None) -> Iterator[Bar]:
     with click.progressbar(nothing, length=length, label=label, file=sys.stderr, show_pos=True) as bar:
         yield bar
 
+
+# Numbers are bounded here, so that one that no server could take is refused in the command's own words.
+COUNT = click.IntRange(1, 1_000_000)  # of what is read into memory and printed
+OFFSETS = click.IntRange(1, (1 << 63) - 1)
+NONE_OR_MORE = click.IntRange(0, (1 << 63) - 1)
+PARTITION = click.IntRange(0, 65535)
 
 DURATION = "a number of seconds, or 500ms, 10s, 5m, 2h, 7d"
 

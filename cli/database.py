@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from emsworker.core.counted import counted
+
 from .common import given_addresses, json_option, open_stream, stream_of, stream_options
 from .output import print_json, print_rows
 
@@ -35,14 +37,12 @@ def migrate(as_json: bool) -> None:
 @click.option(
     "--role",
     type=click.Choice(["producer", "worker", "reader", "sink", "admin"]),
-    default="admin",
-    show_default=True,
-    help="Whose privileges the user must have; see `ems grants`.",
+    help="Whose privileges the user must have, see `ems grants`; by default those of any one role.",
 )
 @json_option
 @stream_options
 @click.pass_context
-def check(ctx: click.Context, role: str, as_json: bool) -> None:
+def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     """Check everything around EMS and report every problem at once.
 
     Looks at the settings, the connection, the server's version and durability settings, the user's privileges (each is
@@ -58,7 +58,9 @@ def check(ctx: click.Context, role: str, as_json: bool) -> None:
     print_rows(rows, ["severity", "name", "value", "mend"], as_json, "nothing was checked")
     count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
     if not as_json:
-        click.echo(f"{count[Severity.ERROR]} errors, {count[Severity.WARNING]} warnings.", err=True)
+        click.echo(
+            f"{counted(count[Severity.ERROR], 'error')}, {counted(count[Severity.WARNING], 'warning')}.", err=True
+        )
     ctx.exit(1 if count[Severity.ERROR] else 0)
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import confirm, json_option, open_stream, progress, stream_options, together, yes_option
+from emsworker.core.counted import counted
+
+from .common import COUNT, confirm, json_option, open_stream, progress, stream_options, together, yes_option
 from .output import print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
@@ -34,8 +36,10 @@ def dead() -> None:
 @dead.command("list")
 @topic_option
 @group_option
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many first, for the next page.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="How many at most.")
+@click.option(
+    "--skip", type=click.IntRange(0, 1_000_000_000), default=0, help="Leave out so many first, for the next page."
+)
 @json_option
 @stream_options
 def list_(topic: str | None, group: str | None, limit: int, skip: int, as_json: bool) -> None:
@@ -160,7 +164,7 @@ def delete(
         _each(letters, "Delete", "Deleted", letters.delete_all, (topic, group), yes, as_json)
         return
     refs = _refs(letters, messages, topic, group)
-    confirm(f"Delete {len(refs)} dead letters for good?", yes)
+    confirm(f"Delete {counted(len(refs), 'dead letter')} for good?", yes)
     _report("Deleted", letters.delete(refs), as_json)
 
 
@@ -189,8 +193,8 @@ def _each(
 ) -> None:
     length = letters.count(*where)
     if length:
-        confirm(f"{ask} {length} dead letters?", yes)
-    with progress(f"{ask} dead letters", length) as bar:
+        confirm(f"{ask} {counted(length, 'dead letter')}?", yes)
+    with progress(f"{ask} them", length) as bar:
         count = work(*where, bar.update)
     _report(told, count, as_json)
 
@@ -199,4 +203,4 @@ def _report(told: str, count: int, as_json: bool) -> None:
     if as_json:
         print_json({told.lower(): count})
     else:
-        click.echo(f"{told} {count} dead letter{'' if count == 1 else 's'}.")
+        click.echo(f"{told} {counted(count, 'dead letter')}.")

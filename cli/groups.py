@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.core.counted import counted
+
 from .common import (
     DURATION,
+    NONE_OR_MORE,
+    PARTITION,
     confirm,
     json_option,
     open_stream,
@@ -73,6 +77,7 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
         "lag": lag.lag,
         "unclaimed": lag.unclaimed,
         "claimed": lag.claimed,
+        "waiting": lag.waiting,
         "retries": lag.retries,
         "dead": lag.dead,
         "skipped": lag.skipped,
@@ -89,9 +94,10 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
 def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     """List the groups of TOPIC, or all, with their lag.
 
-    LAG is what is not finished: UNCLAIMED messages, those in live CLAIMED ranges, and RETRIES. DEAD letters do not
-    count, nor what was SKIPPED: passed over by a policy, by hand or by retention. OLDEST is the age of the oldest
-    unfinished message by the server's clock.
+    LAG is what is not finished: UNCLAIMED messages, those that live clients have CLAIMED, those that are WAITING for
+    another client because theirs has stopped or died, and RETRIES. DEAD letters do not count, nor what was SKIPPED:
+    passed over by a policy, by hand or by retention. OLDEST is the age of the oldest unfinished message by the server's
+    clock.
     """
     stream = open_stream()
     admin = stream.admin()
@@ -110,6 +116,7 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
             "cursor",
             "unclaimed",
             "claimed",
+            "waiting",
             "retries",
             "dead",
             "skipped",
@@ -122,6 +129,7 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
         "lag",
         "unclaimed",
         "claimed",
+        "waiting",
         "retries",
         "dead",
         "skipped",
@@ -254,7 +262,7 @@ def change(
     metavar="PLACE",
     help="earliest, latest, an offset, -N for the last N messages, or a time like 2026-01-31T12:00 (UTC).",
 )
-@click.option("--partition", type=int, help="Only this partition.")
+@click.option("--partition", type=PARTITION, help="Only this partition.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
 @json_option
@@ -277,10 +285,10 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
 @groups.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--keep", "skip_lag", type=click.IntRange(min=0), help="All but the newest so many of each partition.")
+@click.option("--keep", "skip_lag", type=NONE_OR_MORE, help="All but the newest so many of each partition.")
 @click.option("--older-than", "skip_older_s", metavar="DURATION", callback=read_duration, help=f"Age: {DURATION}.")
 @below_option
-@click.option("--partition", type=int, help="Only this partition.")
+@click.option("--partition", type=PARTITION, help="Only this partition.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
 @json_option
@@ -299,7 +307,7 @@ def skip(topic: str, name: str, partition: int | None, dry_run: bool, yes: bool,
     skips = backlogs.skip(topic, name, policy, partition=partition, dry_run=True)
     if not dry_run:
         count = sum(skip.count for skip in skips)
-        confirm(f"Skip {count} messages of topic {topic!r} in group {name!r}?", yes)
+        confirm(f"Skip {counted(count, 'message')} of topic {topic!r} in group {name!r}?", yes)
         skips = backlogs.skip(topic, name, policy, partition=partition)
     rows = [asdict(skip) | {"skipped": skip.count} for skip in skips]
     print_rows(rows, ["partition", "cursor", "to", "skipped"], as_json, "There is nothing to skip.")
@@ -343,7 +351,10 @@ def replay(
         if dry_run:
             _print_replay(planned, as_json)
             return
-        confirm(f"Run {sum(one.again for one in planned)} messages again in group {name!r} of topic {topic!r}?", yes)
+        confirm(
+            f"Run {counted(sum(one.again for one in planned), 'message')} again in group {name!r} of topic {topic!r}?",
+            yes,
+        )
     _print_replay(_run_replay(found), as_json)
 
 
@@ -384,7 +395,9 @@ def delete(topic: str, name: str, force: bool, yes: bool, as_json: bool) -> None
     """
     admin = open_stream().admin()
     admin.group(topic, name)
-    confirm(f"Delete group {name!r} of topic {topic!r}, with {admin.dead.count(topic, name)} dead letters?", yes)
+    confirm(
+        f"Delete group {name!r} of topic {topic!r}, with {counted(admin.dead.count(topic, name), 'dead letter')}?", yes
+    )
     admin.delete_group(topic, name, force=force)
     if as_json:
         print_json({"topic": topic, "group": name, "deleted": True})

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import json_option, stream_options
+from .common import DURATION, json_option, read_duration, stream_options
 from .output import print_json, print_rows
 
 if TYPE_CHECKING:
+    from emsworker.local.server import Server
     from emsworker.local.stack import LocalStack
+
+
+_WAIT = f"How long to wait for each server: {DURATION}."
 
 
 @click.group()
@@ -30,7 +37,13 @@ def _stack() -> LocalStack:
 
 
 @local.command()
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait for each server.")
+@click.option(
+    "--timeout",
+    default="60s",
+    show_default=True,
+    callback=read_duration,
+    help=_WAIT,
+)
 @json_option
 @stream_options
 def start(timeout: float, as_json: bool) -> None:
@@ -52,7 +65,13 @@ def start(timeout: float, as_json: bool) -> None:
 
 
 @local.command()
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for each server.")
+@click.option(
+    "--timeout",
+    default="30s",
+    show_default=True,
+    callback=read_duration,
+    help=_WAIT,
+)
 @json_option
 @stream_options
 def stop(timeout: float, as_json: bool) -> None:
@@ -96,13 +115,69 @@ def status(ctx: click.Context, as_json: bool) -> None:
 @stream_options
 def url(redis: bool, as_json: bool) -> None:
     """Print the address of the running local stream, with its password: for EMS_URL."""
-    from emsworker.core.errors import StoreUnavailable
-
     stack = _stack()
-    server = stack.redis if redis else stack.database
-    if not server.alive:
-        raise StoreUnavailable(f"it does not run in {server.folder}; run `ems local start`")
+    server = _running(stack.redis if redis else stack.database)
     if as_json:
         print_json({"url": server.url})
     else:
         click.echo(server.url)
+
+
+@local.command()
+@json_option
+@stream_options
+def env(as_json: bool) -> None:
+    """Print EMS_URL and EMS_REDIS_URL of the running local stream, for a shell: eval "$(ems local env)"."""
+    stack = _stack()
+    _running(stack.database)
+    addresses = {"EMS_URL": stack.url, "EMS_REDIS_URL": stack.redis_url}
+    if as_json:
+        print_json(addresses)
+        return
+    for name, value in addresses.items():
+        click.echo(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
+
+
+@local.command()
+@click.option("-e", "--execute", "statements", metavar="SQL", help="Run these statements instead of standard input.")
+@json_option
+@stream_options
+def sql(statements: str | None, as_json: bool) -> None:
+    """Open an SQL client on the local database, or run the statements of -e or of standard input.
+
+    Statements are separated by semicolons. Rows are printed with their columns separated by tabs.
+    """
+    from emsworker.local.client import client_command, run_statements
+
+    database = _stack().database
+    _running(database)
+    if statements is None and sys.stdin.isatty():
+        command = client_command(database)
+        os.execv(command[0], command)
+    results = run_statements(database, sys.stdin.read() if statements is None else statements)
+    if as_json:
+        print_json([{"columns": result.columns, "rows": result.rows} for result in results])
+        return
+    for result in results:
+        for row in (result.columns, *result.rows):
+            click.echo("\t".join(map(_cell, row)))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+
+
+def _running(server: Server) -> Server:
+    """Return the server if it runs.
+
+    Raises:
+        StoreUnavailable: it does not.
+    """
+    from emsworker.core.errors import StoreUnavailable
+
+    if not server.alive:
+        raise StoreUnavailable(f"it does not run in {server.folder}; run `ems local start`")
+    return server

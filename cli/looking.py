@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.core.counted import counted
+
 from .common import json_option, open_stream, stream_options
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 
@@ -22,7 +24,7 @@ def _utc(text: str) -> datetime:
 
 
 def _last(told: Sequence[Progress]) -> str:
-    others = f" (and {len(told) - 1} others)" if len(told) > 1 else ""
+    others = f" (and {counted(len(told) - 1, 'other')})" if len(told) > 1 else ""
     return f"{told[-1]}{others}" if told else ""
 
 

@@ -13,7 +13,7 @@ import click
 
 from emsworker import __version__
 
-from .common import TRACEBACK, stream_options
+from .common import TRACEBACK, Failure, WrongUsage, stream_options
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _COMMANDS = {
@@ -38,25 +38,6 @@ _COMMANDS = {
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),
 }
-
-
-class Failure(click.ClickException):
-    """An error in one line for each problem, without a traceback."""
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
-
-    def show(self, file: Any = None) -> None:
-        """Print ``Error: ...`` for every line."""
-        for line in self.lines:
-            click.echo(f"Error: {line}", err=True)
-
-
-class WrongUsage(Failure):
-    """What was asked for cannot be: settings, names or the app are wrong."""
-
-    exit_code = 2
 
 
 class LazyGroup(click.Group):
@@ -106,7 +87,7 @@ class LazyGroup(click.Group):
 def _failure(error: Exception) -> Failure:
     from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
     from emsworker.core.url import redact
-    from emsworker.local.errors import ServerFailed, ServerMissing
+    from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
     from emsworker.store.errors import Conflict, ConnectionLost
 
     if isinstance(error, ConfigError):
@@ -114,7 +95,7 @@ def _failure(error: Exception) -> Failure:
     text = redact(str(error))
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])
-    if isinstance(error, (EmsError, ServerFailed, ServerMissing, ConnectionLost, Conflict)):
+    if isinstance(error, (EmsError, ServerFailed, ServerMissing, StatementFailed, ConnectionLost, Conflict)):
         return Failure([text])
     return Failure([f"{type(error).__name__}: {text} (--traceback shows where)"])
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import json_option, open_stream, progress, stream_options
+from emsworker.core.counted import counted
+
+from .common import COUNT, OFFSETS, json_option, open_stream, progress, stream_options
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selecting import read_after, selection_of, selection_options
 
@@ -26,10 +28,10 @@ def messages() -> None:
 @click.argument("topic")
 @selection_options
 @click.option("--after", metavar="P/O", callback=read_after, help="Begin behind this place: the next page.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="How many at most.")
 @click.option(
     "--scan",
-    type=click.IntRange(min=1),
+    type=OFFSETS,
     default=100_000,
     show_default=True,
     help="How many offsets are looked at, at most, for what no index tells.",
@@ -61,8 +63,8 @@ def _print_page(page: Page, as_json: bool) -> None:
         return
     print_rows(rows, _COLUMNS, False, "No such message was found.")
     more = f"; --after {after} goes on from there" if after is not None else ""
-    unread = f", {page.unreadable} bodies could not be read" if page.unreadable else ""
-    click.echo(f"Looked at {page.looked_at} offsets{unread}{more}.", err=True)
+    unread = f", {counted(page.unreadable, 'body')} could not be read" if page.unreadable else ""
+    click.echo(f"Looked at {counted(page.looked_at, 'offset')}{unread}{more}.", err=True)
 
 
 def _record(message: StoredMessage) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
 @messages.command()
 @click.argument("topic")
 @click.argument("group")
-@click.option("--limit", "-n", type=click.IntRange(min=1), default=10, show_default=True, help="Of each partition.")
+@click.option("--limit", "-n", type=COUNT, default=10, show_default=True, help="Of each partition.")
 @json_option
 @stream_options
 def peek(topic: str, group: str, limit: int, as_json: bool) -> None:

@@ -22,9 +22,9 @@ def shown_priority(headers: Mapping[str, str]) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def text_of(raw: bytes | None) -> str | None:
-    """A key or tag as text; bytes that are no text are written as escapes."""
-    return None if raw is None else raw.decode(errors="backslashreplace")
+def text_of(raw: str | bytes | None) -> str | None:
+    """A key, tag or body as text; bytes that are no text are written as escapes."""
+    return raw.decode(errors="backslashreplace") if isinstance(raw, bytes) else raw
 
 
 def print_json(value: Any) -> None:
@@ -95,7 +95,8 @@ def _cell(column: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column.endswith("_s") and isinstance(value, (int, float)):
-        return format_duration(round(value, 3 if value < 10 else 0))
+        # Of two readings of a clock the second may be the earlier one by a hair: nobody waits for less than nothing.
+        return format_duration(max(0.0, round(value, 3 if value < 10 else 0)))
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     if isinstance(value, (dict, list, tuple)):

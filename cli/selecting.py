@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import read_duration, together
+from .common import NONE_OR_MORE, PARTITION, read_duration, together
 
 if TYPE_CHECKING:
     from emsworker.admin import Selection, SkipPolicy
@@ -21,7 +21,7 @@ selection_options = together(
         help="The first: an offset, -N for the last N of each partition, or a time like 2026-01-31T12:00 (UTC).",
     ),
     click.option("--to", "end", metavar="PLACE", help="The last: an offset, or a time before which they were sent."),
-    click.option("--partition", type=int, help="Only this partition."),
+    click.option("--partition", type=PARTITION, help="Only this partition."),
     click.option("--key", "keys", multiple=True, help="Only with this key; several: any of them."),
     click.option("--tag", "tags", multiple=True, help="Only with this tag; several: any of them."),
     click.option(
@@ -52,7 +52,7 @@ below_option = click.option(
 skip_options = together(
     click.option(
         "--skip-lag",
-        type=click.IntRange(min=0),
+        type=NONE_OR_MORE,
         metavar="N",
         help="When more than N messages of a partition wait to be claimed, skip the oldest.",
     ),

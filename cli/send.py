@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from emsworker.core.counted import counted, plural
+
 from .common import json_option, open_stream, progress, stream_options
 from .output import print_json
 
@@ -156,7 +158,7 @@ def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[
                 try:
                     bodies = [reader.read(_decode(line, f"Line {number}"), f"Line {number}") for number, line in chunk]
                 except click.UsageError as error:
-                    text = f"{error.message} {sent} messages of the lines before were sent."
+                    text = f"{error.message} {counted(sent, 'message')} of the lines before {plural(sent, 'was')} sent."
                     raise click.UsageError(text) from None
                 outgoing = [Outgoing(topic, one, **options | {"headers": dict(options["headers"])}) for one in bodies]
                 sent += len(app.send_many(topic, outgoing))
@@ -165,7 +167,7 @@ def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[
     if as_json:
         print_json({"topic": topic, "sent": sent})
     else:
-        click.echo(f"Sent {sent} messages to {topic}.")
+        click.echo(f"Sent {counted(sent, 'message')} to {topic}.")
 
 
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

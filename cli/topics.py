@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, confirm, json_option, open_stream, progress, read_duration, stream_options, yes_option
+from emsworker.core.counted import counted
+
+from .common import (
+    COUNT,
+    DURATION,
+    confirm,
+    json_option,
+    open_stream,
+    progress,
+    read_duration,
+    stream_options,
+    yes_option,
+)
 from .output import print_json, print_record, print_rows
 
 if TYPE_CHECKING:
@@ -43,8 +55,8 @@ def _about(topic: Topic) -> dict[str, Any]:
 def list_(as_json: bool) -> None:
     """List all topics, the longest first.
 
-    MESSAGES counts what lies between floor and end; BYTES is estimated from the newest messages. Both cost the same
-    however long the topics are.
+    MESSAGES counts what is kept, without what was cancelled; beyond a thousand offsets it is estimated from a sample if
+    some were. BYTES is estimated from the newest messages. Both cost the same however long the topics are.
     """
     ranking = open_stream().monitoring().ranking()
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
@@ -143,7 +155,7 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
     """
     admin = open_stream().admin()
     length = admin.count_messages(admin.topic(name))
-    confirm(f"Delete topic {name!r} with {length} messages and all its groups?", yes)
+    confirm(f"Delete topic {name!r} with {counted(length, 'offset')} and all its groups?", yes)
     rows = 0
     with progress(f"Deleting {name}", length) as bar:
 
@@ -156,7 +168,7 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"topic": name, "deleted_rows": rows})
     else:
-        click.echo(f"Deleted topic {name} ({rows} rows).")
+        click.echo(f"Deleted topic {name} ({counted(rows, 'row')}).")
 
 
 @topics.command()
@@ -175,7 +187,7 @@ def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     found = admin.purge_topic(name, dry_run=True)
     total = found.messages + found.delayed + found.retries
     if not dry_run:
-        confirm(f"Cancel {total} messages of topic {name!r} in all its groups?", yes)
+        confirm(f"Cancel {counted(total, 'message')} of topic {name!r} in all its groups?", yes)
         with progress(f"Purging {name}", total) as bar:
             found = admin.purge_topic(name, progress=bar.update)
     record = {"topic": name, "messages": found.messages, "delayed": found.delayed, "retries": found.retries}
@@ -184,7 +196,7 @@ def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="How many at most.")
 @json_option
 @stream_options
 def stale(name: str, limit: int, as_json: bool) -> None:

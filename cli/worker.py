@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import Stream, given_addresses, open_stream, stream_of, stream_options
+from emsworker.core.config import MOST_KEPT, MOST_PROCESSES, MOST_THREADS
+from emsworker.core.counted import counted, plural
+from emsworker.core.role import claim_role
+
+from .common import Failure, Stream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
 
 if TYPE_CHECKING:
     from emsworker.runtime.describe import AppFacts
     from emsworker.runtime.supervisor import Supervisor
+    from emsworker.store.database import Database
+
+_CALL_TIMEOUT_S = 3.0
 
 level_option = click.option(
     "--log-level",
@@ -50,17 +57,19 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     metavar="A,B",
     help="Only these groups; broadcasts are heard all the same.",
 )
-@click.option("-p", "--processes", type=click.IntRange(1), help="Child processes; one for each processor.")
-@click.option("-t", "--threads", type=click.IntRange(1), help="Consumer threads in each process; 4.")
+@click.option(
+    "-p", "--processes", type=click.IntRange(1, MOST_PROCESSES), help="Child processes; one for each processor."
+)
+@click.option("-t", "--threads", type=click.IntRange(1, MOST_THREADS), help="Consumer threads in each process; 4.")
 @click.option(
     "--max-tasks-per-child",
-    type=click.IntRange(0),
+    type=click.IntRange(0, MOST_KEPT),
     metavar="N",
     help="Replace a child process when it has run so many messages; 0 for never, the default.",
 )
 @click.option(
     "--max-memory-per-child",
-    type=click.IntRange(0),
+    type=click.IntRange(0, MOST_KEPT),
     metavar="MIB",
     help="Replace a child process when its resident memory exceeds this, in MiB; 0 for never, the default.",
 )
@@ -94,13 +103,16 @@ def worker(
     from emsworker.runtime.describe import describe_app
 
     _log(log_level)
+    claim_role("worker")
     given = given_addresses()
     os.environ.update({f"EMS_{key.upper()}": value for key, value in given.items()})  # for the app, as it is loaded
     if reload:
         # Python trusts a compiled file whose time, in whole seconds, and size fit: two quick edits would be one.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    facts = describe_app(app_path, os.environ)
+    facts = describe_app(app_path, os.environ, given.get("url"), topics, groups)
     stream = _stream(facts, given)
+    if facts.refusal is not None:
+        raise (WrongUsage if facts.refusal.usage else Failure)(list(facts.refusal.lines))
     spec = ChildSpec(
         app=app_path,
         topics=topics,
@@ -125,6 +137,13 @@ def _stream(facts: AppFacts, given: dict[str, Any]) -> Stream:
     return stream_of(replace(facts.settings, **given))
 
 
+def _database(stream: Stream) -> Database:
+    """The stream's, which has been looked at already."""
+    from emsworker.store.database import Database
+
+    return Database(stream.url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+
+
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -132,7 +151,7 @@ def _processors() -> int:
 def _supervise(stream: Stream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
     from emsworker.runtime.supervisor import Supervisor
 
-    database = stream.database()
+    database = _database(stream)
     threads = spec.threads or stream.settings.threads
 
     def tell_ready(pids: list[int]) -> None:
@@ -141,7 +160,8 @@ def _supervise(stream: Stream, spec: Any, count: int, facts: AppFacts, *, no_bea
         does = [f"consumes {routes}"] if routes else []
         does += [f"hears {heard}"] if heard else []
         click.echo(
-            f"Ready: {facts.name} with {len(pids)} x {threads} threads (processes {', '.join(map(str, pids))}) "
+            f"Ready: {facts.name} with {len(pids)} x {counted(threads, 'thread')} "
+            f"({plural(len(pids), 'process')} {', '.join(map(str, pids))}) "
             f"{' and '.join(does)}."
         )
         sys.stdout.flush()
@@ -179,11 +199,18 @@ def beat(ctx: click.Context, log_level: str) -> None:
     was started with --no-beat; several beats may run, one leads. SIGTERM or Ctrl-C stops it: it resigns, so that
     another leads at once.
     """
+    from emsworker.core.errors import AccessDenied
     from emsworker.runtime.beat import run_beat
+    from emsworker.runtime.preflight import check_stream
 
     _log(log_level)
+    claim_role("worker")
     stream = open_stream()
-    database = stream.database()
+    try:
+        check_stream(stream.url, stream.settings).thread_session().close()
+    except AccessDenied as error:
+        raise WrongUsage([str(error)]) from None
+    database = _database(stream)
     ctx.exit(run_beat(database, stream.settings, lambda: click.echo("Ready: the beat is running.")))
 
 

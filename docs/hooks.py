@@ -118,6 +118,14 @@ def _log_lines(path: Path, logger: str) -> Iterator[tuple[str, str, str]]:
                 level = {"exception": "error", "log": "warning"}.get(how, how)
                 if isinstance(text, str) and level in _LEVELS:
                     yield level, logger, re.sub(r"%[.\d]*[sdrf]", "{}", text).replace("|", "or")
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="_trouble" | "trouble"), attr="note"), args=args):
+                yield "warning", logger, f"{_template(args[0])}: {{}}"
+
+
+def _template(text: ast.expr) -> str:
+    """A text of the source, with {} for what is filled in."""
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
 
 
 GENERATED: dict[str, Callable[[], str]] = {

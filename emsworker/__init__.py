@@ -11,15 +11,52 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from emsworker.app import Ems as Ems
     from emsworker.core.config import Settings as Settings
+    from emsworker.core.errors import AccessDenied as AccessDenied
+    from emsworker.core.errors import AlreadyExists as AlreadyExists
+    from emsworker.core.errors import AppNotFound as AppNotFound
     from emsworker.core.errors import BatchFailed as BatchFailed
+    from emsworker.core.errors import ConfigError as ConfigError
+    from emsworker.core.errors import ConnectionLostInHandler as ConnectionLostInHandler
+    from emsworker.core.errors import ContentRefused as ContentRefused
+    from emsworker.core.errors import DecodeError as DecodeError
+    from emsworker.core.errors import DeliveryFailed as DeliveryFailed
     from emsworker.core.errors import EmsError as EmsError
+    from emsworker.core.errors import EncodeError as EncodeError
+    from emsworker.core.errors import ExtraMissing as ExtraMissing
+    from emsworker.core.errors import FenceLost as FenceLost
+    from emsworker.core.errors import GroupInUse as GroupInUse
     from emsworker.core.errors import Ignore as Ignore
+    from emsworker.core.errors import InvalidName as InvalidName
+    from emsworker.core.errors import InvalidPriority as InvalidPriority
+    from emsworker.core.errors import LeaseLost as LeaseLost
+    from emsworker.core.errors import MessageTooLarge as MessageTooLarge
+    from emsworker.core.errors import PredicateError as PredicateError
+    from emsworker.core.errors import Problem as Problem
+    from emsworker.core.errors import PublishTimeout as PublishTimeout
     from emsworker.core.errors import Reject as Reject
     from emsworker.core.errors import ResultTimeout as ResultTimeout
     from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import RunEnded as RunEnded
+    from emsworker.core.errors import SchemaMissing as SchemaMissing
+    from emsworker.core.errors import ServerUnsupported as ServerUnsupported
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
+    from emsworker.core.errors import StoreUnavailable as StoreUnavailable
     from emsworker.core.errors import TaskFailed as TaskFailed
+    from emsworker.core.errors import TimeLimitExceeded as TimeLimitExceeded
+    from emsworker.core.errors import TlsError as TlsError
+    from emsworker.core.errors import TopicDeleted as TopicDeleted
+    from emsworker.core.errors import TopicInUse as TopicInUse
+    from emsworker.core.errors import TopicRuleError as TopicRuleError
+    from emsworker.core.errors import TransactionEnded as TransactionEnded
+    from emsworker.core.errors import TransactionRolledBack as TransactionRolledBack
+    from emsworker.core.errors import UnknownAlarm as UnknownAlarm
+    from emsworker.core.errors import UnknownGroup as UnknownGroup
+    from emsworker.core.errors import UnknownMessage as UnknownMessage
+    from emsworker.core.errors import UnknownReader as UnknownReader
+    from emsworker.core.errors import UnknownSchedule as UnknownSchedule
+    from emsworker.core.errors import UnknownTask as UnknownTask
+    from emsworker.core.errors import UnknownTopic as UnknownTopic
+    from emsworker.core.errors import WrongArguments as WrongArguments
     from emsworker.core.filters import Filter as Filter
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
@@ -32,15 +69,52 @@ __version__ = "0.1.0"
 _HOME = {
     "Ems": "emsworker.app",
     "Settings": "emsworker.core.config",
+    "AccessDenied": "emsworker.core.errors",
+    "AlreadyExists": "emsworker.core.errors",
+    "AppNotFound": "emsworker.core.errors",
     "BatchFailed": "emsworker.core.errors",
+    "ConfigError": "emsworker.core.errors",
+    "ContentRefused": "emsworker.core.errors",
+    "DecodeError": "emsworker.core.errors",
+    "DeliveryFailed": "emsworker.core.errors",
     "EmsError": "emsworker.core.errors",
+    "EncodeError": "emsworker.core.errors",
+    "ExtraMissing": "emsworker.core.errors",
+    "TopicDeleted": "emsworker.core.errors",
+    "TopicInUse": "emsworker.core.errors",
+    "ConnectionLostInHandler": "emsworker.core.errors",
+    "FenceLost": "emsworker.core.errors",
+    "GroupInUse": "emsworker.core.errors",
     "Ignore": "emsworker.core.errors",
+    "InvalidName": "emsworker.core.errors",
+    "InvalidPriority": "emsworker.core.errors",
+    "LeaseLost": "emsworker.core.errors",
+    "MessageTooLarge": "emsworker.core.errors",
+    "PredicateError": "emsworker.core.errors",
+    "Problem": "emsworker.core.errors",
+    "PublishTimeout": "emsworker.core.errors",
     "Reject": "emsworker.core.errors",
     "ResultTimeout": "emsworker.core.errors",
     "Retry": "emsworker.core.errors",
     "RunEnded": "emsworker.core.errors",
+    "SchemaMissing": "emsworker.core.errors",
+    "ServerUnsupported": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
+    "StoreUnavailable": "emsworker.core.errors",
     "TaskFailed": "emsworker.core.errors",
+    "TimeLimitExceeded": "emsworker.core.errors",
+    "TlsError": "emsworker.core.errors",
+    "TopicRuleError": "emsworker.core.errors",
+    "TransactionEnded": "emsworker.core.errors",
+    "TransactionRolledBack": "emsworker.core.errors",
+    "UnknownAlarm": "emsworker.core.errors",
+    "UnknownGroup": "emsworker.core.errors",
+    "UnknownMessage": "emsworker.core.errors",
+    "UnknownReader": "emsworker.core.errors",
+    "UnknownSchedule": "emsworker.core.errors",
+    "UnknownTask": "emsworker.core.errors",
+    "UnknownTopic": "emsworker.core.errors",
+    "WrongArguments": "emsworker.core.errors",
     "Filter": "emsworker.core.filters",
     "Message": "emsworker.core.model",
     "Receipt": "emsworker.core.model",

@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from emsworker.core.codec import encode_body, encode_headers
+from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
-from emsworker.core.priority import level_for
+from emsworker.core.options import is_whole, refuse_reserved, refuse_unknown
+from emsworker.core.priority import check_priority, level_for
 from emsworker.declaring.broadcast import Broadcasts, listen
 from emsworker.declaring.options import HandlerOptions
-from emsworker.declaring.task import Outgoing, Route, Subscription, Task
+from emsworker.declaring.task import SENT_WITH, Outgoing, Route, Subscription, Task, check_function, full_name
 from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
 from emsworker.publishing.cancelling import cancel_sent
-from emsworker.publishing.terms import Terms, refuse_reserved, split_terms
+from emsworker.publishing.terms import TERMS, Terms, read_dedup, split_terms
 from emsworker.store.schema import server_now
 
 if TYPE_CHECKING:
     from emsworker.publishing.outbox import OutboxTransaction
 
 Function = Callable[..., Any]
+
+_SEND_OPTIONS = (SENT_WITH | TERMS) - {"topic"}
 
 
 class Ems(Features, Opening):
@@ -50,6 +54,8 @@ class Ems(Features, Opening):
         self.name = check_name("app", name)
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
+        if wrong := [one for one in self.middleware if not isinstance(one, Middleware)]:
+            raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
         self.routes: dict[tuple[str, str], Route] = {}
         self.schedules = {}
         self.broadcasts = Broadcasts()
@@ -99,9 +105,8 @@ class Ems(Features, Opening):
         """
 
         def declare(function: Function) -> Task:
-            task_name = check_name(
-                "task", name or f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
-            )
+            check_function("task", function)
+            task_name = check_name("task", name or full_name(function))
             route = self._route(topic or self.settings.topic, group or self.settings.group)
             route.declare_order(order)
             task = Task(
@@ -143,6 +148,9 @@ class Ems(Features, Opening):
         Raises:
             ConfigError: an option is unknown or wrong, or the group has a handler already.
         """
+        wanted: Any = filter
+        if not isinstance(wanted, Filter):
+            raise ConfigError([Problem("filter", repr(wanted), "must be a Filter, like Filter(tags=['new'])")])
         if broadcast:
             return listen(self, topic, group, name, filter, options if order is None else options | {"order": order})
         if group is None or name is not None:
@@ -151,6 +159,7 @@ class Ems(Features, Opening):
         group_name = group
 
         def declare(function: Function) -> Subscription:
+            check_function("subscribe", function)
             route = self._route(topic=topic, group=group_name)
             if route.subscription is not None or route.tasks:
                 raise ConfigError(
@@ -162,9 +171,7 @@ class Ems(Features, Opening):
                         )
                     ]
                 )
-            route.subscription = Subscription(
-                function, f"{function.__module__}.{function.__qualname__}", self._options(options)
-            )
+            route.subscription = Subscription(function, full_name(function), self._options(options))
             route.filter = filter
             route.declare_order(order)
             return route.subscription
@@ -198,10 +205,12 @@ class Ems(Features, Opening):
                 ones are run first, if the topic tells priorities apart).
 
         Raises:
+            ConfigError: an option is unknown or wrong; nothing was written.
             UnknownTopic, TopicRuleError, MessageTooLarge, EncodeError, InvalidName, InvalidPriority: nothing was
                 written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
+        refuse_unknown("send()", options, _SEND_OPTIONS)
         refuse_reserved(options.get("headers"))
         return self.publish(topic, body, **options)
 
@@ -210,37 +219,53 @@ class Ems(Features, Opening):
 
         Args:
             bodies: bodies, or :class:`Outgoing` with options of their own.
-            options: as in :meth:`send`, for all of them.
+            options: as in :meth:`send`, for all of them; an :class:`Outgoing` has its own, so besides such only those
+                of the whole send are taken: ``countdown``, ``delay``, ``eta``, ``transaction``.
 
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
         self.be_eager()
+        refuse_unknown("send_many()", options, _SEND_OPTIONS)
         refuse_reserved(options.get("headers"))
         terms, options = split_terms(options)
-        place = self.catalog.topic(topic)
+        if isinstance(bodies, str | bytes | Mapping) or not isinstance(bodies, Iterable):
+            mend = "must be a list of bodies, or another iterable of them; send() sends a single one"
+            raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", mend)])
+        bodies = list(bodies)
+        if options and any(isinstance(body, Outgoing) for body in bodies):
+            mend = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
+            raise ConfigError([Problem(name, repr(value), mend) for name, value in options.items()])
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
         for item in outgoing:
             refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        return self._deliver(place, outgoing, terms)
+        return self._deliver(topic, outgoing, terms)
 
     def publish(self, topic: str, body: Any, **options: Any) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
         self.be_eager()
         terms, options = split_terms(options)
-        return self._deliver(self.catalog.topic(topic), [Outgoing(topic, body, **options)], terms)[0]
+        return self._deliver(topic, [Outgoing(topic, body, **options)], terms)[0]
 
-    def _deliver(self, topic: Topic, outgoing: list[Outgoing], terms: Terms) -> list[Receipt]:
-        messages = [self._prepare(topic, item) for item in outgoing]
-        if terms.direct and all(item.dedup_key is None for item in outgoing):
-            receipts = self.producer.send(topic, messages)
-        else:
-            receipts = self.outbox.send(topic, outgoing, messages, terms)
+    def _deliver(self, name: str, outgoing: list[Outgoing], terms: Terms) -> list[Receipt]:
+        # Whatever the caller has got wrong is refused before the catalog may create the topic.
+        messages = [self._encode(item) for item in outgoing]
+        write = partial(self._write, outgoing=outgoing, messages=messages, terms=terms)
+        receipts = self.catalog.use(check_name("topic", name), write)
         if terms.transaction is None:
             self.tell(outgoing, receipts)
         return receipts
+
+    def _write(
+        self, topic: Topic, *, outgoing: list[Outgoing], messages: list[NewMessage], terms: Terms
+    ) -> list[Receipt]:
+        for item, message in zip(outgoing, messages, strict=True):
+            self._admit(topic, item, message)
+        if terms.direct and all(item.dedup_key is None for item in outgoing):
+            return self.producer.send(topic, messages)
+        return self.outbox.send(topic, outgoing, messages, terms)
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
         """A transaction in the stream's database, for SQL and messages that are committed together.
@@ -258,11 +283,29 @@ class Ems(Features, Opening):
             for hook in self._after_publish:
                 hook(item, receipt)
 
-    def _prepare(self, topic: Topic, outgoing: Outgoing) -> NewMessage:
+    def _encode(self, outgoing: Outgoing) -> NewMessage:
+        """A message as it is stored, whatever topic it goes to."""
         for hook in self._before_publish:
             hook(outgoing)
         if not self.settings.publishing:
             raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
+        body, codec_headers = encode_body(
+            outgoing.body,
+            outgoing.serializer or self.settings.serializer,
+            outgoing.compression or self.settings.compression,
+            names=CALL if TASK_HEADER in outgoing.headers else (),
+        )
+        check_priority(outgoing.priority)
+        headers = encode_headers({**codec_headers, **outgoing.headers, **priority_header(outgoing.priority)})
+        uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
+        key, tag = encode_key("key", outgoing.key), encode_key("tag", outgoing.tag)
+        read_dedup(outgoing.dedup_key, outgoing.dedup_window)
+        if outgoing.partition is not None and not is_whole(outgoing.partition):
+            raise InvalidName(f"partition {outgoing.partition!r:.100} is none: it must be a whole number")
+        return NewMessage(uid, key, tag, headers, body, outgoing.partition)
+
+    def _admit(self, topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
+        """See that the topic takes a message, and give it its level of priority."""
         if not topic.rule.writable:
             raise TopicRuleError(
                 f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
@@ -278,21 +321,12 @@ class Ems(Features, Opening):
                 f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
                 f"it has 0 to {topic.partitions - 1}"
             )
-        body, codec_headers = encode_body(
-            outgoing.body,
-            outgoing.serializer or self.settings.serializer,
-            outgoing.compression or self.settings.compression,
-        )
-        if len(body) > topic.max_message_bytes:
+        if len(message.body) > topic.max_message_bytes:
             raise MessageTooLarge(
-                f"a body of {len(body)} bytes is over the limit of topic {topic.name!r}, "
+                f"a body of {len(message.body)} bytes is over the limit of topic {topic.name!r}, "
                 f"{topic.max_message_bytes} bytes; nothing was sent"
             )
-        level = level_for(topic.name, topic.priorities, outgoing.priority)
-        headers = encode_headers({**codec_headers, **outgoing.headers, **priority_header(outgoing.priority)})
-        uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
-        key, tag = encode_key("key", outgoing.key), encode_key("tag", outgoing.tag)
-        return NewMessage(uid, key, tag, headers, body, outgoing.partition, level)
+        message.level = level_for(topic.name, topic.priorities, outgoing.priority)
 
     def server_time(self, when: float | datetime) -> datetime:
         """A time, or a number of seconds from the server's now, as a time in UTC."""

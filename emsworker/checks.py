@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from emsworker.core.config import Settings
+from emsworker.core.counted import seconds_text
 from emsworker.core.errors import ConfigError, EmsError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store import probe, schema
@@ -59,14 +60,14 @@ def _warning(name: str, value: str, mend: str) -> Finding:
 
 
 def check(
-    url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None, role: str = "admin"
+    url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None, role: str | None = None
 ) -> list[Finding]:
     """Look at everything; a fault in one thing does not hide another.
 
     Args:
         url, redis_url: of the stream, where they do not come from the environment.
         environ: the environment, by default the process's own.
-        role: whose privileges the user must have: producer, worker, reader or admin.
+        role: whose privileges the user must have: producer, worker, reader, sink or admin; without it those of any one.
     """
     environ = os.environ if environ is None else environ
     findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})
@@ -94,7 +95,7 @@ def _readable(url: str) -> bool:
     return True
 
 
-def _check_database(url: str, settings: Settings, role: str) -> list[Finding]:
+def _check_database(url: str, settings: Settings, role: str | None) -> list[Finding]:
     database = Database(url, settings.connect_timeout_s, call_timeout_s=settings.connect_timeout_s)
     try:
         facts = database.call(schema.server_facts)
@@ -109,6 +110,7 @@ def _check_database(url: str, settings: Settings, role: str) -> list[Finding]:
     findings.append(_check_clock(database.call(probe.clock_difference_s)))
     if version > 0:
         findings += _patiently(database, lambda session: _check_limits(session, facts))
+        findings += _patiently(database, _check_idle_timeouts)
     database.thread_session().close()
     return findings
 
@@ -166,10 +168,30 @@ def _check_schema(database: Database, version: int) -> Finding:
     return _ok("schema version", str(version))
 
 
-def _check_privileges(database: Database, *, migrated: bool, role: str) -> list[Finding]:
-    missing = database.call(lambda session: probe.missing_privileges(session, migrated=migrated, role=role))
-    if not missing:
-        return [_ok("privileges", "all that EMS needs" if role == "admin" else f"all that a {role} needs")]
+_BY_PRIVILEGES = ("admin", "worker", "sink", "reader", "producer")  # who may more comes first
+
+
+def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
+    """Without a role, those of a user who is made for any one role are all there."""
+    roles = _BY_PRIVILEGES if role is None else (role,)
+    lacks = {
+        one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
+        for one in roles
+    }
+    errors = {one: set(missing) - set(probe.MIGRATION_PRIVILEGES) for one, missing in lacks.items()}
+    nearest = min(roles, key=lambda one: len(errors[one]))
+    enough = [one for one in roles if not errors[one]]
+    findings = []
+    if enough:
+        others = [one for one in roles if one not in enough]
+        beyond = f"; not what these need: {', '.join(others)} (--role says what is missing)" if others else ""
+        findings.append(_ok("privileges", f"all that these need: {', '.join(enough)}{beyond}"))
+    elif role is None:
+        findings.append(_warning("role", nearest, "the role that lacks least; --role asks for another one"))
+    return [*findings, *_lacking(lacks[nearest])]
+
+
+def _lacking(missing: list[str]) -> list[Finding]:
     findings = []
     for privilege in missing:
         if privilege in probe.MIGRATION_PRIVILEGES:
@@ -181,7 +203,7 @@ def _check_privileges(database: Database, *, migrated: bool, role: str) -> list[
 
 
 def _check_clock(ahead_s: float) -> Finding:
-    value = f"the server's is {ahead_s:+.3f} s from ours"
+    value = f"the server's is {seconds_text(ahead_s)} from ours"
     if abs(ahead_s) > _CLOCK_LIMIT_S:
         mend = "times go by the server's clock, but expiry and message ids by ours; synchronize both (NTP)"
         return _warning("clock", value, mend)
@@ -202,6 +224,28 @@ def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     return [_ok("max_allowed_packet", value)]
 
 
+def _check_idle_timeouts(session: Session) -> list[Finding]:
+    """Settings that close a connection that is silent while a message runs for as long as it may.
+
+    What a proxy does cannot be seen from here, unless it keeps our sessions from setting their own.
+    """
+    longest = probe.longest_timeout(session)
+    findings = []
+    for one in probe.idle_timeouts(session):
+        if longest is None or longest[2] <= min(one.seconds, one.own_s):
+            if one.name == "wait_timeout":
+                findings.append(_ok(one.name, f"{one.seconds:g} s"))
+            continue
+        topic, group, timeout_s = longest
+        whose = "connections of your own" if timeout_s <= one.own_s else "those of EMS too"
+        mend = (
+            f"a message of {topic}/{group} may run for {timeout_s:g} s, and connections that are silent meanwhile are "
+            f"closed, {whose}; raise it, and the idle timeout of a proxy between"
+        )
+        findings.append(_warning(one.name, f"{one.seconds:g} s", mend))
+    return findings
+
+
 def _fitting(packet: int) -> int:
     return max((packet - _PACKET_SLACK_BYTES) // 2, 1)
 
@@ -209,10 +253,8 @@ def _fitting(packet: int) -> int:
 def _check_redis(url: str | None) -> list[Finding]:
     if not url:
         return [_ok("redis", "not configured; workers find new messages by polling")]
-    try:
-        import redis
-    except ImportError:
-        return [_error("redis", redact(url), "the client is not installed; run: pip install emsworker[redis]")]
+    import redis
+
     from emsworker.offsets.wire import connect
 
     try:

@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import DeliveryFailed
 from emsworker.core.url import redact
 
 
@@ -28,10 +28,6 @@ _open = urllib.request.build_opener(_NoRedirects).open
 _WEBHOOK_S, _COMMAND_S = 5.0, 20.0
 _TRIES = 3
 LONGEST_S = 60.0  # a delivery takes less
-
-
-class DeliveryFailed(EmsError):
-    """A receiver could not be told of an alarm."""
 
 
 def deliver(target: str, address: str, body: str, allowed: Container[str]) -> None:

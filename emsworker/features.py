@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.forks import lazy
 from emsworker.core.model import Receipt
 from emsworker.declaring.broadcast import Broadcasts
 from emsworker.declaring.periodic import Periodic, make_periodic
@@ -93,7 +93,7 @@ class Features:
         """
         return guard(self._app, key, backend, **options)
 
-    @cached_property
+    @lazy
     def once_keys(self) -> RedisKeys:
         """The keys of :meth:`once` that are in Redis."""
         assert self._app.redis_url is not None, "checked by once"

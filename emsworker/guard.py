@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import ConfigError, Problem, Retry
-from emsworker.core.ids import encode_key
+from emsworker.core.durations import LONGEST_S
+from emsworker.core.errors import ConfigError, InvalidName, Problem, Retry
+from emsworker.core.ids import decode_key, encode_key
 from emsworker.core.model import Entry
+from emsworker.core.options import is_number, refuse_unknown
 from emsworker.store import once as store
 from emsworker.store.once import Begun
 
@@ -34,6 +37,8 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
     Returns:
         true exactly once among all transactions that are committed.
     """
+    if problems := [*_wrong_spans(ttl_s=ttl_s)]:
+        raise ConfigError(problems)
     return store.do_in(transaction, _key(key), ttl_s)
 
 
@@ -157,8 +162,11 @@ class Once:
         wait_s: float = WAIT_S,
         if_uncertain: str = "repeat",
     ) -> None:
+        problems = [*_wrong_spans(ttl_s=ttl_s, running_s=running_s, wait_s=wait_s)]
         if if_uncertain not in ("repeat", "skip"):
-            raise ConfigError([Problem("if_uncertain", repr(if_uncertain), "must be one of repeat, skip")])
+            problems.append(Problem("if_uncertain", repr(if_uncertain), "must be one of repeat, skip"))
+        if problems:
+            raise ConfigError(problems)
         self._backend = backend
         self._key = _key(key)
         self._ttl_s = ttl_s
@@ -188,7 +196,9 @@ class Once:
             pause *= 2
             self._begun = self._backend.begin(self._key, self._ttl_s, self._running_s)
         if self._begun.entry is Entry.BUSY:
-            raise Retry(f"once {self._key!r}: another attempt runs", countdown=max(0.05, self._begun.left_s))
+            raise Retry(
+                f"once {decode_key(self._key)!r}: another attempt runs", countdown=max(0.05, self._begun.left_s)
+            )
         return self
 
     def __exit__(
@@ -209,8 +219,10 @@ def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
         options: of :class:`Once`.
 
     Raises:
-        ConfigError: the backend is unknown, or there is no Redis.
+        ConfigError: the backend is unknown, there is no Redis, or an option is unknown or wrong.
+        InvalidName: the key is empty, too long, or neither text nor bytes.
     """
+    refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
     keys: Backend
     if app.stand_in is not None and backend in ("mysql", "redis"):
         keys = app.stand_in.once_keys
@@ -225,4 +237,18 @@ def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
 
 
 def _key(key: str | bytes) -> bytes:
-    return encode_key("key of once", key) or b""
+    """The stored form of a key; an empty one would be that of every effect whose key is forgotten.
+
+    Raises:
+        InvalidName: it is none.
+    """
+    raw = encode_key("key of once", key)
+    if not raw:
+        raise InvalidName(f"key of once {key!r} is empty; name the effect, like the id of its message")
+    return raw
+
+
+def _wrong_spans(**spans: Any) -> Iterator[Problem]:
+    for name, value in spans.items():
+        if not is_number(value) or not 0 <= value <= LONGEST_S:
+            yield Problem(name, repr(value), "must be a number of seconds, from 0 to 100 years")

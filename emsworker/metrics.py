@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from emsworker.core.errors import DecodeError
+from emsworker.core.extras import require
 from emsworker.core.model import TASK_HEADER, Message, Outcome, Receipt
 from emsworker.middleware import Middleware
 
@@ -29,6 +30,7 @@ class Metrics(Middleware):
     """
 
     def __init__(self, port: int | None = None, registry: Any = None) -> None:
+        require("metrics", type(self).__name__)
         import prometheus_client as prometheus
 
         self._registry = registry if registry is not None else prometheus.REGISTRY

@@ -31,6 +31,8 @@ class GroupLag:
 
     Attributes:
         oldest_age_s: how many seconds ago its oldest unfinished message was born, by the server's clock.
+        claimed: messages that live clients hold and have not finished.
+        waiting: messages that were claimed by a client that has stopped or died; another one takes them.
         skipped: offsets that it passed over and never runs; ``ems_skip`` tells which and why.
         partitions: the same for each partition.
     """
@@ -39,6 +41,7 @@ class GroupLag:
     group: Group
     unclaimed: int
     claimed: int
+    waiting: int
     retries: int
     dead: int
     oldest_age_s: float | None
@@ -47,13 +50,13 @@ class GroupLag:
 
     @property
     def lag(self) -> int:
-        """Messages that are not finished: unclaimed, in live claims, or waiting for a retry."""
-        return self.unclaimed + self.claimed + self.retries
+        """Messages that are not finished: unclaimed, claimed, waiting for another client, or for a retry."""
+        return self.unclaimed + self.claimed + self.waiting + self.retries
 
 
 @dataclass(frozen=True)
 class TopicSize:
-    """How long a topic is: messages between floor and end, and their bytes as the newest ones let expect."""
+    """How much a topic keeps: its messages (exact if there are few, else estimated) and their bytes, estimated."""
 
     topic: Topic
     messages: int
@@ -156,12 +159,12 @@ class Monitoring:
 
         def work(session: Any) -> list[TopicSize]:
             extents = store.list_extents(session)
+            counts = store.count_messages(session, extents)
             sizes = store.mean_sizes(session, extents)
             found = []
             for topic in topic_store.list_topics(session):
-                own = [
-                    (e.end - e.floor, size) for e, size in zip(extents, sizes, strict=True) if e.topic_id == topic.id
-                ]
+                parts = zip(extents, counts, sizes, strict=True)
+                own = [(count, size) for extent, count, size in parts if extent.topic_id == topic.id]
                 total = round(sum(count * size for count, size in own))
                 found.append(TopicSize(topic, sum(count for count, _ in own), total))
             return found
@@ -269,6 +272,7 @@ def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tupl
         group,
         sum(lag.unclaimed for lag in own),
         sum(lag.claimed for lag in own),
+        sum(lag.waiting for lag in own),
         sum(lag.retries for lag in own),
         sum(lag.dead for lag in own),
         max(ages, default=None),

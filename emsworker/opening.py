@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Collection
-from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import StoreUnavailable
+from emsworker.core.forks import after_fork, lazy, undivided
+from emsworker.core.role import claim_role
+
+# All that sending needs is imported at once: a forked child inherits the lock of a module that a thread imports.
+from emsworker.offsets.mysql import MysqlAllocator
+from emsworker.publishing.catalog import Catalog
+from emsworker.publishing.outbox import Outbox
+from emsworker.publishing.producer import Producer
+from emsworker.publishing.wakeup import Bell, Wake
+from emsworker.store.database import Database
 from emsworker.store.schema import check_version, server_facts, stream_id
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
     from emsworker.declaring.broadcast import Broadcasts
     from emsworker.offsets import Allocator
-    from emsworker.publishing.catalog import Catalog
-    from emsworker.publishing.outbox import Outbox
-    from emsworker.publishing.producer import Producer
-    from emsworker.publishing.wakeup import Bell, Wake
-    from emsworker.store.database import Database
 
 
 def _nothing(_topic_id: int, _partitions: Collection[int]) -> None:
@@ -38,8 +41,7 @@ class Opening:
 
     def __init__(self) -> None:
         self.on_publish = _nothing
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
+        after_fork(self._leave_to_parent)
 
     @property
     def url(self) -> str:
@@ -50,7 +52,8 @@ class Opening:
         """
         if self.settings.url is not None:
             return self.settings.url
-        from emsworker.local.stack import LocalStack
+        with undivided:
+            from emsworker.local.stack import LocalStack
 
         url = LocalStack().url
         if url is None:
@@ -64,11 +67,12 @@ class Opening:
         """The Redis server, if there is one."""
         if self.settings.redis_url is not None or self.settings.url is not None:
             return self.settings.redis_url
-        from emsworker.local.stack import LocalStack
+        with undivided:
+            from emsworker.local.stack import LocalStack
 
         return LocalStack().redis_url
 
-    @cached_property
+    @lazy
     def database(self) -> Database:
         """The stream's database; its schema has been checked.
 
@@ -76,25 +80,22 @@ class Opening:
             SchemaMissing: ``ems migrate`` has not been run.
             AccessDenied, StoreUnavailable: it cannot be reached.
         """
-        from emsworker.store.database import Database
-
+        claim_role("producer")
         database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
         database.call(check_version)
         return database
 
-    @cached_property
+    @lazy
     def stream_id(self) -> str:
         """The identity of the stream."""
         return self.database.call(stream_id)
 
-    @cached_property
+    @lazy
     def catalog(self) -> Catalog:
         """Topics and groups by name."""
-        from emsworker.publishing.catalog import Catalog
-
         return Catalog(self.database, self.settings, self.broadcasts.kind_of)
 
-    @cached_property
+    @lazy
     def decoder(self) -> Decoder:
         """Reads the bodies that the accept list allows."""
         return Decoder(self.settings.accept, self.settings.max_decoded_bytes)
@@ -102,44 +103,33 @@ class Opening:
     @property
     def producer(self) -> Producer:
         """The process's producer; a forked child gets one of its own."""
-        with self._lock:
-            if self._pid != os.getpid():
-                self.__dict__.pop("_producer", None)
-                self._pid = os.getpid()
-            return self._producer
+        return self._producer
 
     @property
     def _producer_id(self) -> str:
         return f"{socket.gethostname()}-{os.getpid()}"[-128:]
 
-    @cached_property
+    @lazy
     def _producer(self) -> Producer:
-        from emsworker.publishing.producer import Producer
-
         packet = self.database.call(server_facts).max_allowed_packet
         session, timeout_s = self.database.session(), self.settings.publish_timeout_s
         return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
 
     def _bell(self) -> Bell:
-        from emsworker.publishing.wakeup import Bell
-
         return Bell(self.redis_url, self.stream_id, lambda topic_id, partitions: self.on_publish(topic_id, partitions))
 
-    @cached_property
+    @lazy
     def outbox(self) -> Outbox:
         """What is sent with a transaction, or for later."""
-        from emsworker.publishing.outbox import Outbox
-
         return Outbox(cast("Ems", self), self.database, self._producer_id, self._bell().ring)
 
     def _allocator(self) -> Allocator:
         if self.settings.allocator == "redis":
-            from emsworker.offsets.redis import RedisAllocator
+            with undivided:
+                from emsworker.offsets.redis import RedisAllocator
 
             assert self.settings.redis_url is not None, "checked by Settings"
             return RedisAllocator(self.settings.redis_url, self.stream_id)
-        from emsworker.offsets.mysql import MysqlAllocator
-
         return MysqlAllocator()
 
     def close(self) -> None:
@@ -150,3 +140,9 @@ class Opening:
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: what the parent's threads queue, allocate and move is theirs."""
+        if cast("Ems", self).stand_in is None:
+            for name in ("_producer", "outbox"):
+                self.__dict__.pop(name, None)

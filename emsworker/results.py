@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
-from emsworker.core.errors import DecodeError, ResultTimeout, TaskFailed
+from emsworker.core.counted import counted, plural
+from emsworker.core.errors import ConfigError, DecodeError, Problem, ResultTimeout, TaskFailed
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Receipt
+from emsworker.core.options import is_number
 from emsworker.core.run import Progress
 from emsworker.store import reports
 from emsworker.store import results as store
@@ -231,6 +233,8 @@ class ResultSet(Sequence["AsyncResult"]):
         Raises:
             ResultTimeout: they have not.
         """
+        if timeout is not None and not is_number(timeout):
+            raise ConfigError([Problem("timeout", repr(timeout), "must be a number of seconds, or None")])
         if self._patience_s is not None:
             timeout = self._patience_s if timeout is None else min(timeout, self._patience_s)
         deadline = None if timeout is None else ticks() + timeout
@@ -239,8 +243,9 @@ class ResultSet(Sequence["AsyncResult"]):
             if deadline is not None and ticks() >= deadline:
                 missing = [uid for uid in self.uids if uid not in self._known]
                 raise ResultTimeout(
-                    f"{len(missing)} of {len(self)} results were not there after {timeout:g} s, the first of "
-                    f"{uid_text(missing[0])}; does its task say result=True, and does a worker run?"
+                    f"{len(missing)} of {counted(len(self), 'result')} {plural(len(missing), 'was')} not there after "
+                    f"{timeout:g} s, the first of {uid_text(missing[0])}; does its task say result=True, and does a "
+                    "worker run?"
                 )
             time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - ticks())))
             pause = min(pause * 1.5, _POLL_MAX_S)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from emsworker.app import Ems
+from emsworker.core.extras import require
 from emsworker.monitoring import GroupLag, Monitoring
 from emsworker.store.database import Database
 
@@ -23,6 +24,7 @@ class StreamMetrics:
     """
 
     def __init__(self, stream: Ems | Database) -> None:
+        require("metrics", type(self).__name__)
         self._monitoring = Monitoring(stream)
 
     def describe(self) -> Iterator[Any]:
@@ -38,7 +40,8 @@ class StreamMetrics:
 
         gauges = {
             "unclaimed": "Messages that a group has not claimed",
-            "claimed": "Messages in live claims",
+            "claimed": "Messages that live clients hold",
+            "waiting": "Messages whose client has stopped or died, and that wait for another",
             "retries": "Messages that wait for a retry",
             "dead": "Dead letters",
         }

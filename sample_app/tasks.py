@@ -112,7 +112,7 @@ def follow_aircraft(transaction: Any, message: Message) -> None:
     """Note each aircraft's flights one after another; one that fails is waited for by those of its aircraft only."""
     gateway.hiccup(_SEED, message.id, message.attempt)
     if message.key is not None:
-        tables.add_leg(transaction, message.key.decode(), message.body["leg"])
+        tables.add_leg(transaction, str(message.key), message.body["leg"])
 
 
 @app.subscribe(AIRCRAFT_EVENTS, "logbook", transactional=True, batch=BATCH)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from emsworker.core.alarms import Alarm, Metric, Rule, describe
-from emsworker.core.errors import AlreadyExists, ConfigError, Problem, UnknownAlarm
-from emsworker.delivery import DeliveryFailed, deliver
+from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
+from emsworker.core.options import refuse_unknown
+from emsworker.delivery import deliver
 from emsworker.store import alarms as store
 from emsworker.store.alarms import encode
 from emsworker.store.database import Database
@@ -51,6 +52,7 @@ class Alarms:
         """
         if on not in list(Metric):
             raise ConfigError([Problem("on", repr(on), f"must be one of {', '.join(Metric)}")])
+        refuse_unknown("alarms.create()", settings, {one.name for one in fields(Rule)} - {"name", "metric"})
         rule = Rule(name, Metric(on), **settings)
         if not self._database.call(lambda session: store.add_rule(session, rule, replace=replace)):
             raise AlreadyExists(f"there is an alarm {name!r} already; replace it, or give this one another name")

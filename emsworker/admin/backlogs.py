@@ -7,6 +7,7 @@ from collections.abc import Callable
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
+from emsworker.core.options import wrong_types
 from emsworker.store import cursors
 from emsworker.store import skipping as store
 from emsworker.store.database import Database
@@ -82,7 +83,10 @@ class Backlogs:
 
 
 def _check(policy: SkipPolicy) -> None:
-    problems = []
+    kinds = {"most_waiting": "a whole number?", "older_s": "a number?", "below_priority": "a whole number?"}
+    problems = wrong_types({name: getattr(policy, name) for name in kinds}, kinds)
+    if problems:
+        raise ConfigError(problems)
     if policy.below_priority is not None and not 1 <= policy.below_priority <= 9:
         problems.append(Problem("below_priority", str(policy.below_priority), "must lie between 1 and 9"))
     if policy.below_priority is not None and policy.most_waiting is None and policy.older_s is None:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
+from emsworker.core.options import wrong_types
 from emsworker.core.predicate_parser import parse_time
 from emsworker.store import cursors as store
 from emsworker.store.cursors import Position
@@ -45,6 +46,8 @@ def plan(database: Database, group: Group, to: str, partition: int | None = None
     Raises:
         ConfigError: ``to`` is none of these, or no such offset or partition is kept.
     """
+    if problems := wrong_types({"to": to}, {"to": "text"}):
+        raise ConfigError(problems)
 
     def work(session: Session) -> list[Move]:
         positions = store.list_positions(session, group)

@@ -97,7 +97,7 @@ class DeadLetters:
             InvalidName: ``what`` is neither.
             UnknownMessage: no dead letter of it.
         """
-        place = None if "/" not in what else parse_place(what)
+        place = None if "/" not in str(what) else parse_place(what)
         chosen = {one.id: one for _, one in self._chosen(place[0] if place else topic, group)}
         if place is not None:
             at = place[1:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -13,10 +12,12 @@ from typing import Any
 from emsworker.admin.dead import parse_place
 from emsworker.admin.selecting import Choice, Place, Selection, windows
 from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import EmsError, UnknownMessage
+from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownMessage
 from emsworker.core.filters import EVERYTHING, Filter
-from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.forks import lazy
+from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
+from emsworker.core.options import is_whole
 from emsworker.core.predicate import Predicate
 from emsworker.store import cursors as cursor_store
 from emsworker.store import search
@@ -37,7 +38,7 @@ class StoredMessage:
 
     Attributes:
         topic, partition, offset: its place.
-        key, tag: bytes as they were sent, or ``None``.
+        key_bytes, tag_bytes: as they are stored, or ``None``; ``key`` and ``tag`` give them as text.
         size: of the encoded body, in bytes.
         born_at: when it was written, in UTC.
         producer: who sent it.
@@ -47,7 +48,7 @@ class StoredMessage:
     def __init__(self, topic: str, found: Found, raw: bytes | None = None) -> None:
         self.topic, self.raw = topic, raw
         self.partition, self.offset, self.uid = found.partition, found.offset, found.uid
-        self.key, self.tag, self.size = found.key, found.tag, found.size
+        self.key_bytes, self.tag_bytes, self.size = found.key, found.tag, found.size
         self.born_at: datetime = found.born_at
         self.producer = found.producer
         self._raw_headers = found.raw_headers
@@ -58,11 +59,21 @@ class StoredMessage:
         return uid_text(self.uid)
 
     @property
+    def key(self) -> str | bytes | None:
+        """The key: text, or bytes if it is no UTF-8."""
+        return decode_key(self.key_bytes)
+
+    @property
+    def tag(self) -> str | bytes | None:
+        """The tag: text, or bytes if it is no UTF-8."""
+        return decode_key(self.tag_bytes)
+
+    @property
     def place(self) -> Place:
         """Its partition and offset."""
         return self.partition, self.offset
 
-    @cached_property
+    @lazy
     def _read(self) -> tuple[Mapping[str, str], Any, str | None]:
         headers: Mapping[str, str] = MappingProxyType({})
         try:
@@ -153,6 +164,7 @@ class Messages:
             UnknownTopic: there is none of that name.
             PredicateError, ConfigError, InvalidName: the selection is wrong.
         """
+        _check_counts(limit=limit, scan=scan)
         where, choice = self._topic_of(topic), Choice(selection)
         ranges = self._database.call(lambda session: choice.ranges(session, where))
         messages: list[StoredMessage] = []
@@ -175,6 +187,7 @@ class Messages:
         Raises:
             UnknownTopic, UnknownGroup: there is none of that name.
         """
+        _check_counts(limit=limit, scan=scan)
         where, one = self._topic_of(topic), self._group_of(topic, group)
         positions = self._database.call(lambda session: cursor_store.list_positions(session, one))
         messages: list[StoredMessage] = []
@@ -202,7 +215,7 @@ class Messages:
             UnknownTopic: there is none of that name.
             UnknownMessage: no such message is kept.
         """
-        if "/" in what:
+        if "/" in str(what):
             name, *at = parse_place(what)
             places = [(self._topic_of(name), (at[0], at[1]))]
         else:
@@ -242,6 +255,14 @@ class Messages:
 
         delayed, kept = self._database.call(work)
         return {one: "stream" if uid in kept else "delayed" if uid in delayed else None for one, uid in uids.items()}
+
+
+def _check_counts(**counts: Any) -> None:
+    wrong = {name: value for name, value in counts.items() if not is_whole(value) or not 1 <= value < 1 << 63}
+    if wrong:
+        raise ConfigError(
+            [Problem(name, f"{value!r:.100}", "must be a whole number from 1") for name, value in wrong.items()]
+        )
 
 
 def _far_end(window: Window, newest: bool) -> int:

@@ -12,6 +12,7 @@ from emsworker.core.bounds import Bounds
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key, parse_uid
 from emsworker.core.model import Topic
+from emsworker.core.options import wrong_types
 from emsworker.core.predicate import Compare, Field, Node, OneOf, Predicate
 from emsworker.core.predicate_parser import parse_node
 from emsworker.store import search
@@ -44,6 +45,15 @@ class Selection:
     keys: tuple[str | bytes, ...] = ()
     tags: tuple[str | bytes, ...] = ()
     where: str | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {"start": "text?", "end": "text?", "partition": "a whole number?", "where": "text?"}
+        problems = wrong_types({name: getattr(self, name) for name in kinds}, kinds)
+        for name in ("keys", "tags"):
+            if isinstance(getattr(self, name), str | bytes):
+                problems.append(Problem(name, repr(getattr(self, name)), "must be a tuple of them"))
+        if problems:
+            raise ConfigError(problems)
 
     @property
     def is_range(self) -> bool:
@@ -117,7 +127,7 @@ def _texts(what: str, values: tuple[str | bytes, ...]) -> tuple[str, ...]:
 
 
 def _is_time(place: str) -> bool:
-    return place not in ("earliest", "latest") and not re.fullmatch(r"-?\d+", place)
+    return place not in ("earliest", "latest") and not re.fullmatch(r"-?\d{1,20}", place)
 
 
 def _offset(position: Position, place: str) -> int:

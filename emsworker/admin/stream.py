@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 from emsworker.admin import cursors
@@ -18,6 +19,7 @@ from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selecting import Selection
 from emsworker.app import Ems
+from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import (
     AlreadyExists,
     ConfigError,
@@ -29,6 +31,7 @@ from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.core.options import refuse_wrong
 from emsworker.core.partitioner import MAX_PARTITIONS
 from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.publishing.cancelling import cancel_message
@@ -117,6 +120,9 @@ class Admin:
             ConfigError: naming every setting that is wrong.
         """
         check_name("topic", name)
+        given = {"partitions": partitions, "rule": rule, "max_message_bytes": max_message_bytes, "trim_done": trim_done}
+        given |= {"retention_s": retention_s, "age_wins": age_wins, "priorities": priorities}
+        refuse_wrong("create_topic()", given | {"archive_first": archive_first, "kind": kind}, _NEW_TOPIC)
         _check_topic(partitions, max_message_bytes, retention_s)
         _check_priorities(priorities)
         _check_retention(retention_s, age_wins)
@@ -151,6 +157,7 @@ class Admin:
             UnknownTopic: there is none of that name.
             ConfigError: naming every setting that is wrong.
         """
+        refuse_wrong("change_topic()", changes, _TOPIC)
         topic = self.topic(name)
         if "rule" in changes:
             changes["rule"] = TopicRule(changes["rule"])
@@ -270,6 +277,9 @@ class Admin:
         """
         place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         check_name("group", name)
+        given = {"timeout_s": timeout_s, "ladder": ladder, "max_attempts": max_attempts, "order": order}
+        refuse_wrong("create_group()", given, _NEW_GROUP)
+        _check_filter(filter)
         _check_group(timeout_s, ladder, max_attempts)
         if self._database.call(lambda session: store.get_group(session, place, name)) is not None:
             raise AlreadyExists(f"topic {topic!r} has a group {name!r} already; `ems groups change` changes it")
@@ -282,7 +292,7 @@ class Admin:
                 ladder=ladder,
                 max_attempts=max_attempts,
                 filter=filter,
-                order=order,
+                order=Order(order),
                 from_start=from_start,
             )
         )
@@ -298,6 +308,9 @@ class Admin:
             UnknownTopic, UnknownGroup: there is none.
             ConfigError: naming every setting that is wrong.
         """
+        filters = {key: changes[key] for key in changes if key == "filter"}
+        refuse_wrong("change_group()", {key: changes[key] for key in changes if key not in filters}, _GROUP)
+        _check_filter(changes.get("filter", EVERYTHING))
         changed = replace(self.group(topic, name), **changes)
         _check_group(changed.timeout_s, changed.ladder, changed.max_attempts)
         self._database.call(lambda session: store.change_group(session, changed))
@@ -350,6 +363,23 @@ class Admin:
         self._database.call(lambda session: store.delete_group(session, group, progress, force=force))
 
 
+_TOPIC: dict[str, str | type[StrEnum]] = {
+    "partitions": "a whole number", "rule": TopicRule, "max_message_bytes": "a whole number",
+    "retention_s": "a number?", "trim_done": "True or False", "age_wins": "True or False",
+    "priorities": "a whole number", "archive_first": "True or False",
+}  # fmt: skip
+_NEW_TOPIC = _TOPIC | {"kind": TopicKind}
+_GROUP: dict[str, str | type[StrEnum]] = {
+    "timeout_s": "a number", "ladder": "text", "max_attempts": "a whole number", "paused": "True or False"
+}  # fmt: skip
+_NEW_GROUP = {name: kind for name, kind in _GROUP.items() if name != "paused"} | {"order": Order}
+
+
+def _check_filter(filter: Any) -> None:
+    if not isinstance(filter, Filter):
+        raise ConfigError([Problem("filter", repr(filter), "must be a Filter, like Filter(tags=['new'])")])
+
+
 def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | None, least: int = 1) -> None:
     problems = []
     if not least <= partitions <= MAX_PARTITIONS:
@@ -361,8 +391,8 @@ def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | N
         problems.append(
             Problem("max_message_bytes", str(max_message_bytes), f"must lie between 1 and {_MAX_MESSAGE_BYTES}")
         )
-    if retention_s is not None and retention_s < 1:
-        problems.append(Problem("retention_s", f"{retention_s:g}", "must be at least 1 second"))
+    if retention_s is not None and not 1 <= retention_s <= LONGEST_S:
+        problems.append(Problem("retention_s", f"{retention_s:g}", "must lie between 1 second and 100 years"))
     if problems:
         raise ConfigError(problems)
 
@@ -384,8 +414,8 @@ def _check_priorities(priorities: int, before: int = 1) -> None:
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:
     problems = []
-    if timeout_s < 0.1:
-        problems.append(Problem("timeout_s", f"{timeout_s:g}", "must be at least 0.1 seconds"))
+    if not 0.1 <= timeout_s <= LONGEST_S:
+        problems.append(Problem("timeout_s", f"{timeout_s:g}", "must lie between 0.1 seconds and 100 years"))
     if not 1 <= max_attempts <= _MAX_ATTEMPTS:
         problems.append(Problem("max_attempts", str(max_attempts), f"must lie between 1 and {_MAX_ATTEMPTS}"))
     if len(ladder) > _MAX_LADDER_CHARACTERS:

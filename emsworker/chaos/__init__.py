@@ -9,16 +9,18 @@ meanwhile, and at the end a checker that knows nothing of the system's code comp
 """
 
 from emsworker.chaos.checker import check, check_stream
-from emsworker.chaos.history import Fault, History, Recorder, Run, Sent, read_history
+from emsworker.chaos.history import Deed, Fault, History, Operation, Recorder, Run, Sent, note_operation, read_history
 from emsworker.chaos.report import Finding, Kind, Report, Rules
 from emsworker.chaos.window import Effects, Window
 
 __all__ = [
+    "Deed",
     "Effects",
     "Fault",
     "Finding",
     "History",
     "Kind",
+    "Operation",
     "Recorder",
     "Report",
     "Rules",
@@ -27,5 +29,6 @@ __all__ = [
     "Window",
     "check",
     "check_stream",
+    "note_operation",
     "read_history",
 ]

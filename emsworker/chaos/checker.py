@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from emsworker.chaos.facts import Facts
@@ -12,6 +13,7 @@ from emsworker.chaos.history import History, Run, read_history
 from emsworker.chaos.log import check_log
 from emsworker.chaos.order import check_order
 from emsworker.chaos.report import Finding, Kind, Report, Rules
+from emsworker.core.counted import counted
 from emsworker.store.database import Database
 from emsworker.store.snapshot import Snapshot, read_snapshot
 
@@ -59,6 +61,7 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
         _phantoms,
         _effects,
         _reused,
+        _cancelled,
         check_order,
         check_log,
     )
@@ -74,7 +77,7 @@ def _lost(facts: Facts) -> Iterator[Finding]:
             continue  # what is delayed has no place yet, though a later run may tell one
         place = facts.place_of(sent)
         if place is None:
-            if not facts.run_anywhere(sent):
+            if not facts.run_anywhere(sent) and facts.operations.cancelled_at(sent) is None:
                 yield Finding(Kind.LOST, f"{sent.topic} {sent.uid}", "it was confirmed and is not in the stream")
             continue
         for group_id in facts.groups_of(sent.topic):
@@ -96,7 +99,9 @@ def _phantoms(facts: Facts) -> Iterator[Finding]:
             if topic in topics and (topic, uid) not in asked:
                 yield Finding(Kind.PHANTOM, _where(topic, *found[0]), f"{uid} is in the stream, and nobody sent it")
             if len(found) > 1:
-                yield Finding(Kind.DUPLICATE, _where(topic, *found[1]), f"{uid} is in the stream {len(found)} times")
+                yield Finding(
+                    Kind.DUPLICATE, _where(topic, *found[1]), f"{uid} is in the stream {counted(len(found), 'time')}"
+                )
 
 
 def _effects(facts: Facts) -> Iterator[Finding]:
@@ -105,12 +110,27 @@ def _effects(facts: Facts) -> Iterator[Finding]:
         for uid, count in effects.items():
             if uid not in asked:
                 yield Finding(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
-            elif count > 1:
-                yield Finding(Kind.EFFECT, uid, f"its effect is there {count} times", group)
+            elif count > facts.most_effects(group, asked[uid]):
+                yield Finding(Kind.EFFECT, uid, f"its effect is there {counted(count, 'time')}", group)
         # A message that is done only now may have got its effect after these were counted.
         for sent in asked.values() if facts.rules.settled else ():
             if not effects.get(sent.uid) and facts.should_have_effect(group, sent):
                 yield Finding(Kind.EFFECT, sent.uid, "it is done, and its effect is not there", group)
+
+
+def _cancelled(facts: Facts) -> Iterator[Finding]:
+    """What was still delayed when it was cancelled is never run; of the rest only what somebody had read already is."""
+    runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in facts.history.runs:
+        runs[run.topic, run.uid].append(run)
+    for where, sent in facts.history.sent.items():
+        operation = facts.operations.cancelled_at(sent)
+        if operation is None or not (sent.uid in operation.uids or facts.is_cancelled(sent)):
+            continue
+        for run in runs[where]:
+            if run.began > operation.until + facts.rules.read_ahead_s:
+                text = f"{sent.uid} was run {run.began - operation.until:.3f} s after it had been cancelled"
+                yield Finding(Kind.CANCELLED, _where(*run.place), text, run.group)
 
 
 def _reused(facts: Facts) -> Iterator[Finding]:
@@ -139,8 +159,14 @@ def _repetitions(facts: Facts) -> tuple[int, list[Finding]]:
             last[thread] = run
     repeated, beyond = 0, []
     for (topic, uid, group), runs in by_message.items():
-        for run in sorted(runs, key=lambda run: run.began)[:-1]:  # a zombie ends late, but it began first
-            if facts.may_be_repeated(run, is_last=last[run.pid, run.thread] is run):
+        for run, following in pairwise(
+            sorted(runs, key=lambda run: run.began)
+        ):  # a zombie ends late, but it began first
+            is_last = last[run.pid, run.thread] is run
+            if facts.operations.explains(run, following) or facts.timed_out(run):
+                repeated += 1
+                continue
+            if facts.may_be_repeated(run, is_last=is_last):
                 repeated += 1
                 continue
             text = f"{uid} had run to its end in process {run.pid}, which no fault had hit, and was run again"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from emsworker.chaos.history import Fault, History, Run, Sent
+from emsworker.chaos.operations import Operations, without_deleted
 from emsworker.chaos.report import Rules
 from emsworker.store.snapshot import ClaimRow, Snapshot
 
@@ -21,7 +22,9 @@ class Facts:
     """
 
     def __init__(self, history: History, snapshot: Snapshot, rules: Rules) -> None:
-        self.history, self.snapshot, self.rules = history, snapshot, rules
+        self.history, self.snapshot, self.rules = without_deleted(history), snapshot, rules
+        history = self.history
+        self.operations = Operations(history.operations, rules.bound_s)
         self._topic_ids = {name: topic_id for topic_id, name in snapshot.topics.items()}
         self._group_ids: dict[str, list[int]] = defaultdict(list)
         for group_id, group in snapshot.groups.items():
@@ -30,7 +33,10 @@ class Facts:
             (snapshot.topics[group.topic_id], group.name): group_id for group_id, group in snapshot.groups.items()
         }
         self.places = self._places()
-        self._finished = {(run.topic, run.uid, run.group) for run in history.runs if self.is_final(run)}
+        final = [run for run in history.runs if self.is_final(run)]
+        stale = [run for run in final if self.operations.is_stale(run)]
+        self._finished = {(run.topic, run.uid, run.group) for run in set(final) - set(stale)}
+        self._stale = Counter((run.topic, run.uid, run.group) for run in stale)
         self._done = {(run.topic, run.uid, run.group) for run in history.runs if run.outcome == "done"}
         self._run_places = {(run.topic, run.uid): (run.partition, run.offset) for run in history.runs}
         self._live = self._live_claims()
@@ -88,19 +94,35 @@ class Facts:
     def is_settled(self, group_id: int, sent: Sent, place: tuple[int, int]) -> bool:
         """Whether a group has no more to do with a message: it is done, dead, given up, cancelled or skipped."""
         group = self.snapshot.groups[group_id]
-        where = (group_id, *place)
+        where, who = (group_id, *place), (sent.topic, sent.uid, group.name)
         return (
-            (sent.topic, sent.uid, group.name) in self._finished
-            or bool(self.rules.effects.get(group.name, {}).get(sent.uid))
+            who in self._finished
+            or self.rules.effects.get(group.name, {}).get(sent.uid, 0) > self._stale[who]
             or where in self.snapshot.dead
-            or where in self.snapshot.given_up
-            or self._kind_at(group.topic_id, place) == "cancelled"
+            or (where in self.snapshot.given_up and not self._revived(sent, group.name, place))
+            or (self.kind_at(group.topic_id, place) == "cancelled" and self.operations.may_be_cancelled(sent))
             or self.is_skipped(group_id, *place)
+            or self.operations.precedes(sent.topic, group.name, *place)
         )
 
-    def _kind_at(self, topic_id: int, place: tuple[int, int]) -> str | None:
+    def _revived(self, sent: Sent, group: str, place: tuple[int, int]) -> bool:
+        requeued = self.operations.is_requeued(sent.uid, sent.topic, group)
+        return requeued or bool(self.operations.again(sent.topic, group, *place))
+
+    def most_effects(self, group: str, sent: Sent) -> int:
+        """How often an effect may be there: once, and once more for each operation that has it run again."""
+        place = self.place_of(sent)
+        return 1 if place is None else 1 + len(self.operations.again(sent.topic, group, *place))
+
+    def kind_at(self, topic_id: int, place: tuple[int, int]) -> str | None:
+        """Message, tombstone or cancelled; ``None`` if there is no row."""
         row = self.snapshot.messages.get((topic_id, place[0]), {}).get(place[1])
         return row[1] if row else None
+
+    def is_cancelled(self, sent: Sent) -> bool:
+        """True if the stream says that a message was cancelled."""
+        topic_id, place = self._topic_ids.get(sent.topic, -1), self.place_of(sent)
+        return place is not None and self.kind_at(topic_id, place) == "cancelled"
 
     def is_skipped(self, group_id: int, partition: int, offset: int) -> bool:
         """Whether a group has left it out, and said so."""
@@ -132,6 +154,13 @@ class Facts:
             ):
                 return True
         return False
+
+    def timed_out(self, run: Run) -> bool:
+        """True if a run took longer than its group allows, so that the message was given to another one."""
+        group_id = self.by_name.get((run.topic, run.group))
+        if group_id is None or run.ended is None:
+            return False
+        return run.ended - run.began > self.snapshot.groups[group_id].timeout_s
 
     def was_hit(self, run: Run, until: float) -> bool:
         """Whether a fault hit a run's process between its beginning and a later moment, so that others took it over."""

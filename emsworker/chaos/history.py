@@ -11,12 +11,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from emsworker.core.ids import new_uid, uid_text
+from emsworker.core import forks
+from emsworker.core.ids import encode_key, new_uid, uid_text
 from emsworker.core.model import Message, Outcome, Receipt
 from emsworker.declaring.task import Outgoing
 from emsworker.middleware import Middleware
@@ -49,7 +51,7 @@ class Log:
         self._name, self._number = "", 0
         self._file = -1
         self._written = 0
-        self._opening = threading.Lock()
+        self._opening = forks.Lock()
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event with its time; it is kept when this returns."""
@@ -122,7 +124,7 @@ class Recorder(Middleware):
             uid=message.id,
             topic=message.topic,
             place=[message.partition, message.offset],
-            key=_text(message.key),
+            key=_text(message.key_bytes),
             group=group,
             attempt=message.attempt,
             process=[os.getpid(), threading.get_native_id()],
@@ -138,7 +140,8 @@ class Recorder(Middleware):
 
 
 def _text(key: str | bytes | None) -> str | None:
-    return key.decode("latin-1") if isinstance(key, bytes) else None if key is None else key.encode().decode("latin-1")
+    raw = encode_key("key", key)
+    return None if raw is None else raw.decode("latin-1")
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,46 @@ class Fault:
     pid: int | None = None
 
 
+class Deed(StrEnum):
+    """Operations that take messages away or have them run again."""
+
+    RESET = "reset"
+    REPLAY = "replay"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+    PURGE = "purge"
+    ADD_GROUP = "add group"
+    DELETE_TOPIC = "delete topic"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that an operator did while the history was written.
+
+    Attributes:
+        at, until: when it was asked for, and when it had taken effect; of a topic that was deleted and created again,
+            when it was there again.
+        group: of a reset, a replay, a requeue, or the one that was added.
+        ranges: by partition the first and the last offset that are delivered again; of a group that was added, those
+            before its beginning.
+        uids: of the dead letters that were requeued, or of the messages that were cancelled before any group had
+            finished them.
+    """
+
+    deed: Deed
+    topic: str
+    at: float
+    until: float
+    group: str | None = None
+    ranges: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    uids: frozenset[str] = frozenset()
+
+    def covers(self, partition: int, offset: int) -> bool:
+        """True if an offset is in one of its ranges."""
+        first, last = self.ranges.get(partition, (1, 0))
+        return first <= offset <= last
+
+
 @dataclass
 class History:
     """All that was written down; ``sent`` by topic and uid, ``latest`` the time of the last event."""
@@ -210,12 +253,34 @@ class History:
     sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
     latest: float = -math.inf
 
 
 def note_fault(log: Log, fault: Fault) -> None:
     """Write down a fault that is over."""
     log.note("fault", name=fault.name, began=fault.at, until=fault.until, pid=fault.pid)
+
+
+def note_operation(log: Log, operation: Operation) -> None:
+    """Write down an operation that has taken effect."""
+    ranges = [[partition, first, last] for partition, (first, last) in operation.ranges.items()]
+    log.note(
+        "operation",
+        deed=operation.deed.value,
+        topic=operation.topic,
+        began=operation.at,
+        until=operation.until,
+        group=operation.group,
+        ranges=ranges,
+        uids=sorted(operation.uids),
+    )
+
+
+def _operation(event: dict[str, Any]) -> Operation:
+    ranges = {partition: (first, last) for partition, first, last in event["ranges"]}
+    place = event["topic"], event["began"], event["until"], event["group"]
+    return Operation(Deed(event["deed"]), *place, ranges, frozenset(event["uids"]))
 
 
 def read_history(folder: Path | str, until: float = math.inf) -> History:
@@ -269,12 +334,14 @@ class Gathering:
             history.runs.append(Run(**vars(run) | {"ended": event["at"], "outcome": event["outcome"]}))
         elif kind == "fault":
             history.faults.append(Fault(event["name"], event["began"], event["until"], event["pid"]))
+        elif kind == "operation":
+            history.operations.append(_operation(event))
 
     def whole(self) -> History:
         """All of it."""
         history = self.history
         runs = [*history.runs, *self.begun.values()]
-        return History(dict(history.sent), runs, list(history.faults), history.latest)
+        return History(dict(history.sent), runs, list(history.faults), list(history.operations), history.latest)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -29,11 +29,21 @@ def _claimed_twice(facts: Facts) -> Iterator[Finding]:
             continue
         where = claim.group_id, claim.partition
         before = last.get(where)
-        if before is not None and claim.lo <= before.hi:
+        if before is not None and claim.lo <= before.hi and not _claimed_again(facts, before, claim):
             text = " and ".join(f"claimed by {one.client_id} as {one.lo}..{one.hi}" for one in (before, claim))
             yield Finding(Kind.CLAIMED_TWICE, _at(facts, claim, claim.lo), text, _group(facts, claim))
         if before is None or claim.hi > before.hi:
             last[where] = claim
+
+
+def _claimed_again(facts: Facts, one: ClaimRow, other: ClaimRow) -> bool:
+    """Whether an operation has handed out all that two claims have in common; both are never live."""
+    if one.state != "done" and other.state != "done":
+        return False
+    group = facts.snapshot.groups[one.group_id]
+    common = range(max(one.lo, other.lo), min(one.hi, other.hi) + 1)
+    where = facts.snapshot.topics[group.topic_id], group.name, one.partition
+    return all(facts.operations.again(*where, offset) for offset in common)
 
 
 def _not_the_owner(facts: Facts) -> Iterator[Finding]:
@@ -50,6 +60,8 @@ def _not_the_owner(facts: Facts) -> Iterator[Finding]:
             place = claim.group_id, claim.partition, offset
             if place in facts.snapshot.attempted or place in facts.snapshot.retries:
                 continue  # set aside for a later run, which may be anybody's
+            if facts.kind_at(facts.snapshot.groups[claim.group_id].topic_id, place[1:]) == "cancelled":
+                continue  # run before that, handed out again by a reset, and acknowledged without a run
             if pids and owner not in pids:
                 text = f"{claim.client_id} acknowledged it, and only {', '.join(map(str, sorted(pids)))} ran it"
                 yield Finding(Kind.NOT_THE_OWNER, _at(facts, claim, offset), text, _group(facts, claim))

@@ -8,32 +8,36 @@ from collections.abc import Iterator
 
 from emsworker.chaos.facts import Facts
 from emsworker.chaos.history import Run
+from emsworker.chaos.operations import Epoch
 from emsworker.chaos.report import Finding, Kind
 
 _ORDERED = ("partition", "key")
-Lane = tuple[str, str, int, str | None]
+Lane = tuple[str, str, int, str | None, Epoch]
 
 
 def check_order(facts: Facts) -> Iterator[Finding]:
     """Runs that came before their turn, and runs of one message at the same time."""
     lanes: dict[Lane, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
     messages: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    for run in facts.history.runs:
-        messages[run.topic, run.uid, run.group].append(run)
-        if (lane := _lane(facts, run)) is not None:
+    for run in sorted(facts.history.runs, key=lambda run: run.began):
+        runs = messages[run.topic, run.uid, run.group]
+        repeated = any(one.ended is not None and one.ended < run.began and facts.is_final(one) for one in runs)
+        runs.append(run)
+        if (lane := _lane(facts, run, repeated)) is not None:
             lanes[lane][run.offset].append(run)
     for lane, by_offset in lanes.items():
         yield from _early(facts, lane, by_offset)
     for runs in messages.values():
-        yield from _at_once(facts, sorted(runs, key=lambda run: run.began))
+        yield from _at_once(facts, runs)
 
 
-def _lane(facts: Facts, run: Run) -> Lane | None:
+def _lane(facts: Facts, run: Run, repeated: bool) -> Lane | None:
     group_id = facts.by_name.get((run.topic, run.group))
     order = facts.snapshot.groups[group_id].order if group_id is not None else "none"
     if order not in _ORDERED or (order == "key" and run.key is None):
         return None
-    return run.topic, run.group, run.partition, run.key if order == "key" else None
+    epoch = facts.operations.epoch(run, repeated)
+    return None if epoch is None else (run.topic, run.group, run.partition, run.key if order == "key" else None, epoch)
 
 
 def _early(facts: Facts, lane: Lane, by_offset: dict[int, list[Run]]) -> Iterator[Finding]:
@@ -57,7 +61,9 @@ def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[Run]) -> float:
     group_id = facts.by_name[lane[0], lane[1]]
     if facts.rules.effects.get(lane[1], {}).get(runs[0].uid):
         return max(run.began for run in runs)  # it was committed, and its process died before it could say so
-    if (group_id, lane[2], offset) in facts.snapshot.dead | facts.snapshot.given_up:
+    again = facts.operations.again(lane[0], lane[1], lane[2], offset)
+    revived = again or facts.operations.is_requeued(runs[0].uid, lane[0], lane[1])
+    if revived or (group_id, lane[2], offset) in facts.snapshot.dead | facts.snapshot.given_up:
         return max(run.began if run.ended is None else run.ended for run in runs)
     return math.inf
 
@@ -73,6 +79,8 @@ def _at_once(facts: Facts, runs: list[Run]) -> Iterator[Finding]:
                 continue
             if facts.was_hit(run, run.ended) or run.ended - run.began > timeout_s:
                 continue  # its lease or its time was over: it may run on, but it can finish nothing
+            if facts.operations.takes_away(run, run.ended):
+                continue
             text = f"process {other.pid} began to run {run.uid} while process {run.pid} ran it"
             where = f"{run.topic}/{run.partition}/{run.offset}"
             yield Finding(Kind.CLAIMED_TWICE, where, text, run.group)

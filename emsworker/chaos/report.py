@@ -21,6 +21,7 @@ class Kind(StrEnum):
     OFFSET_REUSED = "offset reused"
     HOLE = "hole"
     CLIENT_LEFT = "client left"
+    CANCELLED = "run though cancelled"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Rules:
         effects: by group, how often each message's effect is in the database, for transactional groups.
         settled: nothing is left to do, so every hole should be closed, and every effect be there.
         client_grace_s: for how long a client row may be left after its lease.
+        read_ahead_s: for how long after its cancellation a message may still be run by somebody who had read it.
     """
 
     bound_s: float = 0.5
@@ -60,6 +62,7 @@ class Rules:
     effects: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     settled: bool = False
     client_grace_s: float = 30.0
+    read_ahead_s: float = 30.0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from emsworker.core.durations import LONGEST_S, format_duration
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, uid_text
+from emsworker.core.options import wrong_types
 
 _MAX_CHARACTERS = 1000
 _MOST_COUNTED = 1_000_000
@@ -70,6 +71,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
+        numbers, texts = ("above", "for_s", "within_s"), ("topic", "group", "webhook", "command")
+        kinds = dict.fromkeys(numbers, "a number") | dict.fromkeys(texts, "text?")
+        # A webhook is not shown, because it may hold a secret.
+        problems = wrong_types({name: getattr(self, name) for name in kinds}, kinds)
+        if problems:
+            raise ConfigError(problems)
         problems = [
             Problem(name, _shown(value), "must lie between 0 and 100 years, in seconds")
             for name, value in (("for_s", self.for_s), ("within_s", self.within_s))
@@ -79,7 +86,7 @@ class Rule:
         if not 0 <= self.above <= most:
             problems.append(Problem("above", _shown(self.above), f"must lie between 0 and {most:g}"))
         if self.webhook is not None and (mend := _wrong_webhook(self.webhook)):
-            problems.append(Problem("webhook", repr(_scheme(self.webhook)), mend))
+            problems.append(Problem("webhook", _shown_webhook(self.webhook), mend))
         if self.command is not None and (mend := _wrong_command(self.command)):
             problems.append(Problem("command", repr(self.command[:100]), mend))
         if problems:
@@ -102,22 +109,27 @@ def _shown(number: float) -> str:
         return "a number of hundreds of digits"
 
 
-def _scheme(url: str) -> str:
-    """All of an address that may be shown."""
+def _shown_webhook(url: object) -> str:
+    """All of an address that may be shown: the rest may hold a secret."""
     try:
-        return urlsplit(url).scheme
+        scheme = urlsplit(url).scheme if isinstance(url, str) else ""
     except ValueError:
-        return ""
+        scheme = ""
+    return f"{scheme}://***" if scheme else "***"
 
 
-def _wrong_webhook(url: str) -> str | None:
+def _wrong_webhook(url: object) -> str | None:
+    if not isinstance(url, str):
+        return "a webhook must be an address like https://host/path"
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
         return "its host or port is malformed; a webhook must be an address like https://host/path"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "a webhook must be an address like https://host/path"
+    if parts.scheme not in ("http", "https"):
+        return "a webhook must begin with http:// or https://, like https://host/path; nothing was stored"
+    if not parts.hostname:
+        return "a webhook must name a host, like https://host/path; nothing was stored"
     return f"must have at most {_MAX_CHARACTERS} characters" if len(url) > _MAX_CHARACTERS else None
 
 

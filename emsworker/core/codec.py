@@ -10,12 +10,13 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
+from emsworker.core.extras import hint_if_missing
 
 JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
@@ -50,8 +51,9 @@ def _json_encoder() -> Callable[[Any], str]:
     """
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
-        return json.JSONEncoder(default=_encode_special, separators=(",", ":")).encode
-    to_chunks = make(None, _encode_special, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+        return json.JSONEncoder(default=_encode_special, separators=(",", ":"), allow_nan=False).encode
+    # The last argument refuses nan and infinity, which are no JSON: no other reader would take the body.
+    to_chunks = make(None, _encode_special, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     return lambda body: "".join(to_chunks(body, 0))
 
 
@@ -60,13 +62,16 @@ _JSON_DECODE = json.JSONDecoder().decode
 _JSON_DECODE_SPECIAL = json.JSONDecoder(object_hook=_decode_special).decode
 
 
-def encode_body(body: Any, serializer: str = "json", compression: str | None = None) -> tuple[bytes, dict[str, str]]:
+def encode_body(
+    body: Any, serializer: str = "json", compression: str | None = None, *, names: Sequence[str] = ()
+) -> tuple[bytes, dict[str, str]]:
     """Serialize a body.
 
     Args:
         body: ``bytes`` and ``str`` are kept as they are, anything else goes through ``serializer``.
         serializer: ``json``, ``msgpack``, ``yaml``, ``pickle``, or a name registered with kombu.
         compression: ``zlib``, ``bzip2``, ``lzma``, ``zstd``, or none.
+        names: of the parts of the body, for the text of an error: :data:`CALL` for a call of a task.
 
     Returns:
         the bytes, and the headers that tell how to read them (none for plain JSON).
@@ -74,7 +79,7 @@ def encode_body(body: Any, serializer: str = "json", compression: str | None = N
     Raises:
         EncodeError: the body cannot be serialized, or the serializer or compression is not installed.
     """
-    raw, headers = _serialize(body, serializer)
+    raw, headers = _serialize(body, serializer, names)
     if compression is None:
         return raw, headers
     import kombu.compression
@@ -84,11 +89,12 @@ def encode_body(body: Any, serializer: str = "json", compression: str | None = N
     except (KeyError, TypeError):
         content_type = None
     if content_type not in _DECOMPRESSORS:  # kombu may know more than our readers, which bound what they unpack
-        raise EncodeError(f"compression {compression!r} is not installed; known here: {', '.join(COMPRESSIONS)}")
+        why = hint_if_missing(compression) or f"it is not known here; known are {', '.join(COMPRESSIONS)}"
+        raise EncodeError(f"compression {compression!r}: {why}")
     return raw, {**headers, COMPRESSION: content_type}
 
 
-def _serialize(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
+def _serialize(body: Any, serializer: str, names: Sequence[str]) -> tuple[bytes, dict[str, str]]:
     if isinstance(body, bytes):
         return body, {CONTENT_TYPE: "application/data", CONTENT_ENCODING: "binary"}
     if isinstance(body, str):
@@ -97,20 +103,62 @@ def _serialize(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
         except UnicodeEncodeError as error:
             raise EncodeError(f"the body has no UTF-8 form: {error}") from error
     if serializer == "json":
-        return encode_json(body), {}
+        return encode_json(body, names), {}
     return _serialize_by_kombu(body, serializer)
 
 
-def encode_json(body: Any) -> bytes:
+CALL = ("args", "kwargs")
+"""The names of the parts of a body that is a call of a task."""
+
+
+def encode_json(body: Any, names: Sequence[str] = ()) -> bytes:
     """Compact JSON by kombu's rules for dates, decimals, uuids and bytes.
 
     Raises:
-        EncodeError: a part of it has no JSON form.
+        EncodeError: a part of it has no JSON form, as ``nan`` has none; the text says which.
     """
     try:
         return _JSON_ENCODE(body).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise EncodeError(f"the body cannot be serialized as json: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise _where_it_fails(body, names, error) from error
+    except RecursionError as error:
+        raise EncodeError("the body cannot be serialized as json: it is nested too deeply, or holds itself") from error
+
+
+def _where_it_fails(body: Any, names: Sequence[str], error: Exception) -> EncodeError:
+    """The first part that cannot be encoded, in the order of the encoder."""
+    todo: list[tuple[tuple[Any, ...], Any]] = [((), body)]
+    while todo:
+        path, part = todo.pop()
+        inner: list[tuple[Any, Any]] = []
+        if isinstance(part, dict):
+            for key in part:
+                if not isinstance(key, str | int | float | bool | None) or key != key or key in _NO_NUMBERS:
+                    return _no_json(path, names, f"it has the key {key!r:.100}")
+            inner = list(part.items())
+        elif isinstance(part, list | tuple):
+            inner = list(enumerate(part))
+        else:
+            try:
+                _JSON_ENCODE(part)
+            except (TypeError, ValueError, RecursionError) as found:
+                is_float = isinstance(part, float)
+                return _no_json(path, names, f"it is {part}, and JSON has no such number" if is_float else str(found))
+        todo += [((*path, step), value) for step, value in reversed(inner)]
+    return _no_json((), (), str(error))
+
+
+def _no_json(path: tuple[Any, ...], names: Sequence[str], why: str) -> EncodeError:
+    return EncodeError(f"{_path_text(path, names)} cannot be serialized as json: {why}")
+
+
+_NO_NUMBERS = (float("inf"), float("-inf"))
+
+
+def _path_text(path: tuple[Any, ...], names: Sequence[str]) -> str:
+    """A place in a body as Python would write it; the first step may have a name."""
+    name, steps = (names[path[0]], path[1:]) if names and path else ("body" if path else "the body", path)
+    return name + "".join(f"[{step!r:.100}]" for step in steps)
 
 
 def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
@@ -120,7 +168,8 @@ def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, st
     try:
         content_type, encoding, raw = kombu.serialization.dumps(body, serializer=serializer)
     except kombu.exceptions.SerializerNotInstalled:
-        raise EncodeError(f"serializer {serializer!r} is not installed; known here: {', '.join(SERIALIZERS)}") from None
+        why = hint_if_missing(serializer) or f"it is not known here; known are {', '.join(SERIALIZERS)}"
+        raise EncodeError(f"serializer {serializer!r}: {why}") from None
     except Exception as error:  # each serializer raises errors of its own
         raise EncodeError(f"the body cannot be serialized as {serializer}: {error}") from error
     payload = raw.encode() if isinstance(raw, str) else raw
@@ -281,6 +330,8 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 def _decompress(raw: bytes, compression: str, max_bytes: int) -> bytes:
     if compression not in _DECOMPRESSORS:
         raise ContentRefused(f"compression {compression!r} is not known here")
+    if compression == "application/zstd" and (hint := hint_if_missing("zstd")):
+        raise DecodeError(f"the body is compressed with zstd: {hint}")
     try:
         unpacking = _DECOMPRESSORS[compression]()
         body: bytes = unpacking.decompress(raw, max_bytes + 1)

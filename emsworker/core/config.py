@@ -15,12 +15,15 @@ from urllib.parse import urlsplit
 from emsworker.core.codec import COMPRESSIONS
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.extras import hint_if_missing
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
+from emsworker.core.options import nearest
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 
 Check = Callable[[Any], None]
 
+MOST_PROCESSES, MOST_THREADS, MOST_KEPT = 1024, 1024, 1_000_000_000
 _LONGEST_LADDER = 1000  # what the table of groups holds
 
 # What somebody may take for a setting of ours, and would not want to see in a log.
@@ -62,6 +65,19 @@ def _one_of(*choices: str | None) -> Check:
             raise ValueError(f"must be one of {', '.join(str(choice) for choice in choices)}")
 
     return check
+
+
+def _installed(check: Check | None = None) -> Check:
+    """Check that what is named needs no extra that is missing; a tuple names several."""
+
+    def check_all(value: str | tuple[str, ...]) -> None:
+        if check is not None:
+            check(value)
+        for name in (value,) if isinstance(value, str) else value:
+            if hint := hint_if_missing(name):
+                raise ValueError(hint)
+
+    return check_all
 
 
 def _check_url(value: str | None) -> None:
@@ -112,12 +128,16 @@ class Settings:
     allocator: str = _setting("mysql", "what hands out offsets: mysql or redis", _one_of("mysql", "redis"))
     topic: str = _setting("default", "the topic of tasks that name none", _check_name)
     group: str = _setting("workers", "the group that runs tasks", _check_name)
-    serializer: str = _setting("json", "how bodies are written: json, msgpack, yaml, pickle, or a name known to kombu")
+    serializer: str = _setting(
+        "json", "how bodies are written: json, msgpack, yaml, pickle, or a name known to kombu", _installed()
+    )
     compression: str | None = _setting(
-        None, "how bodies are compressed: zlib, bzip2, lzma or zstd", _one_of(None, *COMPRESSIONS)
+        None, "how bodies are compressed: zlib, bzip2, lzma or zstd", _installed(_one_of(None, *COMPRESSIONS))
     )
     accept: tuple[str, ...] = _setting(
-        ("json",), "the serializers that are read; pickle runs code, so name it only if every producer is trusted"
+        ("json",),
+        "the serializers that are read; pickle runs code, so name it only if every producer is trusted",
+        _installed(),
     )
     auto_create: bool = _setting(True, "create topics and groups on first use")
     eager: bool = _setting(False, "run what is sent at once, in this process and without a server: for tests")
@@ -129,21 +149,27 @@ class Settings:
         1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
     )
     max_decoded_bytes: int = _setting(
-        64 << 20, "the most bytes that a compressed body may unpack to; what is more is a dead letter", _at_least(1)
+        64 << 20,
+        "the most bytes that a compressed body may unpack to; what is more is a dead letter",
+        _between(1, 1 << 40),
     )
-    processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _at_least(0))
-    threads: int = _setting(4, "consumer threads in each process", _at_least(1))
+    processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _between(0, MOST_PROCESSES))
+    threads: int = _setting(4, "consumer threads in each process", _between(1, MOST_THREADS))
     max_tasks_per_child: int = _setting(
-        0, "after how many messages a child process is replaced by a fresh one; 0 means never", _at_least(0)
+        0,
+        "after how many messages a child process is replaced by a fresh one; 0 means never",
+        _between(0, MOST_KEPT),
     )
     max_memory_per_child: int = _setting(
-        0, "above how many MiB of resident memory a child process is replaced; 0 means never", _at_least(0)
+        0,
+        "above how many MiB of resident memory a child process is replaced; 0 means never",
+        _between(0, MOST_KEPT),
     )
     start_timeout_s: float = _setting(
         120.0, "how long a child process may take to load the app and connect; then it is killed", _at_least(1)
     )
-    batch: int = _setting(500, "the most messages in one claim", _at_least(1))
-    batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _at_least(1))
+    batch: int = _setting(500, "the most messages in one claim", _between(1, 100_000))
+    batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _between(1, 1 << 30))
     claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))
     watermark_s: float = _setting(0.1, "how often finished work is recorded while a claim runs", _at_least(0.01))
     gap_timeout_s: float = _setting(
@@ -239,7 +265,7 @@ class Settings:
         environ = os.environ if environ is None else environ
         names = {item.name for item in dataclasses.fields(cls)}
         problems = [
-            Problem(name, _shown(name, value), "there is no such setting")
+            Problem(name, _shown(name, value), f"there is no such setting; {nearest(name, names)}")
             for name, value in given.items()
             if name not in names
         ]
@@ -280,7 +306,8 @@ def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: l
         if not variable.startswith("EMS_") or variable.startswith("EMS_TEST_") or variable in _OTHER_VARIABLES:
             continue
         if name not in hints:
-            problems.append(Problem(variable, _shown(variable, text), "there is no such setting"))
+            mend = f"there is no such setting; {nearest(variable, [f'EMS_{name.upper()}' for name in hints])}"
+            problems.append(Problem(variable, _shown(variable, text), mend))
             continue
         try:
             values[name] = _read(text, hints[name])

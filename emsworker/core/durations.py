@@ -20,7 +20,7 @@ def parse_duration(text: str | float) -> float:
     Raises:
         ValueError: it is neither, negative, or longer than 100 years.
     """
-    if isinstance(text, int | float):
+    if isinstance(text, int | float) and not isinstance(text, bool):
         return _checked(text, text)
     match = _PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 
 
@@ -38,6 +39,10 @@ class ConfigError(EmsError):
         super().__init__("; ".join(str(problem) for problem in problems))
 
 
+class ExtraMissing(EmsError):
+    """An optional package is not installed; the text names the extra that brings it."""
+
+
 class PredicateError(ConfigError):
     """A predicate cannot be read.
 
@@ -63,6 +68,17 @@ class InvalidPriority(EmsError):
 
 class UnknownTopic(EmsError):
     """The topic does not exist and auto-create is off."""
+
+
+class TopicDeleted(UnknownTopic):
+    """The topic was deleted after its name was looked up."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"topic {name!r} was deleted meanwhile; nothing was written to it")
+
+
+class TopicInUse(EmsError):
+    """Transactions that send to the topic are open, so it is not deleted."""
 
 
 class UnknownGroup(EmsError):
@@ -97,12 +113,20 @@ class UnknownAlarm(EmsError):
     """There is no alarm of that name."""
 
 
+class DeliveryFailed(EmsError):
+    """A receiver could not be told of an alarm."""
+
+
 class TopicRuleError(EmsError):
     """The topic's rule (``rw``, ``r``, ``w``, ``none``) or the global switch forbids this."""
 
 
 class MessageTooLarge(EmsError):
     """The encoded body is over the topic's limit or over what the server accepts."""
+
+
+class WrongArguments(EmsError, TypeError):
+    """A task cannot be called with these arguments; nothing was sent."""
 
 
 class EncodeError(EmsError):
@@ -176,7 +200,15 @@ class AppNotFound(EmsError):
 
 
 class TransactionEnded(EmsError):
-    """A transactional handler committed or rolled back by itself (perhaps by DDL)."""
+    """A transactional handler or a block of ``app.transaction()`` ended its transaction by itself, perhaps by DDL."""
+
+
+class TransactionRolledBack(EmsError):
+    """The server rolled the transaction of a block back, in a deadlock for example; nothing of it was kept."""
+
+
+class ConnectionLostInHandler(EmsError):
+    """The connection of a transactional handler was lost in each of several runs of a message."""
 
 
 class TimeLimitExceeded(EmsError):
@@ -226,4 +258,4 @@ class BatchFailed(EmsError):
 
     def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
         self.errors = dict(errors)
-        super().__init__(f"{len(self.errors)} messages of the batch failed")
+        super().__init__(f"{counted(len(self.errors), 'message')} of the batch failed")

@@ -77,10 +77,12 @@ class Filter:
                 [Problem("filter", repr(text[:100]), f"is none that was stored by EMS: {error}")]
             ) from None
 
-    def matches(self, tag: bytes | None, headers: Mapping[str, str]) -> bool:
+    def matches(self, tag: str | bytes | None, headers: Mapping[str, str]) -> bool:
         """Whether a group with this filter wants such a message; the store asks the same in SQL."""
         tags = self._encoded_tags()
-        return (not tags or tag in tags) and all(headers.get(name) == text for name, text in self.headers.items())
+        return (not tags or encode_key("tag", tag) in tags) and all(
+            headers.get(name) == text for name, text in self.headers.items()
+        )
 
     @property
     def args(self) -> dict[str, Any]:

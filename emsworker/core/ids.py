@@ -81,6 +81,19 @@ def encode_key(what: str, key: str | bytes | None) -> bytes | None:
     return raw
 
 
+def decode_key(raw: bytes | None) -> str | bytes | None:
+    """A stored key or tag as users meet it: text if it is UTF-8, as whatever was sent as text is, else its bytes.
+
+    Either form, sent again, is stored as the same bytes.
+    """
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
 def local_ip(url: str | None) -> str:
     """The address by which this machine reaches the server of ``url`` (nothing is sent)."""
     host, port = ("127.0.0.1", 3306) if url is None else DatabaseUrl.parse(url).servers[0]

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration, parse_duration
 from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, Retry, TransactionEnded
 
@@ -100,7 +101,7 @@ class Ladder:
         if isinstance(error, _HOPELESS):
             return Dead(str(error))
         if attempt >= self.max_attempts:
-            return Dead(f"used up its {self.max_attempts} attempts")
+            return Dead(f"used up its {counted(self.max_attempts, 'attempt')}")
         if isinstance(error, Retry) and error.countdown_s is not None:
             return RetryIn(error.countdown_s)
         rung = self.delays_s[min(attempt, len(self.delays_s)) - 1]

@@ -17,7 +17,7 @@ def parse_rate(text: str) -> float:
     Raises:
         ValueError: it is none of them, or 0.
     """
-    match = _RATE.fullmatch(text.strip())
+    match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"{text!r} is no rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
     return float(match[1]) / _PER_S[match[2]]

@@ -12,7 +12,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, Problem
 from emsworker.core.filters import EVERYTHING, Filter
-from emsworker.core.ids import uid_text
+from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 from emsworker.core.partitioner import numbered, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
@@ -235,7 +235,7 @@ class Message:
     Attributes:
         topic, partition, offset: its place in the stream.
         attempt: 1 for its first run in this group.
-        key, tag: bytes as they were sent, or ``None``.
+        key_bytes, tag_bytes: as they are stored, or ``None``; ``key`` and ``tag`` give them as text.
         raw: the encoded body.
         run: its present run: what time is left, asking for more, telling the progress.
     """
@@ -246,19 +246,19 @@ class Message:
         "_decoder",
         "_headers",
         "attempt",
-        "key",
+        "key_bytes",
         "offset",
         "partition",
         "raw",
         "run",
-        "tag",
+        "tag_bytes",
         "topic",
         "uid",
     )
 
     def __init__(self, topic: str, partition: int, row: tuple[Any, ...], decoder: Decoder, attempt: int = 1) -> None:
         self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
-        self.offset, self.uid, self.key, self.tag, self._headers, self.raw, self._born = row
+        self.offset, self.uid, self.key_bytes, self.tag_bytes, self._headers, self.raw, self._born = row
         self._body = _UNREAD
         self.run: Run = UNWATCHED
 
@@ -266,6 +266,16 @@ class Message:
     def id(self) -> str:
         """The message's uid in its usual writing."""
         return uid_text(self.uid)
+
+    @property
+    def key(self) -> str | bytes | None:
+        """The key: text, or bytes if it is no UTF-8 (which only a key that was sent as bytes can be)."""
+        return decode_key(self.key_bytes)
+
+    @property
+    def tag(self) -> str | bytes | None:
+        """The tag: text, or bytes if it is no UTF-8."""
+        return decode_key(self.tag_bytes)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -355,6 +365,7 @@ class Failure:
         retry_in_s: seconds until the next run, or ``None`` if there is none.
         dead: the reason why it becomes a dead letter, or ``None``.
         ran_s: how long it ran, or ``None``: nobody who lives knows.
+        suspect: it took its process or its connection along, so it runs alone from now on.
     """
 
     offset: int
@@ -364,6 +375,7 @@ class Failure:
     retry_in_s: float | None
     dead: str | None
     ran_s: float | None
+    suspect: bool = False
 
     @classmethod
     def gone(cls, offset: int, attempt: int) -> Failure:
@@ -372,10 +384,16 @@ class Failure:
 
     @classmethod
     def decided(
-        cls, offset: int, attempt: int, outcome: Outcome, error: str, decision: Decision, ran_s: float | None
+        cls,
+        offset: int,
+        attempt: int,
+        outcome: Outcome,
+        error: str,
+        decision: Decision,
+        ran_s: float | None,
+        suspect: bool = False,
     ) -> Failure:
         """What a decision of the ladder means for a message."""
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
-        return cls(
-            offset, attempt, outcome, error, retry_in_s, decision.reason if isinstance(decision, Dead) else None, ran_s
-        )
+        dead = decision.reason if isinstance(decision, Dead) else None
+        return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect)

@@ -21,7 +21,19 @@ def level_below(priorities: int, priority: int) -> int:
     return max(level for level in levels_of(priorities) if level <= priority)
 
 
-def level_for(topic: str, priorities: int, priority: object) -> int:
+def check_priority(priority: object) -> None:
+    """See that a priority is one, or none is given.
+
+    Raises:
+        InvalidPriority: it is something else.
+    """
+    if priority is not None and (
+        not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES
+    ):
+        raise InvalidPriority(f"priority {priority!r:.100} is none: it must be a number from 0 to 9, the highest")
+
+
+def level_for(topic: str, priorities: int, priority: int | None) -> int:
     """The level of a message's priority; without one it is the lowest.
 
     Args:
@@ -31,10 +43,9 @@ def level_for(topic: str, priorities: int, priority: object) -> int:
     Raises:
         InvalidPriority: it is none, or the topic has no levels: it would have no effect.
     """
+    check_priority(priority)
     if priority is None:
         return 0
-    if not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES:
-        raise InvalidPriority(f"priority {priority!r} is none: it must be a number from 0 to 9, the highest")
     if priorities == 1:
         raise InvalidPriority(
             f"topic {topic!r} does not tell priorities apart, so priority {priority} would have no effect; nothing was "

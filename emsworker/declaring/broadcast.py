@@ -12,7 +12,7 @@ from emsworker.core.ids import check_name
 from emsworker.core.ladder import Decision, Done, Dropped, Ladder
 from emsworker.core.model import TopicKind
 from emsworker.declaring.options import HandlerOptions
-from emsworker.declaring.task import Route, Subscription
+from emsworker.declaring.task import Route, Subscription, check_function, full_name
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -83,11 +83,12 @@ def listen(
     limits = {limit: getattr(app.settings, limit) for limit in _LIMITS}
 
     def declare(function: Callable[..., Any]) -> Subscription:
-        full_name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
-        label = check_name("broadcast", name or full_name)
+        check_function("subscribe", function)
+        own_name = full_name(function)
+        label = check_name("broadcast", name or own_name)
         if label in app.broadcasts:
             raise ConfigError([Problem("broadcast", label, "the name is taken; give this one a name= of its own")])
-        handler = Subscription(function, full_name, BroadcastOptions.checked(limits | dict(options)))
+        handler = Subscription(function, own_name, BroadcastOptions.checked(limits | dict(options)))
         app.broadcasts[label] = BroadcastRoute(topic, label, subscription=handler, filter=wanted, resumes=bool(name))
         return handler
 

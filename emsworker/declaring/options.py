@@ -10,13 +10,14 @@ from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, Ignore, Problem, Reject, Retry
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.limits import Limit
+from emsworker.core.options import is_number, is_whole, refuse_unknown
 from emsworker.core.priority import PRIORITIES
 
 ON_ERROR = ("retry", "dead", "ignore")
 
 
 def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= 65535
+    return is_whole(value) and least <= value <= 65535
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,12 @@ class HandlerOptions:
             value = getattr(self, name)
             if value is not None and not _is_count(value, 1):
                 yield Problem(name, repr(value), "must be a number from 1 to 65535")
+        for name in ("transactional", "result"):
+            if not isinstance(getattr(self, name), bool):
+                yield Problem(name, repr(getattr(self, name)), "must be True or False")
         for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value <= LONGEST_S):
+            if value is not None and not (is_number(value) and 0 < value <= LONGEST_S):
                 yield Problem(name, repr(value), "must be a number of seconds above 0")
 
     @classmethod
@@ -96,11 +100,7 @@ class HandlerOptions:
         Raises:
             ConfigError: one is unknown or wrong.
         """
-        known = cls.__dataclass_fields__
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            mend = f"there is no such option; known are {', '.join(known)}"
-            raise ConfigError([Problem(name, repr(options[name]), mend) for name in unknown])
+        refuse_unknown("a handler", options, cls.__dataclass_fields__)
         return cls(**options)
 
     @property

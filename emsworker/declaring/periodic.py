@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from emsworker.core.codec import encode_body, encode_headers
+from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, encode_key
 from emsworker.core.model import TASK_HEADER, priority_header
+from emsworker.core.options import is_number, unknown_options
 from emsworker.core.priority import level_for
 from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
+from emsworker.declaring.task import Task, call_body
 from emsworker.store import schedules
 from emsworker.store.schedules import Declared
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.declaring.task import Task
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,32 @@ class Periodic:
         level_for(topic.name, topic.priorities, priority)
         headers = encode_headers({**codec_headers, TASK_HEADER: self.task.name, **priority_header(priority)})
         key = encode_key("key", self.key)
-        return Declared(self.name, self.spec, self.timezone, self.catch_up, topic.id, key, headers, body)
+        return Declared(self.name, self.spec, self.timezone, self.catch_up, topic.name, key, headers, body)
 
 
 def make_periodic(
-    task: Task, cron: str | None, every: float | None, timezone: str, catch_up: str, name: str | None, **call: Any
+    task: Any, cron: Any, every: Any, timezone: Any, catch_up: str, name: str | None, **call: Any
 ) -> Periodic:
     """Check what a user declared.
 
     Raises:
-        ConfigError: the time, the zone or the policy is wrong.
+        ConfigError: the time, the zone, the policy or an option is wrong, or that is no task.
+        WrongArguments, EncodeError, InvalidName: the call cannot be sent.
     """
+    if not isinstance(task, Task):
+        mend = "it is for tasks: write @app.periodic(...) above @app.task"
+        raise ConfigError([Problem("periodic", getattr(task, "__qualname__", repr(task)), mend)])
     if (cron is None) == (every is None):
-        raise ConfigError([Problem("periodic", repr(cron), 'give either a cron expression or every="seconds"')])
-    problems = []
+        raise ConfigError([Problem("periodic", repr(cron), "give either a cron expression or every=, in seconds")])
+    problems = unknown_options("periodic", call, ("args", "kwargs", "key"))
+    if cron is not None and not isinstance(cron, str):
+        problems.append(Problem("cron", repr(cron), 'must be a cron expression, like "*/5 * * * *"'))
+    if not isinstance(timezone, str):
+        problems.append(Problem("timezone", repr(timezone), "must be a name like Europe/Berlin"))
+    if every is not None and not is_number(every):
+        problems.append(Problem("every", repr(every), "must be a number of seconds"))
+    if problems:
+        raise ConfigError(problems)
     if catch_up not in CATCH_UP:
         problems.append(Problem("catch_up", repr(catch_up), f"must be one of {', '.join(CATCH_UP)}"))
     spec = cron if cron is not None else interval_spec(float(every or 0))
@@ -75,11 +88,18 @@ def make_periodic(
         parse_timetable(spec, timezone)
     except ValueError as error:
         problems.append(Problem("periodic", repr(cron if cron is not None else every), str(error)))
-    unknown = sorted(set(call) - {"args", "kwargs", "key"})
-    problems += [Problem(key, repr(call[key]), "periodic takes args, kwargs and key") for key in unknown]
     if problems:
         raise ConfigError(problems)
+    _check_call(task, **call)
     return Periodic(check_name("schedule", name or task.name), task, spec, timezone, catch_up, **call)
+
+
+def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None) -> None:
+    """Refuse now what the worker could not send at its start."""
+    body = call_body(task.name, args, kwargs)
+    task.check_call(*body)
+    encode_body(body, task.app.settings.serializer, task.app.settings.compression, names=CALL)
+    encode_key("key", key)
 
 
 def declare_schedules(app: Ems) -> int:

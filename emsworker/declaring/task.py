@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from inspect import iscoroutinefunction
+from inspect import Signature, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Problem, Retry, UnknownTask
+from emsworker.core.durations import LONGEST_S
+from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Problem, Retry, UnknownTask, WrongArguments
 from emsworker.core.filters import EVERYTHING, Filter
+from emsworker.core.forks import lazy
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
 from emsworker.core.run import UNWATCHED, Run
 from emsworker.declaring.options import HandlerOptions
 
@@ -52,6 +55,32 @@ class Outgoing:
         if self.headers is not None and not isinstance(self.headers, Mapping):
             raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
         self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
+
+
+SENT_WITH = frozenset(item.name for item in fields(Outgoing)) - {"body"}
+"""The options of a message."""
+_CALLED_WITH = SENT_WITH - {"uid"} | {"countdown", "eta", "expires", "task_id", "delay", "transaction"}
+
+
+def check_function(what: str, function: Any) -> None:
+    """See that a decorator was put on a function.
+
+    Raises:
+        ConfigError: it was not.
+    """
+    if isinstance(function, Handler):
+        mend = "it is declared already; declare the function itself, under another name"
+        raise ConfigError([Problem(what, function.name, mend)])
+    if not callable(function):
+        raise ConfigError(
+            [Problem(what, repr(function), f"@app.{what} is put on a function; a name is given as name=")]
+        )
+
+
+def full_name(function: Any) -> str:
+    """The name that a function has by default; an object that is called has that of its class."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "")
 
 
 class Handler:
@@ -104,6 +133,7 @@ class Request:
     Args:
         attempt: 1 for the first run.
         offset, partition, topic: the message's place.
+        key: text, or bytes if it is no UTF-8.
         run: its present run; what it offers is here too.
     """
 
@@ -114,7 +144,7 @@ class Request:
     partition: int
     offset: int
     group: str
-    key: bytes | None
+    key: str | bytes | None
     headers: Mapping[str, str]
     run: Run = UNWATCHED
 
@@ -207,6 +237,47 @@ class Task(Handler):
             message.run,
         )
 
+    @lazy
+    def _signature(self) -> Signature | None:
+        """What the function takes; ``None`` if that is not known, or messages reach it in batches.
+
+        A decorator's own signature counts, not that of what it wraps: it may add arguments.
+        """
+        if self.options.batch:
+            return None
+        try:
+            return signature(self.function, follow_wrapped=False)
+        except (TypeError, ValueError):  # a function of C tells nothing
+            return None
+
+    @lazy
+    def _by_position(self) -> range:
+        """How many arguments may be given by position alone: the usual call is checked by this, ten times quicker."""
+        parameters = [] if self._signature is None else [*self._signature.parameters.values()]
+        if self._signature is None or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
+            return range(0)
+        first = self.bind + self.options.transactional
+        least = sum(one.default is one.empty for one in parameters)
+        return range(max(least - first, 0), max(len(parameters) - first + 1, 0))
+
+    def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """See that the function takes these arguments, as a worker will give them.
+
+        Raises:
+            WrongArguments: it does not.
+        """
+        if self._signature is None or (not kwargs and len(args) in self._by_position):
+            return
+        given_first = (None,) * (self.bind + self.options.transactional)
+        try:
+            self._signature.bind(*given_first, *args, **kwargs)
+        except TypeError as error:
+            names = [str(one) for one in self._signature.parameters.values()][len(given_first) :]
+            raise WrongArguments(
+                f"task {self.name!r} cannot be called with these arguments: {error}; it takes ({', '.join(names)}); "
+                "nothing was sent"
+            ) from None
+
     def delay(self, *args: Any, **kwargs: Any) -> Receipt:
         """Send a call to the stream; returns after its commit."""
         return self.apply_async(args, kwargs)
@@ -235,14 +306,21 @@ class Task(Handler):
                 :meth:`Ems.send`.
 
         Raises:
+            WrongArguments: the function does not take these arguments; nothing was sent.
             EncodeError: an argument cannot be serialized; nothing was sent.
+            ConfigError: an option is unknown or wrong; nothing was sent. All that :meth:`Ems.send` raises, besides.
         """
-        headers = {**options.pop("headers", {}), TASK_HEADER: self.name}
+        refuse_unknown("apply_async()", options, _CALLED_WITH)
+        body = call_body(self.name, args, kwargs)
+        self.check_call(*body)
+        headers = {TASK_HEADER: self.name}
+        if given := options.pop("headers", None):
+            refuse_reserved(given)
+            headers = Outgoing(self.topic, None, headers=given).headers | headers
         if expires is not None:
-            headers[EXPIRES_HEADER] = self.app.server_time(expires).isoformat()
+            headers[EXPIRES_HEADER] = self.app.server_time(_checked_expiry(expires)).isoformat()
         options.setdefault("priority", self.options.priority)
         topic = options.pop("topic", None) or self.topic
-        body = [list(args), dict(kwargs or {})]
         return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
 
     def cancel(self, call: str | Receipt) -> bool:
@@ -251,6 +329,30 @@ class Task(Handler):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} of {self.app.name}>"
+
+
+def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments of a call as they are sent.
+
+    Raises:
+        WrongArguments: they are no list and no dict by names.
+    """
+    kwargs = {} if kwargs is None else kwargs
+    if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
+        raise WrongArguments(
+            f"args of task {task!r} is a {type(args).__name__}; give a list or tuple; nothing was sent"
+        )
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise WrongArguments(f"kwargs of task {task!r} must be a dict by names of arguments; nothing was sent")
+    return [list(args), dict(kwargs)]
+
+
+def _checked_expiry(expires: Any) -> float | datetime:
+    if isinstance(expires, datetime):
+        return expires
+    if not is_number(expires) or not -LONGEST_S <= expires <= LONGEST_S:
+        raise ConfigError([Problem("expires", repr(expires), "must be a number of seconds, or a datetime")])
+    return float(expires)
 
 
 @dataclass

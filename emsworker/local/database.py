@@ -3,14 +3,14 @@
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from emsworker.core.forks import lazy
 from emsworker.local.binaries import clean_environment
 from emsworker.local.engines import Engine, Flavor, find_engine
 from emsworker.local.errors import ServerFailed
-from emsworker.local.files import ServerState, tail, write_private
+from emsworker.local.files import ServerState, plain_path, tail, write_private
 from emsworker.local.server import Server
 
 _DEFAULTS: Mapping[str, str] = {
@@ -95,7 +95,25 @@ class Database(Server):
         state = self._state()
         return f"mysql://root:{state.admin_password}@127.0.0.1:{state.port}/mysql"
 
-    @cached_property
+    @property
+    def socket(self) -> str:
+        """The path of the private Unix socket.
+
+        Raises:
+            ServerFailed: the server has never been started in this folder.
+        """
+        return self._state().socket
+
+    @property
+    def password(self) -> str:
+        """The password of the user `ems`.
+
+        Raises:
+            ServerFailed: the server has never been started in this folder.
+        """
+        return self._state().password
+
+    @lazy
     def _engine(self) -> Engine:
         return find_engine(self._asked_flavor or self._made_with())
 
@@ -127,13 +145,13 @@ class Database(Server):
         # Filled under another name, so that a crash half way leaves nothing that looks like a data folder.
         partial = self.folder / "data.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        with self._log_file.open("ab") as log:
+        with plain_path(self.folder) as folder, self._log_file.open("ab") as log:
             try:
                 subprocess.run(
-                    self._engine.initialize_command(partial),
+                    [*self._engine.initialize_command(folder / partial.name), *self._lasting_options()],
                     cwd=self.folder,
                     # A MariaDB that starts deletes the temporary tables of others that share its folder.
-                    env={**clean_environment(), "TMPDIR": str(self._tmp)},
+                    env={**clean_environment(), "TMPDIR": str(folder / self._tmp.name)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -160,6 +178,11 @@ class Database(Server):
             *self._option_arguments(),
         ]
 
+    def _lasting_options(self) -> Iterator[str]:
+        """Options that a data folder is made with, for good."""
+        if "lower-case-table-names" in self._options:
+            yield f"--lower-case-table-names={self._options['lower-case-table-names']}"
+
     def _option_arguments(self) -> Iterator[str]:
         binlog = "log-bin" in self._options
         if not binlog:
@@ -185,17 +208,18 @@ class Database(Server):
             yield f"GRANT ALL PRIVILEGES ON `ems\\_%`.* TO 'ems'@'{host}'"
 
     def _answers(self, state: ServerState) -> bool:
-        import pymysql
+        from pymysql import connect
+        from pymysql.err import OperationalError
 
         try:
-            connection = pymysql.connect(
+            connection = connect(
                 unix_socket=state.socket,
                 user="ems",
                 password=state.password,
                 database="ems",
                 connect_timeout=_CONNECT_TIMEOUT_S,
             )
-        except pymysql.err.OperationalError:
+        except OperationalError:
             return False
         connection.close()
         return True

@@ -3,10 +3,10 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
+from emsworker.core.forks import lazy
 from emsworker.local.binaries import find_programs, version_line, version_number
 from emsworker.local.errors import ServerFailed, ServerMissing
 
@@ -68,7 +68,7 @@ class Engine(ABC):
     def clean_up_statements(self) -> Sequence[str]:
         """SQL that removes the accounts that a new data folder has and nobody needs."""
 
-    @cached_property
+    @lazy
     def base_command(self) -> list[str]:
         """The program with its fixed options: no configuration file of the system is read."""
         # Servers refuse to run as root unless they are told to.

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -81,6 +82,22 @@ def write_private(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def plain_path(folder: Path) -> Iterator[Path]:
+    """Yield a path to a folder that any shell script takes: scripts that set servers up don't quote their arguments.
+
+    Args:
+        folder: it exists. If its own path has a blank or the like, a link to it is made and removed.
+    """
+    if re.fullmatch(r"[\w./-]+", str(folder), re.ASCII):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="ems-", dir="/tmp") as place:
+        link = Path(place) / "folder"
+        link.symlink_to(folder, target_is_directory=True)
+        yield link
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 import os
 import socket
-from functools import cached_property
 from pathlib import Path
 
+from emsworker.core.forks import lazy
 from emsworker.local.binaries import find_programs, version_line, version_number
 from emsworker.local.errors import ServerMissing
 from emsworker.local.files import ServerState, write_private
@@ -66,7 +66,7 @@ class Redis(Server):
         state = self._state()
         return f"redis://:{state.password}@127.0.0.1:{state.port}/0"
 
-    @cached_property
+    @lazy
     def _program(self) -> Path:
         for found in find_programs(("redis-server", "valkey-server")):
             return found

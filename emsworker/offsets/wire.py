@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any
 
 import redis
+
+from emsworker.core import forks
+from emsworker.core.counted import counted
 
 _TIMEOUT_S = 0.5
 _MOST_UNANSWERED = 256
@@ -36,7 +38,7 @@ class Wire:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._mutex = threading.Lock()
+        self._mutex = forks.Lock()
         self._connection: Any = None
         self._pid = 0
         self.unanswered = 0
@@ -73,7 +75,9 @@ class Wire:
                 return self._settled(self._connection)
             except redis.ConnectionError:
                 self._drop()
-        self._connection = connect(self._url).connection_pool.make_connection()
+        with forks.undivided:
+            self._connection = connect(self._url).connection_pool.make_connection()
+            self._connection.connect()
         self._pid, self.unanswered = os.getpid(), 0
         return self._connection
 
@@ -81,7 +85,7 @@ class Wire:
         while connection.can_read(0):
             self._read(connection)
         if self.unanswered > _MOST_UNANSWERED:
-            raise redis.TimeoutError(f"it has not answered {self.unanswered} times")
+            raise redis.TimeoutError(f"it has not answered {counted(self.unanswered, 'time')}")
         return connection
 
     def _read(self, connection: Any) -> Any:

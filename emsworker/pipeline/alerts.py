@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from emsworker.core import forks
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.pipeline.job import Job, Options, Result, option
-from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_count, read_span
+from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_count, read_span, read_whole
 from emsworker.pipeline.watching import CONSUME_TIMEOUT, ERROR_RATE, LAG, Limits
 from emsworker.spark.profile import open_stream
 
@@ -50,7 +50,12 @@ class AlertOptions(Options):
     consume_timeout: float | None = option(
         None, help="Alert when a message was not finished for so long.", metavar="SPAN", read=read_span
     )
-    lag: int | None = option(None, help="Alert when more messages than that are not finished.", metavar="N")
+    lag: int | None = option(
+        None,
+        help="Alert when more messages than that are not finished.",
+        metavar="N",
+        read=read_whole(0, (1 << 63) - 1),
+    )
     error_rate: float | None = option(
         None, help="Alert when a larger share of the attempts fails.", metavar="SHARE", read=read_share
     )
@@ -107,7 +112,7 @@ class Delivery:
 
     def __post_init__(self) -> None:
         self._app = open_stream(self.config.profile) if self.config.to_topic is not None else None
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     def __call__(self, frame: Any, batch: int) -> None:
         """As ``foreachBatch`` calls it."""

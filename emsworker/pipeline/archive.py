@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_uid
 from emsworker.pipeline.checksums import sums
@@ -30,6 +31,7 @@ from emsworker.pipeline.dropping import drop
 from emsworker.pipeline.folder import Folder, open_folder
 from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
 from emsworker.pipeline.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
+from emsworker.pipeline.reading import read_whole
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import archive as store
@@ -52,7 +54,12 @@ class ArchiveOptions(Options):
 
     folder: str = option(help="Where the archive is: a path, or a URL that Spark can write to.", metavar="FOLDER")
     topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
-    segment: int = option(1_000_000, help="Offsets in one segment at most: what is copied before any is deleted.")
+    segment: int = option(
+        1_000_000,
+        help="Offsets in one segment at most: what is copied before any is deleted.",
+        metavar="N",
+        read=read_whole(1, 1_000_000_000),
+    )
 
 
 @dataclass
@@ -204,7 +211,7 @@ class _Archiver:
         """Copy, compare, commit."""
         segment = f"{self._prefix}{new_uid().hex()}"
         count = sum(one.hi - one.lo for one in ranges)
-        self._tell(f"copying {count} offsets as segment {segment}")
+        self._tell(f"copying {counted(count, 'offset')} as segment {segment}")
         path = segment_path(self._topic, segment)
         slices = self._slices(ranges)
         for dataset, of_dataset in slices.items():
@@ -305,9 +312,9 @@ def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
     of = f" of group {part.group!r}" if part.group else ""
     return (
         f"{part.dataset}{of} of {topic}/{part.partition}, offsets {part.lo} to {part.hi - 1}: the server has "
-        f"{part.rows} rows ({part.checksum:x}), the files {spark_sum.rows} ({spark_sum.checksum:x}); nothing was "
-        "deleted. If somebody changed rows meanwhile (a purge, a requeued dead letter), run the job again; else check "
-        "the disk"
+        f"{counted(part.rows, 'row')} ({part.checksum:x}), the files {spark_sum.rows} ({spark_sum.checksum:x}); "
+        "nothing was deleted. If somebody changed rows meanwhile (a purge, a requeued dead letter), run the job again; "
+        "else check the disk"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from emsworker.core.counted import counted
 from emsworker.pipeline.checksums import sums
 from emsworker.pipeline.folder import Folder
 from emsworker.pipeline.manifest import Manifest, quoted, read_manifests, segment_path, topics
@@ -95,7 +96,7 @@ def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Itera
         rows, checksum = (0, 0) if sum_ is None else (sum_.rows, sum_.checksum)
         if (rows, checksum) != (part.rows, part.checksum):
             text = (
-                f"segment {manifest.segment}: {dataset} has {rows} rows ({checksum:x}), its manifest says "
+                f"segment {manifest.segment}: {dataset} has {counted(rows, 'row')} ({checksum:x}), its manifest says "
                 f"{part.rows} ({part.checksum:x}): restore its files from a backup"
             )
             place = (manifest.topic, part.group or None, part.partition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from emsworker.pipeline.folder import Folder, open_folder
 from emsworker.pipeline.job import Options, WrongOption, option
 from emsworker.pipeline.manifest import File, Manifest, read_files, read_manifests, topics
-from emsworker.pipeline.reading import read_time
+from emsworker.pipeline.reading import read_partition, read_time
 
 _LONGEST_JOB = 160
 
@@ -23,7 +24,8 @@ def read_offsets(text: str) -> tuple[int, int]:
         ValueError: with the mend.
     """
     first, dash, last = text.partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
+    wrong = not all(re.fullmatch("[0-9]{1,18}", one) for one in ((first, last) if dash else (first,)))
+    if wrong or int(last or first) < int(first):
         raise ValueError("must be an offset, or two like 100-199")
     return int(first), int(last or first)
 
@@ -34,7 +36,7 @@ class Chosen(Options):
 
     folder: str = option(help="The archive: a path, or a URL that Spark can read.", metavar="FOLDER")
     topic: str = option(help="The topic that was archived.", metavar="NAME")
-    partition: int | None = option(None, help="Only of this partition.")
+    partition: int | None = option(None, help="Only of this partition.", metavar="N", read=read_partition)
     offsets: tuple[int, int] | None = option(None, help="Only these offsets.", metavar="LO-HI", read=read_offsets)
     since: datetime | None = option(None, help="Only sent at this time (UTC) or later.", metavar="TIME", read=read_time)
     until: datetime | None = option(None, help="Only sent before this time (UTC).", metavar="TIME", read=read_time)

@@ -108,12 +108,12 @@ def _check_steps(frame: Any, config: LagOptions) -> None:
 def _now(lags: list[GroupLag]) -> Table:
     from pyspark.sql.types import StructType
 
-    columns = ("topic", "group", "lag", "unclaimed", "claimed", "retries", "dead", "oldest_s")
+    columns = ("topic", "group", "lag", "unclaimed", "claimed", "waiting", "retries", "dead", "oldest_s")
     rows = [
-        (lag.topic.name, lag.group.name, lag.lag, lag.unclaimed, lag.claimed, lag.retries, lag.dead, lag.oldest_age_s)
-        for lag in lags
+        (one.topic.name, one.group.name, one.lag, one.unclaimed, one.claimed, one.waiting, one.retries, one.dead, age)
+        for one, age in ((lag, lag.oldest_age_s) for lag in lags)
     ]
-    kinds = ("string", "string", "bigint", "bigint", "bigint", "bigint", "bigint", "double")
+    kinds = ("string", "string", *["bigint"] * 6, "double")
     schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in zip(columns, kinds, strict=True)))
     return Table("now", "Now", columns, rows, schema)
 

@@ -102,7 +102,7 @@ def shown(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.3f}".rstrip("0").rstrip(".")
+        return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")  # adding 0.0 takes the sign off of -0.0
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     value = plain(value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from emsworker.core.counted import counted, plural
 from emsworker.core.model import Group, Topic
 from emsworker.pipeline.auditing import ERROR, NOTE, Finding, Trimmed, audit
 from emsworker.pipeline.copying import Slice, cut, frame_of
@@ -14,6 +15,7 @@ from emsworker.pipeline.folder import open_folder
 from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
 from emsworker.pipeline.manifest import File, read_files, read_manifests
 from emsworker.pipeline.output import Report, Table
+from emsworker.pipeline.reading import read_span
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import quality as store
@@ -33,7 +35,9 @@ class QualityOptions(Options):
 
     topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
     folder: str | None = option(None, help="An archive that is to be checked, too.", metavar="FOLDER")
-    gap_age: float = option(60.0, help="Seconds after which an offset without a row counts as a gap.")
+    gap_age: float = option(
+        60.0, help="After how long an offset without a row counts as a gap.", metavar="SPAN", read=read_span
+    )
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def run(spark: Any, config: QualityOptions) -> Result:
     errors = sum(one.severity == ERROR for one in findings)
     by_check = {name: sum(one.check == name for one in findings) for name in sorted({one.check for one in findings})}
     report = Report("Quality of the stream", [Table("findings", "Findings", _COLUMNS, rows)])
-    failure = f"{errors} errors were found" if errors else None
+    failure = f"{counted(errors, 'error')} {plural(errors, 'was')} found" if errors else None
     return Result({**summary, "errors": errors, "notes": len(findings) - errors, "by_check": by_check}, report, failure)
 
 
@@ -193,7 +197,8 @@ class _Checks:
             yield Finding("duplicates", NOTE, row.topic, None, None, len(row.places) - 1, text)
         done = self._log("attempts").where("outcome = 'done'").groupBy("topic", "group", "partition", "offset").count()
         for row in done.where("count > 1").orderBy("topic", "group", "partition", "offset").limit(_SAMPLES).collect():
-            text = f"offset {row.offset} was finished {row['count']} times: replayed, or run again after a crash"
+            times = counted(row["count"], "time")
+            text = f"offset {row.offset} was finished {times}: replayed, or run again after a crash"
             yield Finding("duplicates", NOTE, row.topic, row.group, row.partition, row["count"] - 1, text)
 
     def _future(self, messages: Any) -> Iterator[Finding]:

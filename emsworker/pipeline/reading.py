@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +28,10 @@ def read_time(text: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("must be a time like 2026-11-21T08:00 or 2026-11-21T08:00:00+02:00") from None
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except OverflowError:  # in its zone it lies within the years 1 to 9999, in UTC it does not
+        raise ValueError("must lie within the years 1 to 9999, in UTC") from None
 
 
 def read_span(text: str) -> float:
@@ -48,9 +52,21 @@ def read_count(text: str) -> int:
     Raises:
         ValueError: it is none.
     """
-    if not text.isdecimal() or not 0 < int(text) <= 1_000_000:
-        raise ValueError("must be a whole number from 1 to 1000000")
-    return int(text)
+    return read_whole(1, 1_000_000)(text)
+
+
+def read_whole(least: int, most: int) -> Callable[[str], int]:
+    """Read a whole number between two others."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,20}", text) or not least <= int(text) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+read_partition = read_whole(0, 65535)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from emsworker.core.counted import counted
 from emsworker.core.model import Group, Order
 from emsworker.pipeline.choosing import Chosen, choose, find, job_name
 from emsworker.pipeline.job import Job, Result, WrongOption, option
@@ -87,7 +88,7 @@ def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutB
     with closing_session(open_stream(config.profile).database) as database:
         done = database.call(lambda session: putback.steps_done(session, name))
         if done:
-            config.progress(f"going on with job {name} after {done} pieces")
+            config.progress(f"going on with job {name} after {counted(done, 'piece')}")
         most = min(_BYTES, database.call(server_facts).max_allowed_packet - _SLACK)
         rows = chosen.selectExpr(*columns).toLocalIterator(prefetchPartitions=True)
         for step, (partition, piece) in enumerate(_pieces(rows, most)):

@@ -62,7 +62,7 @@ def run(spark: Any, config: RestoreOptions) -> Result:
     if state == "done":
         config.progress(f"job {name} is done already; give another --job to send the messages once more")
         return Result({**summary, "already_done": True})
-    config.progress(f"sending {total} messages of {config.topic} to {config.to}")
+    config.progress(f"sending {counted(total, 'message')} of {config.topic} to {config.to}")
     writer = _rows(chosen, config.keep_partitions).write.format("ems").option("topic", config.to)
     if config.profile is not None:
         writer = writer.option("profile", config.profile)

@@ -7,10 +7,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from typing import IO, Any
 
-from emsworker.core.errors import EmsError
+from emsworker.core.extras import require
 from emsworker.pipeline.failing import not_started, told
 
 DEFAULT_MASTER = "local[*,4]"
@@ -33,20 +32,6 @@ _LOCAL = {
     # With the quick compiler alone Java has room for 48 MiB of code: a few jobs fill it, and the rest is interpreted.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
 }
-
-
-class SparkMissing(EmsError):
-    """PySpark is not installed."""
-
-
-def check_installed() -> None:
-    """Whether there is a PySpark.
-
-    Raises:
-        SparkMissing: with the command that installs it.
-    """
-    if find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed; run `pip install 'emsworker[spark]'` (it also needs Java 17)")
 
 
 def prepared(spark: Any) -> Any:
@@ -72,11 +57,11 @@ def open_session(
         java_log: leave what Java logs on stderr (under ``spark-submit`` it always is).
 
     Raises:
-        SparkMissing: PySpark is not installed.
+        ExtraMissing: PySpark is not installed.
         SparkFailed: it cannot be started, or failed afterwards; the cause is Spark's own error.
         ConfigError: ``master`` or one of ``settings`` is wrong.
     """
-    check_installed()
+    require("spark", "a job of the pipeline, beside Java 17,")
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

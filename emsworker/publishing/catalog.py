@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
+from emsworker.core.errors import ConfigError, Problem, TopicDeleted, UnknownGroup, UnknownTopic
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.model import Group, Order, Topic, TopicKind
 from emsworker.store import topics as store
 from emsworker.store.database import Database
 
+T = TypeVar("T")
+
 _FRESH_S = 1.0
+_DELETIONS = 20
 KindOf = Callable[[str], TopicKind]
 
 
@@ -33,7 +36,7 @@ class Catalog:
         self._database = database
         self._settings = settings
         self._kind_of = kind_of
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._topics: dict[str, tuple[Topic, float]] = {}
 
     def topic(self, name: str) -> Topic:
@@ -57,14 +60,25 @@ class Catalog:
             return topic
         if not self._settings.auto_create:
             self._topics.pop(name, None)
-            raise UnknownTopic(
-                f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`"
-            )
+            raise unknown_topic(name)
         s, kind = self._settings, self._kind_of(name)
         priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is heard in its order
         return store.create_topic(
             session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
         )
+
+    def use(self, name: str, work: Callable[[Topic], T]) -> T:
+        """Call ``work`` with the topic of that name; again with the one that has the name by now if it was deleted.
+
+        Raises:
+            as :meth:`topic`; and TopicDeleted, if it was deleted again and again.
+        """
+        for _ in range(_DELETIONS):
+            try:
+                return work(self.topic(name))
+            except TopicDeleted:
+                self.forget(name)
+        return work(self.topic(name))
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""
@@ -85,14 +99,7 @@ class Catalog:
         check_name("group", name)
         topic.check_kind(TopicKind.CLUSTER)
         group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared, order))
-        if declared is not None and declared != group.filter:
-            raise _other_filter(topic, group, declared)
-        if order not in (Order.NONE, group.order):
-            mend = (
-                f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
-                "good; ask for the same, or name another group"
-            )
-            raise ConfigError([Problem("order", repr(str(order)), mend)])
+        check_declared(topic, group, declared, order)
         return group
 
     def _get_or_create_group(
@@ -102,13 +109,39 @@ class Catalog:
         if group is not None:
             return group
         if not self._settings.auto_create:
-            raise UnknownGroup(
-                f"topic {topic.name!r} has no group {name!r} and auto_create is off; "
-                f"create it with `ems groups create {topic.name} {name}`"
-            )
+            raise unknown_group(topic.name, name)
         s = self._settings
         limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
         return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
+
+
+def unknown_topic(name: str) -> UnknownTopic:
+    """The error for a topic that is not there and must not be created."""
+    return UnknownTopic(f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`")
+
+
+def unknown_group(topic: str, name: str) -> UnknownGroup:
+    """The error for a group that is not there and must not be created."""
+    return UnknownGroup(
+        f"topic {topic!r} has no group {name!r} and auto_create is off; "
+        f"create it with `ems groups create {topic} {name}`"
+    )
+
+
+def check_declared(topic: Topic, group: Group, declared: Filter | None, order: Order) -> None:
+    """Refuse a group whose filter or order differs from what its handler declares.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    if declared is not None and declared != group.filter:
+        raise _other_filter(topic, group, declared)
+    if order not in (Order.NONE, group.order):
+        mend = (
+            f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
+            "good; ask for the same, or name another group"
+        )
+        raise ConfigError([Problem("order", repr(str(order)), mend)])
 
 
 def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:

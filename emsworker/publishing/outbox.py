@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections import deque
@@ -16,16 +17,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
-from emsworker.core.durations import parse_duration
-from emsworker.core.errors import AccessDenied, ConfigError, Problem, SoftTimeLimitExceeded, StoreUnavailable
-from emsworker.core.ids import encode_key, parse_uid, uid_text
+from emsworker.core.errors import (
+    AccessDenied,
+    EmsError,
+    MessageTooLarge,
+    SoftTimeLimitExceeded,
+    StoreUnavailable,
+    TopicDeleted,
+    TransactionEnded,
+    TransactionRolledBack,
+)
+from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
-from emsworker.publishing.terms import Terms
+from emsworker.publishing.terms import Terms, read_dedup
 from emsworker.publishing.transaction import Transaction
 from emsworker.store import dedup, foreign, pending
 from emsworker.store.database import Database, until_connected
-from emsworker.store.errors import Conflict, ConnectionLost
+from emsworker.store.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
 from emsworker.store.session import Session
 
 if TYPE_CHECKING:
@@ -35,7 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RELAY_BATCH = 500
-_ROWS, _BYTES = 500, 1 << 20
+_ROWS, _BYTES, _PACKET_SLACK = 500, 2 << 20, 8192
+_ANY_SERVER_BYTES = 256 << 10  # nobody has to be asked for so little
 _LOOK_S, _LIVELY_S = 0.02, 2.0
 _LOOK_UP_S = 10.0
 
@@ -78,7 +89,19 @@ class Outbox:
     def send(
         self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
     ) -> list[Receipt]:
-        """Write messages down, by themselves or with somebody's transaction."""
+        """Write messages down, by themselves or with somebody's transaction.
+
+        Raises:
+            TopicDeleted: the topic was deleted meanwhile.
+        """
+        try:
+            return self._send(topic, outgoing, messages, terms)
+        except AssertionBroken as error:
+            raise TopicDeleted(topic.name) from error
+
+    def _send(
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
+    ) -> list[Receipt]:
         when = terms.when(self._app.server_time)
         keys = [dedup_key_of(topic, one) for one in outgoing]
 
@@ -113,12 +136,40 @@ class Outbox:
             if holder is not None:
                 taken[number] = holder
         new = [message for number, message in enumerate(messages) if number not in taken]
-        for part in _parts(new):
+        for part in self._parts(new):
             run(pending.insert_text(self._database.name, topic.id, part, self._producer_id, when))
         return [
             Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
             for number, message in enumerate(messages)
         ]
+
+    def _parts(self, messages: Sequence[NewMessage]) -> list[list[NewMessage]]:
+        """Messages that the server takes in one statement each, also from a connection that is not ours.
+
+        Raises:
+            MessageTooLarge: there is one that it does not take, nor the relay's that would move it; nothing was sent.
+        """
+        weights = [pending.weight_of(message) for message in messages]
+        most = _ANY_SERVER_BYTES if sum(weights) <= _ANY_SERVER_BYTES else self._max_packet
+        parts: list[list[NewMessage]] = []
+        size = math.inf
+        for message, weight in zip(messages, weights, strict=True):
+            if weight > most:
+                raise MessageTooLarge(
+                    f"a body of {len(message.body)} bytes makes a statement of {weight}; the server takes {most} "
+                    "(max_allowed_packet): raise that, or send a reference instead of the data"
+                )
+            if size + weight > min(_BYTES, most) or len(parts[-1]) == _ROWS:
+                parts.append([])
+                size = 0
+            parts[-1].append(message)
+            size += weight
+        return parts
+
+    @forks.lazy
+    def _max_packet(self) -> int:
+        with self._borrowed() as session:  # the thread's own may be in a transaction
+            return until_connected(lambda: session.most_bytes, _LOOK_UP_S) - _PACKET_SLACK
 
     def _is_unfinished(self, topic_id: int, uid: bytes) -> bool:
         with self._borrowed() as session:  # the thread's own may be in the transaction that asks
@@ -128,17 +179,26 @@ class Outbox:
     def transaction(self) -> Iterator[OutboxTransaction]:
         """See :meth:`Ems.transaction`."""
         with self._borrowed() as session:
-            session.begin()
             try:
-                with session.lent_to_handler() as connection:
+                with session.lend() as connection:
                     transaction = OutboxTransaction(connection, self._app)
                     yield transaction
+                    if connection.inherited:
+                        raise StoreUnavailable(
+                            "this process was forked inside of the transaction, which its parent ends; nothing was "
+                            "committed here"
+                        )
             except SoftTimeLimitExceeded:
                 session.drop()  # raised from outside, it may have cut a packet in two; the server rolls back by itself
                 raise
-            except Exception:
+            except Exception as error:
+                lost = isinstance(translate(error), ConnectionLost) and not session.alive
                 with contextlib.suppress(ConnectionLost):
                     session.rollback()
+                if lost:
+                    raise StoreUnavailable(
+                        f"the connection was lost in a transaction; nothing was kept: {error}"
+                    ) from error
                 raise
             except BaseException:
                 session.drop()  # the same for a signal's
@@ -150,8 +210,21 @@ class Outbox:
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
         """Commit; whether a commit whose answer was lost took effect, the messages tell if there are any."""
+        if (conflict := session.rolled_back) is not None:
+            session.rollback()
+            raise _rolled_back(conflict)
+        packet = session.packet()
+        packet.take_back()
+        packet.commit_lent()
         try:
-            session.commit()
+            packet.send()
+        except Conflict as error:
+            raise _rolled_back(error) from error
+        except TransactionGone:
+            raise TransactionEnded(
+                "the block ended its transaction (COMMIT, ROLLBACK or DDL): what it did before that may have been "
+                "kept, what it did after that was not"
+            ) from None
         except ConnectionLost as error:
             if not self._landed(transaction):
                 raise StoreUnavailable(
@@ -175,11 +248,13 @@ class Outbox:
 
     @contextlib.contextmanager
     def _borrowed(self) -> Iterator[Session]:
+        """A session that stands: one that has idled is asked, because nothing has happened yet that would be lost."""
         try:
             session = self._idle.pop()
         except IndexError:
             session = self._database.session()
         try:
+            until_connected(session.check_idle, self._app.settings.publish_timeout_s)
             yield session
         finally:
             self._idle.append(session)
@@ -197,9 +272,9 @@ class _Mover:
     def __init__(self, database: Database, ring: Callable[[Iterable[int]], None]) -> None:
         self._database = database
         self._ring = ring
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._until = 0.0
-        self._stopped = threading.Event()
+        self._stopped = forks.Event()
         self._thread: threading.Thread | None = None
         self._pid = 0
 
@@ -218,8 +293,10 @@ class _Mover:
             while self._goes_on():
                 try:
                     moved = pending.relay_due(session, _RELAY_BATCH).topic_ids
-                except (ConnectionLost, Conflict, AccessDenied) as error:
+                except (ConnectionLost, Conflict, EmsError) as error:
                     log.info("the outbox missed a turn, the beat takes it: %s", error)
+                except Exception:  # a thread that died here would never be started again
+                    log.warning("the outbox missed a turn, the beat takes it", exc_info=True)
                 else:
                     if moved:
                         self._ring(moved)
@@ -241,29 +318,17 @@ class _Mover:
             thread.join(5)
 
 
+def _rolled_back(conflict: Conflict) -> TransactionRolledBack:
+    return TransactionRolledBack(
+        f"the server rolled this transaction back ({conflict}); nothing of it was kept: run the block again"
+    )
+
+
 def dedup_key_of(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
     """The key that a message is sent under, if any.
 
     Raises:
-        ConfigError: its window is no duration.
+        InvalidName, ConfigError: the key or its window is wrong.
     """
-    key = encode_key("dedup_key", outgoing.dedup_key)
-    if key is None:
-        return None
-    try:
-        return dedup.DedupKey(topic.id, key, parse_duration(outgoing.dedup_window))
-    except ValueError as error:
-        raise ConfigError([Problem("dedup_window", repr(outgoing.dedup_window), str(error))]) from None
-
-
-def _parts(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
-    part: list[NewMessage] = []
-    size = 0
-    for message in messages:
-        if part and (len(part) == _ROWS or size + len(message.body) > _BYTES):
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += len(message.body)
-    if part:
-        yield part
+    found = read_dedup(outgoing.dedup_key, outgoing.dedup_window)
+    return None if found is None else dedup.DedupKey(topic.id, *found)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
-from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, StoreUnavailable, UnknownTopic
+from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, StoreUnavailable, TopicDeleted
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.offsets import Allocator
@@ -63,7 +64,7 @@ class _Ticket:
     done: bool = False
     leads: bool = False
     error: BaseException | None = None
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    turn: threading.Lock = field(default_factory=threading.Lock)  # noqa: TID251  # goes with its queue
 
     def __post_init__(self) -> None:
         self.turn.acquire()
@@ -94,7 +95,7 @@ class Producer:
         self._bell = bell
         self._producer_id = producer_id
         self._timeout_s = timeout_s
-        self._mutex = threading.Lock()
+        self._mutex = forks.Lock()
         self._queue: list[_Ticket] = []
         self._busy = False
         self._max_packet = max_packet
@@ -111,7 +112,7 @@ class Producer:
         Raises:
             MessageTooLarge: the server would not take a packet of that size; nothing was sent.
             PublishTimeout: no confirmation within the timeout; the messages may or may not have landed.
-            UnknownTopic: the topic was deleted meanwhile.
+            TopicDeleted: the topic was deleted meanwhile.
         """
         entries = [_Entry(topic, message, escape_message(message, self._producer_id)) for message in messages]
         self._check_packets(entries)
@@ -300,9 +301,7 @@ class Producer:
         for batch, members in batches:
             if self._patiently(partial(next_free_offset, self._session, batch.topic_id, batch.partition)) is None:
                 for entry in members:
-                    entry.error = UnknownTopic(
-                        f"topic {entry.topic.name!r} or its partition {batch.partition} was deleted meanwhile"
-                    )
+                    entry.error = TopicDeleted(entry.topic.name)
 
     def close(self) -> None:
         """Close the session."""

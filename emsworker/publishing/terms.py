@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, InvalidName, Problem
-from emsworker.core.model import RESERVED_HEADERS
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.ids import encode_key
 from emsworker.store.pending import When
 
 _YEARS = range(1970, 9000)  # those after are for rows that wait for something else than a time
@@ -40,6 +40,9 @@ class Terms:
             raise ConfigError([Problem(given[1], str(getattr(self, given[1])), f"give either {' or '.join(given)}")])
         if self.eta is not None and not isinstance(self.eta, datetime):
             raise ConfigError([Problem("eta", repr(self.eta), "must be a datetime; `countdown` takes seconds")])
+        for name in given:
+            if name != "eta":
+                _read_span(name, getattr(self, name))
 
     @property
     def direct(self) -> bool:
@@ -48,15 +51,31 @@ class Terms:
 
     def when(self, server_time: Callable[[datetime], datetime]) -> When:
         """The time as the store takes it."""
-        name = "delay" if self.countdown is None else "countdown"
-        value: Any = self.delay if self.countdown is None else self.countdown
-        try:
-            if self.eta is not None:
-                name, value = "eta", self.eta
+        if self.eta is not None:
+            try:
                 return When(due_at=_checked(server_time(self.eta)))
-            return When(delay_s=parse_duration(0.0 if value is None else value))
-        except (ValueError, OverflowError) as error:
-            raise ConfigError([Problem(name, repr(value), str(error))]) from None
+            except (ValueError, OverflowError) as error:
+                raise ConfigError([Problem("eta", repr(self.eta), str(error))]) from None
+        name, value = ("delay", self.delay) if self.countdown is None else ("countdown", self.countdown)
+        return When(delay_s=0.0 if value is None else _read_span(name, value))
+
+
+def _read_span(name: str, value: str | float) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(value), str(error))]) from None
+
+
+def read_dedup(key: str | bytes | None, window: str | float) -> tuple[bytes, float] | None:
+    """The key that a message is sent under and the seconds of its window, if it has such a key.
+
+    Raises:
+        InvalidName: the key is none.
+        ConfigError: the window is no duration.
+    """
+    raw = encode_key("dedup_key", key)
+    return None if raw is None else (raw, _read_span("dedup_window", window))
 
 
 def _checked(eta: datetime) -> datetime:
@@ -65,19 +84,10 @@ def _checked(eta: datetime) -> datetime:
     return eta
 
 
+TERMS = frozenset(field.name for field in fields(Terms))
+
+
 def split_terms(options: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
     """The terms among the options of a send, and the other options."""
-    names = {field.name for field in fields(Terms)}
-    terms = Terms(**{name: value for name, value in options.items() if name in names})
-    return terms, {name: value for name, value in options.items() if name not in names}
-
-
-def refuse_reserved(headers: Mapping[str, str] | None) -> None:
-    """Keep callers from writing headers that are ours.
-
-    Raises:
-        InvalidName: one of them has such a name.
-    """
-    for name in headers if isinstance(headers, Mapping) else ():
-        if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
-            raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")
+    terms = Terms(**{name: value for name, value in options.items() if name in TERMS})
+    return terms, {name: value for name, value in options.items() if name not in TERMS}

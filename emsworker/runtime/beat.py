@@ -14,12 +14,13 @@ import signal
 import socket
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
-from emsworker.runtime.duties import DUTIES, STANDBY
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.duties import DUTIES, STANDBY, Duty
+from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -30,6 +31,20 @@ LEAD = "beat"
 _LOOK_S = 0.2
 _RENEWALS = 3  # within a lease
 _LAST_S = 5.0
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass
+class _Failing:
+    """A duty that failed at its last turn, and the pause before its next."""
+
+    trouble: Trouble
+    pause_s: float
+
+
+def _name(duty: Duty) -> str:
+    name: str = getattr(duty, "__name__", type(duty).__name__)
+    return name.lower().replace("_", " ")
 
 
 class Beat(Runnable):
@@ -49,6 +64,9 @@ class Beat(Runnable):
         self.leading = False
         self._next_lead = 0.0
         self._next = {leading: dict.fromkeys(DUTIES if leading else STANDBY, 0.0) for leading in (True, False)}
+        self._trouble = Trouble(log)
+        self._pause_s = settings.beat_s  # before the next try to lead, while that fails
+        self._failing: dict[Duty, _Failing] = {}
 
     def step(self) -> None:
         """Lead if possible, do the duties whose time has come, and sleep until the next."""
@@ -56,16 +74,20 @@ class Beat(Runnable):
             if ticks() >= self._next_lead:
                 self._lead()
             self._do_duties()
-        except (ConnectionLost, Conflict, EmsError) as error:
-            self._miss_turn("the beat missed a turn: %s", error)
-        except Exception:  # a row that it cannot bear must not take the worker down, and every other worker after it
-            self._miss_turn("the beat missed a turn", exc_info=True)
+        except (ConnectionLost, Conflict) as error:
+            self._miss_turn(error, self._settings.beat_s)
+        except Exception as error:  # it must not take the worker down, and every other worker after it
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._miss_turn(error, self._pause_s, exc_info=not isinstance(error, EmsError))
+        else:
+            self._pause_s = self._settings.beat_s
+            self._trouble.over("the beat does its turns")
         self.sleep(min([self._next_lead, *self._next[self.leading].values()]) - ticks())
 
-    def _miss_turn(self, text: str, *args: object, exc_info: bool = False) -> None:
-        log.warning(text, *args, exc_info=exc_info)
+    def _miss_turn(self, error: Exception, pause_s: float, *, exc_info: bool = False) -> None:
+        self._trouble.note("the beat missed a turn", error, exc_info=exc_info)
         self._next_lead = 0.0
-        self.sleep(self._settings.beat_s)
+        self.sleep(pause_s)
 
     def _lead(self) -> None:
         self._next_lead = ticks() + max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
@@ -78,14 +100,29 @@ class Beat(Runnable):
         duties = self._next[self.leading]
         for duty, due in duties.items():
             if ticks() >= due:
-                duties[duty] = ticks() + duty(self._session, self._settings)
+                duties[duty] = ticks() + self._do(duty)
+
+    def _do(self, duty: Duty) -> float:
+        """Do it; seconds until its next turn. One that fails, at a damaged row, say, keeps no other from its own."""
+        try:
+            pause_s = duty(self._session, self._settings)
+        except (ConnectionLost, Conflict):
+            raise
+        except Exception as error:
+            failing = self._failing.setdefault(duty, _Failing(Trouble(log), self._settings.beat_s))
+            failing.trouble.note(f"the beat cannot {_name(duty)}", error, exc_info=not isinstance(error, EmsError))
+            failing.pause_s = min(2 * failing.pause_s, _LONGEST_PAUSE_S)
+            return failing.pause_s
+        if (failed := self._failing.pop(duty, None)) is not None:
+            failed.trouble.over(f"the beat can {_name(duty)}")
+        return pause_s
 
     def shut_down(self) -> None:
         """Let another lead at once."""
         try:
             if self.leading:
                 clients.resign(self._session, LEAD, self._holder)
-        except (ConnectionLost, Conflict):
+        except (ConnectionLost, Conflict, EmsError):
             log.info("could not resign; the lease runs out by itself")
         self._session.close()
 
@@ -97,7 +134,8 @@ def run_beat(database: Database, settings: Settings, on_start: Callable[[], None
         on_start: called when signals are taken care of.
     """
     numbers = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # the beat's thread inherits it; we fetch them ourselves
+    # The beat's thread inherits it; we fetch them ourselves, and they stay blocked until the process has ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     beat = Beat(database, settings, lambda name, error: None)
     beat.start()
     on_start()

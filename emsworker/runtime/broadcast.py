@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
+from emsworker.core import forks
 from emsworker.core.batching import BatchSizer
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
+from emsworker.core.counted import counted, plural
+from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, Message, Outcome, Topic, TopicKind
 from emsworker.declaring.broadcast import BroadcastRoute
@@ -26,7 +29,7 @@ from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
 from emsworker.runtime.keeping import Keeper as ResultKeeper
 from emsworker.runtime.limits import send_soft_limit
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import broadcast as store
@@ -120,13 +123,15 @@ class BroadcastReader(Runnable):
         self._decoder = decoder
         self._place = place
         self._on_hang = on_hang
+        self._loop = EventLoop(on_death)
         self._listeners: list[Listener] = []
         self._ends: Ends = {}
-        self._rung = threading.Event()
+        self._rung = forks.Event()
         self._pause_s = _IDLE_S
         self._next_look = 0.0
         self._running: tuple[Listener, Work] | None = None
         self.hangs = False
+        self._trouble = Trouble(log)
 
     # -- before the thread starts --------------------------------------------------------------------------------------
 
@@ -138,7 +143,7 @@ class BroadcastReader(Runnable):
             UnknownTopic: there is none of that name, and auto-create is off.
             StoreUnavailable: the server could not be reached.
         """
-        loop, pool, ladder = EventLoop(), ThreadPoolExecutor(1), self._settings.retry_ladder()
+        loop, pool, ladder = self._loop, ThreadPoolExecutor(1), self._settings.retry_ladder()
         for route in routes:
             topic = app.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
             no_results = ResultKeeper(self._settings.result_ttl_s)
@@ -207,8 +212,9 @@ class BroadcastReader(Runnable):
         try:
             while not self.stopping.is_set() and self._read_round():
                 pass
+            self._trouble.over("can read broadcasts")
         except (ConnectionLost, Conflict) as error:
-            log.warning("cannot read broadcasts: %s", error)
+            self._trouble.note("cannot read broadcasts", error)
             self.sleep(_AWAY_S)
             self._rung.set()
 
@@ -228,7 +234,9 @@ class BroadcastReader(Runnable):
     def _read(self, listener: Listener, partition: int) -> bool:
         place = listener.places[partition]
         if place.deaths >= _MOST_DEATHS:
-            self._pass_over(listener, partition, f"{place.deaths} processes have died in its run")
+            self._pass_over(
+                listener, partition, f"{counted(place.deaths, 'process')} {plural(place.deaths, 'has')} died in its run"
+            )
             return True
         careful = place.next < place.careful_to
         size = 1 if careful else max(listener.sizer.size, listener.route.concurrency)
@@ -252,9 +260,9 @@ class BroadcastReader(Runnable):
         if batch.floor > place.next:
             there = min(batch.floor, batch.first or batch.floor)
             log.warning(
-                "%s was overtaken by retention: it missed %d messages of partition %d of topic %s, from offset %d on",
+                "%s was overtaken by retention: it missed %s of partition %d of topic %s, from offset %d on",
                 listener.route.group,
-                there - place.next,
+                counted(there - place.next, "message"),
                 partition,
                 listener.topic.name,
                 place.next,
@@ -352,7 +360,7 @@ class BroadcastReader(Runnable):
         try:
             with self._database.session() as session:  # the thread's own may be in use
                 store.store_position(session, listener.keeper, work.claim.partition, offset + 1)
-        except (ConnectionLost, Conflict) as error:
+        except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -371,7 +379,7 @@ class BroadcastReader(Runnable):
                         self._keep(listener, partition)
                 if listener.keeper is not None:
                     store.sign_off(self._session, listener.keeper)
-        except (ConnectionLost, Conflict) as error:
+        except (ConnectionLost, Conflict, EmsError) as error:
             log.info("could not sign off: %s", error)
         self._session.close()
 

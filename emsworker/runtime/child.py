@@ -21,30 +21,37 @@ from typing import Any
 from emsworker.app import Ems
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable, UnknownTopic
+from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
 from emsworker.core.ids import local_ip
 from emsworker.core.model import Order
+from emsworker.core.role import claim_role
+from emsworker.core.signals import unblock
+from emsworker.declaring.handlers import declare_handlers
 from emsworker.declaring.limits import declare_limit
 from emsworker.declaring.periodic import declare_schedules
 from emsworker.loader import load_app
 from emsworker.middleware import hooks
-from emsworker.publishing.wakeup import Listener
 from emsworker.runtime.broadcast import BroadcastReader
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.consumer import Consumer, Duty, Shared
+from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.listener import Listener
+from emsworker.runtime.preflight import chosen_routes
 from emsworker.runtime.recycling import Recycler
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.runnable import Runnable, watch_threads
 from emsworker.runtime.scout import Scout
 
 log = logging.getLogger(__name__)
 
 USAGE, FAILED = 2, 1
-READY, RECYCLING, HUNG = "ready", "recycling: ", "hung: "
+READY, ENDING, RECYCLING, HUNG = "ready", "ending", "recycling: ", "hung: "
 _URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
 _LOOK_S = 0.2
 _SIDES_S = 5.0
+_ALIVE_S = 1.0
+_STOPS = (signal.SIGTERM, signal.SIGQUIT)
 _DUE = 0  # among the numbers of signals
 
 
@@ -116,6 +123,12 @@ class ChildSpec:
         with contextlib.suppress(BrokenPipeError):  # it is gone; the other pipe says so too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
+    def tell_alive(self) -> None:
+        """Say no more than that this process can run Python code; never waits for a supervisor that is paused."""
+        _, writable, _ = select.select([], [self.status], [], 0)
+        if writable:
+            self.tell("")
+
 
 class Child:
     """The process's main thread: starts the others and waits for signals."""
@@ -131,14 +144,18 @@ class Child:
         self._sides: list[Runnable] = []
         self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
+        self._begun = False  # something that a stop must end in order
+        self._tell_alive_at = 0.0
 
     def run(self) -> int:
         """Until told to stop; returns the exit code."""
         self._catch_signals()
+        watch_threads(self._on_death)
         app = load_app(self._spec.app)
         if self._spec.url is not None:
             app.settings = replace(app.settings, url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s = app.settings.stop_timeout_s
+        self._begun = True
         self._start(app)
         for hook in hooks(app.middleware, "on_process_start"):
             hook()
@@ -173,7 +190,17 @@ class Child:
         keeper = _keeper(app)
         recycler = self._recycler = self._make_recycler(settings)
         shared = Shared(
-            database, settings, app.decoder, app.middleware, duties, lease, scout, completer, keeper, recycler
+            database,
+            settings,
+            app.decoder,
+            app.middleware,
+            duties,
+            lease,
+            scout,
+            completer,
+            keeper,
+            recycler,
+            loop=EventLoop(self._on_death),
         )
         threads = self._spec.threads or settings.threads
         self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
@@ -182,7 +209,7 @@ class Child:
         app.on_publish = scout.ring
         if app.redis_url is not None:
             topic_ids = {*topic_of.values(), *(broadcasts.topic_ids if broadcasts is not None else ())}
-            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, scout.ring)
+            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, scout.ring, self._on_death)
             self._listener.start()
         for thread in [*self._sides, *self._workers]:
             thread.start()
@@ -213,43 +240,30 @@ class Child:
         return reader
 
     def _duties(self, app: Ems) -> list[Duty]:
-        routes = [route for route in app.routes.values() if self._wanted(route.topic, route.group)]
-        topics = {route.topic for route in [*app.routes.values(), *app.broadcasts.values()]}
-        missing = set(self._spec.topics) - topics
-        if missing:
-            known = ", ".join(sorted(topics)) or "none"
-            raise UnknownTopic(
-                f"-Q names {', '.join(sorted(missing))}, for which {self._spec.app} has no handler; "
-                f"it has some for: {known}"
-            )
-        if not routes and self._broadcasts is None:
-            raise UnknownTopic(
-                f"{self._spec.app} has no task and no subscription for these topics and groups, "
-                "so there is nothing to run"
-            )
+        routes = chosen_routes(app, self._spec.app, self._spec.topics, self._spec.groups)
         duties = []
         for route in routes:
             topic = app.catalog.topic(route.topic)
             group = app.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
             declare_limit(app.database, group, route)
+            declare_handlers(app.database, group, route)
             duties.append(Duty(topic, group, route))
         return duties
-
-    def _wanted(self, topic: str, group: str) -> bool:
-        return (not self._spec.topics or topic in self._spec.topics) and (
-            not self._spec.groups or group in self._spec.groups
-        )
 
     # -- signals and the end -------------------------------------------------------------------------------------------
 
     def _catch_signals(self) -> None:
         os.set_blocking(self._signal_in, False)
-        for number in (signal.SIGTERM, signal.SIGQUIT):
+        for number in _STOPS:
             signal.signal(number, self._note_signal)
+        os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_leave_signals)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the supervisor, which tells us
+        unblock()  # the supervisor has started us with all of them blocked
 
     def _note_signal(self, number: int, _frame: Any) -> None:
+        if not self._begun:  # loading an app may take long, and nothing has been written yet
+            os._exit(0)
         with contextlib.suppress(BlockingIOError):
             os.write(self._signal_in, bytes([number]))
 
@@ -258,6 +272,9 @@ class Child:
         parent = [self._spec.parent]
         while any(thread.is_alive() and not self._hangs(thread) for thread in self._workers):
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
+            if ticks() >= self._tell_alive_at:
+                self._tell_alive_at = ticks() + _ALIVE_S
+                self._spec.tell_alive()
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
@@ -268,6 +285,7 @@ class Child:
                 self._broadcasts.look_after(ticks())
             if self._stop_by is not None and ticks() > self._stop_by:
                 self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
+        self._spec.tell(ENDING)
         if self._completer.hanging:
             self._lease.abandon()
         for side in reversed(self._sides):
@@ -339,6 +357,7 @@ def _keeper(app: Ems) -> Keeper:
 
 def main(arguments: Sequence[str]) -> int:
     """The child's entry: errors of the user's making are one line, without a traceback."""
+    claim_role("worker")
     try:
         spec = ChildSpec.from_json("".join(arguments)).with_addresses()
     except EmsError as error:
@@ -360,7 +379,31 @@ def main(arguments: Sequence[str]) -> int:
         return USAGE
 
 
+# A signal to a process that a handler forks is none to us: it must not write to the pipe that both have. One that comes
+# before it has its own way with signals again is held back until then, or Python would forget it.
+
+
+def _hold_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+
+
+def _leave_signals() -> None:
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _let_signals()
+
+
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    logging.shutdown()
-    os._exit(code)  # a thread that hangs in a handler must not keep the process
+    code = FAILED
+    try:
+        code = main(sys.argv[1:])
+    except Exception:
+        log.exception("the main thread died")
+    finally:
+        logging.shutdown()
+        os._exit(code)  # a thread that hangs in a handler must not keep the process

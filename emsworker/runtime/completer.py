@@ -9,17 +9,17 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
-from emsworker.core.errors import FenceLost, TimeLimitExceeded
+from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import send_soft_limit
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Ended, Work
 from emsworker.store.database import Database
@@ -57,8 +57,9 @@ class Completer(Runnable):
         self._settings = settings
         self._ladder_of = ladder_of
         self._on_hang = on_hang
-        self._mutex = threading.Lock()
+        self._mutex = forks.Lock()
         self._works: dict[int, Work] = {}
+        self._trouble = Trouble(log)
         self.hanging: set[int] = set()  # threads that will not come back
 
     def watch(self, thread_id: int, work: Work | None) -> None:
@@ -80,7 +81,9 @@ class Completer(Runnable):
             except FenceLost:
                 log.warning("claim %d..%d is run elsewhere by now", work.claim.lo, work.claim.hi)
             except (ConnectionLost, Conflict) as error:
-                log.warning("cannot write progress down: %s", error)
+                self._trouble.note("cannot write progress down", error)
+            else:
+                self._trouble.over("progress is written down")
 
     def _look_after(self, work: Work, now: float) -> None:
         if work.urgent or (work.dirty and now - work.written_at >= self._settings.watermark_s):
@@ -138,7 +141,7 @@ class Completer(Runnable):
             for work in works:
                 try:
                     work.give_back(session)
-                except (FenceLost, ConnectionLost, Conflict) as error:
+                except (ConnectionLost, Conflict, EmsError) as error:
                     log.warning("could not give claim %d..%d back: %s", work.claim.lo, work.claim.hi, error)
 
     def shut_down(self) -> None:

@@ -6,8 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from emsworker.core import forks
 from emsworker.core.batching import BatchSizer
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
@@ -26,8 +27,9 @@ from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.leads import Lead
 from emsworker.runtime.lease import LeaseKeeper
 from emsworker.runtime.limiting import CLAIM_S, Limiter, Refunds
+from emsworker.runtime.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.runtime.recycling import Allowance, Recycler
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.runtime.scout import Scout
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
@@ -36,6 +38,7 @@ from emsworker.store.claims import Miss, Taker
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.progress import Flush
+from emsworker.store.schema import server_run
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class Shared:
     recycler: Recycler
     refunds: Refunds = field(default_factory=Refunds)
     turns: Turns = field(default_factory=Turns)
+    losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
 
@@ -96,6 +100,7 @@ class Consumer(Runnable):
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
+        self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
         self._was_busy = False  # the last cursor was locked: wait for the next one
         self._in_doubt = False  # the last packet may have taken a claim that nobody knows of
         settings = shared.settings
@@ -117,7 +122,8 @@ class Consumer(Runnable):
             for group_id, duty in shared.duties.items()
         }
         self._limiter = Limiter(self._session, shared.refunds)
-        self.registered = threading.Event()
+        self.registered = forks.Event()
+        self._trouble = Trouble(log)
 
     def step(self) -> None:
         """Take one claim and work through it; a lost connection is no reason to die."""
@@ -130,8 +136,10 @@ class Consumer(Runnable):
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
+            self._trouble.over(f"{self.name} has a connection")
         except (ConnectionLost, Conflict) as error:
-            log.warning("%s lost its connection: %s", self.name, error)
+            if not isinstance(error, LostUnderHandler):  # what that means is told when it is known
+                self._trouble.note(f"{self.name} lost its connection", error)
             if self._in_doubt or self._client_id is None:
                 self.sleep(_AWAY_S)
             self._in_doubt = self._client_id is not None
@@ -238,9 +246,13 @@ class Consumer(Runnable):
         except FenceLost:
             log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
             self._in_doubt = True
-        except ConnectionLost:
+        except ConnectionLost as error:
             self._before = work.unfinished()
+            if isinstance(error, LostUnderHandler):
+                self._lost_run = error.run, self._shared.losses.note(error.run)
             raise
+        else:
+            self._shared.losses.forget(claim)
         finally:
             allowance.ran = work.completed
             allowance.started = work.started
@@ -272,6 +284,7 @@ class Consumer(Runnable):
         written it already, the fence refuses, and all is well too. Until the old identity is given up nothing is taken
         under it: a claim that its owner does not know of would look alive until its deadline.
         """
+        self._settle_lost_run()
         self._write_before()
         if self._client_id is not None:
             self._shared.lease.leave(self._client_id)
@@ -279,17 +292,46 @@ class Consumer(Runnable):
         self._client_id = None
         self._in_doubt = False
 
+    def _settle_lost_run(self) -> None:
+        """Charge the message that the connection was lost under, or say why nobody is charged.
+
+        The charge travels in the last flush. Its fence holds only while the claim is as it was: should the handler's
+        own commit have taken effect, or do so just now, the charge is void.
+        """
+        if self._lost_run is None or self._before is None:
+            self._lost_run = None
+            return
+        (run, times), before = self._lost_run, self._before
+        server, done_to = server_run(self._session), progress.done_to(self._session, before.claim)
+        verdict = judge(run, times, server, ticks() - run.began, done_to)
+        self._lost_run = None
+        if isinstance(verdict, str):
+            group = self._shared.duties[run.claim.group_id].group.name
+            log.warning(
+                "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
+                self.name,
+                run.ran_s,
+                run.messages[0],
+                group,
+                verdict,
+            )
+            return
+        ended = self._executors[run.claim.group_id].charge(run, verdict)
+        self._before = replace(
+            before,
+            done_to=ended.message.offset,
+            failures=(*before.failures, *ended.failures),
+            results=(*before.results, *ended.results),
+        )
+
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""
         until = ticks() + _LAST_WORDS_S
         while ticks() < until:
             try:
-                self._write_before()
-                if self._client_id is not None:
-                    self._shared.lease.leave(self._client_id)
-                    clients.deregister(self._session, [self._client_id])
+                self._start_anew()
                 break
             except (ConnectionLost, Conflict):
                 self.stopping.wait(0)
-                threading.Event().wait(_LEASE_WAIT_S)
+                forks.Event().wait(_LEASE_WAIT_S)
         self._session.close()

@@ -8,24 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from emsworker.core import forks
+from emsworker.core.errors import EmsError
 from emsworker.core.model import Message
 from emsworker.declaring.options import HandlerOptions
+from emsworker.runtime.runnable import Runnable
 
 T = TypeVar("T")
+OnDeath = Callable[[str, BaseException], None]
 
 _SLACK_S = 5.0
 
 
-class EventLoop:
-    """The loop; its thread is started at its first use."""
+class _LoopThread(Runnable):
+    """Runs an event loop, which does not end by itself: who stops it, or leaves it by SystemExit, ends the thread."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_death: OnDeath) -> None:
+        super().__init__("ems-coroutines", on_death)
+        self._loop = loop
+
+    def step(self) -> None:
+        """Run the loop; every thread with a coroutine on it would wait for ever if it ended unnoticed."""
+        self._loop.run_forever()
+        raise EmsError("a handler has stopped the event loop that all coroutines of its process share")
+
+
+class EventLoop:
+    """The loop; its thread is started at its first use.
+
+    Args:
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(self, on_death: OnDeath = lambda name, error: None) -> None:
+        self._on_death = on_death
+        self._lock = forks.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -36,7 +57,7 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="ems-coroutines", daemon=True).start()
+                _LoopThread(self._loop, self._on_death).start()
             return self._loop
 
 

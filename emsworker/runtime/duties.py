@@ -8,12 +8,14 @@ from functools import partial
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.counted import counted
 from emsworker.core.pace import Pace
+from emsworker.runtime import recovery
 from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
-from emsworker.store import clients, frontier, pending, recovery, retention
+from emsworker.store import clients, frontier, pending, retention
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ _RESOLVE_BEATS = 10
 
 def recover(session: Session, settings: Settings) -> float:
     """Give the work of dead clients back, and move what hangs to retry."""
-    for one in recovery.recover(session, settings.jitter):
+    for one in recovery.recover(session, settings.jitter, settings.lease_s):
         charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
         lease = f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else ""
         log.warning(
@@ -49,7 +51,7 @@ def sweep(session: Session, settings: Settings) -> float:
     """Remove clients whose leases ran out and whose work has been recovered."""
     swept = clients.delete_expired(session)
     if swept:
-        log.info("removed %d clients whose leases had run out", swept)
+        log.info("removed %s whose lease had run out", counted(swept, "client"))
     return _SWEEP_BEATS * settings.beat_s
 
 
@@ -94,8 +96,8 @@ def trim(session: Session, settings: Settings) -> float:
 
 def _warn_of_overtaken(kept: retention.Kept, group_id: int, count: int) -> None:
     log.warning(
-        "retention took %d messages of partition %d of topic %s that group %d had not claimed (see ems_skip)",
-        count,
+        "retention took %s of partition %d of topic %s that group %d had not claimed (see ems_skip)",
+        counted(count, "message"),
         kept.partition,
         kept.topic,
         group_id,

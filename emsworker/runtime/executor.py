@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from emsworker.core.clock import ticks
@@ -21,14 +22,16 @@ from emsworker.runtime.keeping import Keeper
 from emsworker.runtime.lanes import Lanes
 from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import call_interruptibly
+from emsworker.runtime.losses import LostRun, LostUnderHandler
 from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
 from emsworker.runtime.runs import CoroutineRun, ThreadRun
 from emsworker.runtime.turns import Turns
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Ended, Work
 from emsworker.store import progress
-from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.errors import Conflict, ConnectionLost, TransactionGone, is_cut, translate
 from emsworker.store.results import ResultRow
+from emsworker.store.schema import server_run
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -155,12 +158,17 @@ class Executor:
             return False
         for message in messages:
             message.run = ThreadRun(work, work, message, began)
+        server = None
         if work.claim.care is Care.ALONE:
             work.write_down(self._session)
+            server = server_run(self._session) if options.transactional else None
         try:
             self._call(work, messages, handler, options)
-        except (_LostHere, FenceLost) as error:
-            raise error.__cause__ or error from None
+        except FenceLost:
+            raise
+        except _LostHere as error:
+            run = LostRun(work.claim, messages, options, began, ticks() - began, server, is_cut(error.__cause__))
+            raise LostUnderHandler(run, error.__cause__) from error.__cause__
         except BaseException as error:
             if len(messages) > 1:
                 log.warning(
@@ -316,7 +324,6 @@ class Executor:
 
         def attempt() -> list[Failure]:
             began = ticks()
-            self._own(self._session.begin)
             failed = self._in_transaction(work, messages, handler)
             ran_s = ticks() - began
             failures = self._failures_of(messages, failed, handler.options, ran_s)
@@ -330,8 +337,9 @@ class Executor:
         return self._session.again_on_conflict(attempt)
 
     def _in_transaction(self, work: Work, messages: list[Message], handler: Handler) -> BatchFailed | None:
+        """Call the handler; an error by which the server rolled its transaction back counts, even if it caught that."""
         try:
-            with self._session.lent_to_handler() as connection:
+            with self._session.lend() as connection:
                 failed = self._call_plainly(work, messages, handler, Transaction(connection))
             if work.soft_limit_sent:
                 raise SoftTimeLimitExceeded  # the handler caught it, but the state of its connection is unknown
@@ -339,7 +347,7 @@ class Executor:
             if work.soft_limit_sent:
                 self._session.drop()  # it may have cut a packet in two; the server rolls back
                 raise
-            meaning = translate(error)
+            meaning = self._session.rolled_back or translate(error)
             if isinstance(meaning, ConnectionLost) and not self._session.alive:
                 raise _LostHere from meaning  # ours, and not that of a service which the handler calls
             if isinstance(meaning, Conflict):
@@ -348,10 +356,9 @@ class Executor:
             raise
         if not self._session.alive:
             raise _LostHere from ConnectionLost("the connection was lost in the handler, which did not mind")
-        if not self._session.in_transaction:
-            raise TransactionEnded(
-                "the handler ended its transaction (COMMIT, ROLLBACK or DDL): exactly-once is void for this message"
-            )
+        if (conflict := self._session.rolled_back) is not None:
+            self._session.rollback()
+            raise conflict
         return failed
 
     def _own(self, work: Callable[[], None]) -> None:
@@ -359,8 +366,17 @@ class Executor:
             work()
         except ConnectionLost as error:
             raise _LostHere from error
+        except TransactionGone:
+            raise TransactionEnded(
+                "the handler ended its transaction (COMMIT, ROLLBACK or DDL): exactly-once is void for this message"
+            ) from None
 
     # -- what an error means -------------------------------------------------------------------------------------------
+
+    def charge(self, run: LostRun, error: BaseException) -> Ended:
+        """End a message whose run was lost, as its own task decides; it is to be written down with the claim."""
+        ended = self._outcome(run.messages[0], run.options, None, error, run.ran_s)
+        return replace(ended, failures=[replace(failure, suspect=True) for failure in ended.failures])
 
     def _failures_of(
         self, messages: list[Message], failed: BatchFailed | None, options: HandlerOptions, ran_s: float

@@ -75,7 +75,7 @@ class Lanes:
         width = min(self._width, len(work.claim.messages)) if self._each_s >= _WORTH_A_THREAD_S else 1
         lanes = [Lane(work.group_timeout_s) for _ in range(width)]
         for message in work.claim.messages:
-            key = message.offset if message.key is None else message.key
+            key = message.offset if message.key_bytes is None else message.key_bytes
             lanes[places.setdefault(key, len(places) % len(lanes))].queue.append(message)
         return [lane for lane in lanes if lane.queue]
 

@@ -156,7 +156,7 @@ class LaneWork(Work):
             claim_id=new_claim_id(),
             source=ClaimSource.RETRY,
             messages=running,
-            keys={message.offset: message.key for message in running},
+            keys={message.offset: message.key_bytes for message in running},
         )
         return self._flush(finished=True), kept
 

@@ -7,13 +7,14 @@ process is stopped. A process that cannot renew stops working first and asks aft
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_client_id
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -53,10 +54,11 @@ class LeaseKeeper(Runnable):
         self._process_id = process_id
         self._worker_name = name
         self._ip = ip
-        self._mutex = threading.Lock()
+        self._mutex = forks.Lock()
         self._clients: set[str] = set()
         self._valid_until = 0.0
         self.generation = 0
+        self._trouble = Trouble(log)
 
     @property
     def good(self) -> bool:
@@ -100,7 +102,7 @@ class LeaseKeeper(Runnable):
         try:
             with self._database.session() as session:  # this is another thread than the keeper's own
                 clients.delete_process(session, self._process_id)
-        except (ConnectionLost, Conflict) as error:
+        except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not end the leases: %s", error)
 
     def step(self) -> None:
@@ -122,8 +124,9 @@ class LeaseKeeper(Runnable):
             try:
                 renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
             except (ConnectionLost, Conflict) as error:
-                log.warning("cannot renew the leases: %s", error)
+                self._trouble.note("cannot renew the leases", error)
                 return
+            self._trouble.over("the leases are renewed")
             if renewed:
                 self._trust_from(began)
                 return

@@ -7,9 +7,9 @@ was claimed and not started in time goes back as a waiting claim, and its permit
 from __future__ import annotations
 
 import math
-import threading
 from collections import defaultdict
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.store import limits
 from emsworker.store.limits import Permit
@@ -24,7 +24,7 @@ class Refunds:
     """Permits that this process was granted and has not used, by group; shared by its threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._left: dict[int, int] = defaultdict(int)
 
     def add(self, group_id: int, count: int) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
+import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.runtime.watch import Watch
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,14 +44,29 @@ def call_interruptibly(work: Watch, call: Callable[[], T]) -> T:
     Raises:
         SoftTimeLimitExceeded: the limit passed; it is sent only once, so nothing is pending when this returns.
     """
-    if work.options.soft_time_limit_s is None:
-        return call()
-    with work.lock:
-        work.interruptible = True
+    process = os.getpid()
     try:
-        return call()
+        if work.options.soft_time_limit_s is None:
+            return call()
+        with work.lock:
+            work.interruptible = True
+        try:
+            return call()
+        finally:
+            _close(work)
     finally:
-        _close(work)
+        if os.getpid() != process:
+            _end_forked()
+
+
+def _end_forked() -> NoReturn:
+    """End a process that a handler forked and that comes back from it: the message and the worker are its parent's."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, SystemExit):
+        log.error("a process that a handler forked came back from the handler; it ends here", exc_info=error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if isinstance(error, SystemExit) and not error.code else 1)
 
 
 def _close(work: Watch) -> None:

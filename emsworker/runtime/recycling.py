@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from emsworker.core import forks
+from emsworker.core.counted import counted
 from emsworker.core.errors import ConfigError, Problem
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Recycler:
         self._max_tasks = max_tasks
         self._max_memory_mib = max_memory_mib
         self._on_due = on_due
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._reserved = 0  # given out to claims, those that have been run included
         self.ran = 0
         self._due = False
@@ -106,7 +107,7 @@ class Recycler:
 
     def _reason(self) -> str | None:
         if self._max_tasks and self.ran >= self._max_tasks:
-            return f"it has run {self.ran} messages (max_tasks_per_child)"
+            return f"it has run {counted(self.ran, 'message')} (max_tasks_per_child)"
         if self._max_memory_mib and (size_mib := resident_mib()) > self._max_memory_mib:
             return f"it holds {size_mib:.0f} MiB, over {self._max_memory_mib} MiB (max_memory_per_child)"
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core import forks
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,14 @@ class Reloader:
         folders: looked through with their subfolders, but not with hidden ones, virtual environments and the like.
         on_change: called from a thread of the reloader with the file that changed last.
         quiet_s: how long nothing must change before that, so that saving ten files is one change.
-
-    Raises:
-        ConfigError: watchdog is not installed.
     """
 
     def __init__(self, folders: Iterable[Path], on_change: Callable[[Path], None], quiet_s: float = _QUIET_S) -> None:
-        try:
-            from watchdog.observers import Observer
-        except ImportError:
-            mend = "watchdog is not installed; run: pip install emsworker[reload]"
-            raise ConfigError([Problem("--reload", "on", mend)]) from None
+        from watchdog.observers import Observer
+
         self._on_change = on_change
         self._quiet_s = quiet_s
-        self._mutex = threading.Lock()
+        self._mutex = forks.Lock()
         self._timer: threading.Timer | None = None
         self._observer = Observer()
         handler: Any = _Handler(self._note)  # its base class would have to be imported with this module

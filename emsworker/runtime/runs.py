@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable
 from typing import Any
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
@@ -66,7 +67,7 @@ class CoroutineRun(Run):
         self._began = ticks()
         self._soft_end = self._began + (math.inf if soft_s is None else soft_s)
         self._hard_end = self._began + hard_s
-        self._lock = threading.Lock()  # the coroutine may hand us to a thread
+        self._lock = forks.Lock()  # the coroutine may hand us to a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
         self._soft = asyncio.timeout(None)

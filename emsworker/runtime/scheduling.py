@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from emsworker.core.config import Settings
+from emsworker.core.counted import counted
 from emsworker.store import schedules
 from emsworker.store.session import Session
 
@@ -26,5 +27,5 @@ def fire_schedules(session: Session, settings: Settings) -> float:
         except ValueError as error:
             log.error("schedule %r rests: %s", name, error)
             continue
-        log.info("schedule %r: fired %d slots", name, fired)
+        log.info("schedule %r: fired %s", name, counted(fired, "slot"))
     return pause

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.pace import Pace
 from emsworker.runtime.leads import Chooser, Lead
-from emsworker.runtime.runnable import Runnable
+from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.store.claims import Work, find_work
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -61,9 +61,9 @@ class Scout(Runnable):
         self._topic_of = dict(topic_of)
         self._groups_of = Counter(topic_of.values())
         self._in_order = frozenset(in_order)
-        self._lock = threading.Lock()
-        self._found = threading.Condition(self._lock)  # the consumers wait for it
-        self._wake = threading.Condition(self._lock)  # the scout itself does
+        self._lock = forks.Lock()
+        self._found = forks.Condition(self._lock)  # the consumers wait for it
+        self._wake = forks.Condition(self._lock)  # the scout itself does
         self._rung = False
         self._idle = 0
         self._leads: list[Lead] = []
@@ -75,6 +75,7 @@ class Scout(Runnable):
         self._due_at = math.inf  # when something is due that is known of: a retry, a delayed message, a schedule
         self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at = ticks()
+        self._trouble = Trouble(log)
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
@@ -162,10 +163,12 @@ class Scout(Runnable):
             if self._also is not None and self._also(self._session, rung):
                 self._pace.note()
         except (ConnectionLost, Conflict) as error:
-            log.warning("cannot look for work: %s", error)
+            self._trouble.note("cannot look for work", error)
             with self._lock:
                 self._leads, self._open = [], {}  # what was found may have been paused or taken since
             self.sleep(_AWAY_S)
+        else:
+            self._trouble.over("can look for work")
 
     def _wait(self) -> bool:
         """Until the next look; whether somebody has rung."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from emsworker.core.config import Settings
+from emsworker.core.counted import counted
 from emsworker.store import skipping, topics
 from emsworker.store.session import Session
 
@@ -23,7 +24,7 @@ def skip_backlogs(session: Session, settings: Settings) -> float:
             continue
         for skip in skipping.make_skips(session, group, skipping.plan_skips(session, group, policy), policy):
             log.warning(
-                "group %s of topic %s skipped %d messages of partition %d (%d to %d): %s",
-                *(group.name, topic, skip.count, skip.partition, skip.cursor, skip.to - 1, policy),
+                "group %s of topic %s skipped %s of partition %d (%d to %d): %s",
+                *(group.name, topic, counted(skip.count, "message"), skip.partition, skip.cursor, skip.to - 1, policy),
             )
     return _LOOK_BEATS * settings.beat_s

@@ -21,13 +21,17 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO
 
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.signals import blocked, ignore_stops
 from emsworker.core.url import redact
 from emsworker.runtime.beat import Beat
-from emsworker.runtime.child import HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.runtime.child import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.runtime.runnable import watch_threads
 from emsworker.store import clients
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
@@ -38,8 +42,12 @@ _LOOK_S = 0.2
 _STABLE_S = 10.0
 _BACKOFF_S = 0.5
 _BACKOFF_MAX_S = 30.0
+_MOST_CRASHES = 8  # that are counted: the pause grows no longer, and each has been told
 _GRACE_S = 10.0
 _LAST_S = 5.0
+_LONGEST_TURN_S = 1.0  # of our own loop; what is longer was spent paused
+_SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may keep a child from its turn for some seconds
+_STAT = "/proc/{}/stat"
 
 
 def _print_error(text: str) -> None:
@@ -60,6 +68,8 @@ class _Slot:
     last_words: str = ""
     started_at: float = 0.0
     ready_at: float | None = None
+    silent_s: float = 0.0
+    ending: bool = False
     start_at: float = 0.0
     crashes: int = 0
 
@@ -108,6 +118,8 @@ class Supervisor:
         self._patient = patient
         self._on_ready = on_ready
         self._told_ready = False
+        self._was_ready = False
+        self._turn_at = ticks()
         self._on_error = on_error
         self._told_error = ""
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes with us
@@ -119,12 +131,12 @@ class Supervisor:
     def run(self) -> int:
         """Until told to stop and all children have ended; returns the exit code."""
         self._catch_signals()
-        if self._beat is not None:
-            self._beat.start()
+        watch_threads(self._on_death)
         while not (self._stopping and not any(slot.alive for slot in self._slots)):
             self._reap()
             self._start_missing()
             self._wait()
+            self._watch_silence()
             if self._kill_at is not None and ticks() > self._kill_at:
                 self._kill_rest()
         self._end()
@@ -159,34 +171,66 @@ class Supervisor:
         spec = replace(spec, number=slot.number)
         command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
         try:
-            slot.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[self._alive_reader, writer],
-                env={**os.environ, **spec.addresses},
-            )
+            with blocked():  # until it has handlers of its own: told to stop before, it ends in order all the same
+                slot.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[self._alive_reader, writer],
+                    env={**os.environ, **spec.addresses},
+                )
         finally:
             os.close(writer)
         os.set_blocking(reader, False)  # what a child has forked keeps its end open beyond the child's death
         slot.status = os.fdopen(reader, "rb", buffering=0)
         os.set_blocking(reader, False)  # a task may have forked, and then the pipe never ends
-        slot.ready = slot.told = slot.restarting = False
+        slot.ready = slot.told = slot.restarting = slot.ending = False
+        slot.silent_s = 0.0
         slot.last_words, slot.started_at, slot.ready_at = "", ticks(), None
-        log.info("started child %d as process %d", slot.number, slot.process.pid)
+        if not self._fails_for_long(slot):
+            log.info("started child %d as process %d", slot.number, slot.process.pid)
 
     def _reap(self) -> None:
         for slot in self._slots:
             if slot.process is not None and slot.process.poll() is not None:
                 self._on_child_end(slot, slot.process.returncode)
-            elif slot.alive and slot.ready_at is None and not slot.told:
-                self._watch_start(slot)
 
-    def _watch_start(self, slot: _Slot) -> None:
-        limit_s = self._settings.start_timeout_s
-        if slot.process is not None and ticks() - slot.started_at > limit_s:
-            log.error("child %d is not ready after %g s (start_timeout_s); killing it", slot.number, limit_s)
+    def _watch_silence(self) -> None:
+        """Kill children that do not get ready, or whose main thread gets no turn.
+
+        A handler that holds the interpreter's lock, in a regular expression say, freezes its process: nothing in there
+        can enforce a time limit any more. Its leases have run out, so its work is run elsewhere already; but only from
+        outside can its place be given to another. Time counts only while we run ourselves: who is paused together with
+        us has not been silent.
+        """
+        turn_s = min(ticks() - self._turn_at, _LONGEST_TURN_S)
+        self._turn_at = ticks()
+        for slot in self._slots:
+            if slot.process is None or not slot.alive or slot.status is None:
+                continue
+            slot.silent_s += turn_s
+            limit_s, what = self._silence_limit(slot)
+            if slot.silent_s <= limit_s:
+                continue
+            if _is_paused(slot.process.pid):
+                slot.silent_s = 0.0
+                continue
+            log.error("child %d (process %d) %s; killing it", slot.number, slot.process.pid, what)
             slot.process.kill()
             slot.process.wait()
+
+    def _silence_limit(self, slot: _Slot) -> tuple[float, str]:
+        settings = self._settings
+        if slot.told and slot.ready_at is None:
+            return math.inf, ""  # it is loading, and ends when it has; the stop has a limit of its own
+        if slot.ready_at is None:
+            return settings.start_timeout_s, f"is not ready after {settings.start_timeout_s:g} s (start_timeout_s)"
+        limit_s = max(_SILENT_LEASES * settings.lease_s, _SILENT_LEAST_S)
+        if slot.ending:
+            limit_s += settings.stop_timeout_s + _GRACE_S
+            return limit_s, f"has been about to end for {limit_s:g} s"
+        return limit_s, (
+            f"has been frozen for {limit_s:g} s: a handler holds the interpreter's lock, so no time limit could end it"
+        )
 
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
@@ -202,11 +246,14 @@ class Supervisor:
             if slot.recycles:
                 log.info("child %d (process %d) is replaced: %s", slot.number, pid, slot.last_words)
             return
-        if code == USAGE and not slot.ready:
+        if code == USAGE and not slot.ready and (self._patient or not self._was_ready):
             self._on_hopeless(slot)
             return
+        known = self._fails_for_long(slot)
         pause_s = self._backoff(slot)
         slot.start_at = ticks() + pause_s
+        if known:
+            return
         log.warning(
             "child %d (process %d) ended with %s; the next starts in %.1f s",
             slot.number,
@@ -224,17 +271,21 @@ class Supervisor:
         self._exit_code = USAGE
         self._stop(signal.SIGTERM)
 
+    def _fails_for_long(self, slot: _Slot) -> bool:
+        """Whether it has been said often enough that this child ends soon after each start."""
+        return slot.crashes >= _MOST_CRASHES
+
     def _backoff(self, slot: _Slot) -> float:
         if slot.last_words:  # a handler hung, but the child had been of use before
             return 0.0
         stable = slot.ready_at is not None and ticks() - slot.ready_at > _STABLE_S
-        slot.crashes = 1 if stable else slot.crashes + 1
+        slot.crashes = 1 if stable else min(slot.crashes + 1, _MOST_CRASHES)
         return float(min(_BACKOFF_S * 2 ** (slot.crashes - 1), _BACKOFF_MAX_S)) if slot.crashes > 1 else 0.0
 
     def _end_leases(self, process_id: str) -> None:
         try:
             clients.delete_process(self._session, process_id)
-        except (ConnectionLost, Conflict) as error:
+        except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not end the leases of a dead child (%s); they run out by themselves", error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
@@ -258,9 +309,13 @@ class Supervisor:
             return
         if not said:
             self._close_status(slot)
+        if slot.ready_at is not None and not slot.ending:
+            slot.silent_s = 0.0
         for text in filter(None, said.split("\0")):
             if text == READY:
                 self._on_child_ready(slot)
+            elif text == ENDING:
+                slot.ending = True
             elif text.startswith((RECYCLING, HUNG)):
                 slot.last_words = text
             elif text != self._told_error and not slot.restarting:
@@ -268,7 +323,12 @@ class Supervisor:
                 self._on_error(text)
 
     def _on_child_ready(self, slot: _Slot) -> None:
-        slot.ready, slot.ready_at = not slot.restarting, ticks()
+        if slot.crashes > 1:
+            log.info("child %d is ready again", slot.number)
+        slot.ready, slot.ready_at, slot.silent_s = not slot.restarting, ticks(), 0.0
+        self._told_error, self._was_ready = "", True
+        if self._beat is not None and self._beat.ident is None and not self._stopping:
+            self._beat.start()  # not before: a worker that cannot run must not lead, nor fire anybody's schedules
         if not self._told_ready and all(other.ready for other in self._slots):
             self._told_ready = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
@@ -323,12 +383,21 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is not None:
                 self._on_child_end(slot, slot.process.wait())
-        if self._beat is not None:
+        if self._beat is not None and self._beat.ident is not None:
             self._beat.stop()
             self._beat.join(_LAST_S)
+        ignore_stops()
         self._session.close()
         os.close(self._alive)
         os.close(self._alive_reader)
+
+
+def _is_paused(pid: int) -> bool:
+    """Whether somebody has stopped a process (SIGSTOP, a debugger); where that cannot be seen, nobody has."""
+    try:
+        return Path(_STAT.format(pid)).read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
 
 
 def _meaning(code: int) -> str:

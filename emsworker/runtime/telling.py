@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded
+from emsworker.core.forks import Mutex
 from emsworker.core.model import Message
 from emsworker.core.run import Report
 
@@ -20,7 +20,7 @@ class Telling:
         closed: the claim is somebody else's, or finished.
     """
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: Mutex) -> None:
         self._lock = lock
         self._fresh: dict[bytes, Report] = {}
         self._told: set[bytes] = set()  # uids of running messages that have told anything

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 
 _TURN_S = 1.0
@@ -15,7 +15,7 @@ class Turns:
     """Lets one message run alone for its first second: poison mostly kills sooner, others wait no longer."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = forks.Condition()
         self._holder: object | None = None
         self._until = 0.0
 

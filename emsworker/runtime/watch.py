@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded
 from emsworker.core.model import Message
@@ -23,7 +22,7 @@ class Watch:
     def __init__(self, thread_id: int, group_timeout_s: float) -> None:
         self.thread_id = thread_id
         self.group_timeout_s = group_timeout_s
-        self.lock = threading.Lock()
+        self.lock = forks.Lock()
         self.running: int | None = None
         self.running_through = 0  # a batch handler runs several messages at once
         self.running_since = 0.0
@@ -102,7 +101,7 @@ class Lane(Watch):
     def __init__(self, group_timeout_s: float) -> None:
         super().__init__(0, group_timeout_s)
         self.queue: list[Message] = []
-        self.ended = threading.Event()
+        self.ended = forks.Event()
         self.error: BaseException | None = None
         self.count, self.ran_s = 0, 0.0
         self.message: Message | None = None

@@ -5,10 +5,10 @@ The consumer thread works through it; the completer writes its progress down mea
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
@@ -48,7 +48,7 @@ class Work(Watch):
         super().__init__(thread_id, timeout_s)
         self.claim = claim
         self.topic_id = topic_id
-        self._flushing = threading.Lock()
+        self._flushing = forks.Lock()
         self.done_to = claim.done_to
         self.last = claim.hi  # the claim may be cut shorter while it runs
         self.lost = False  # it is somebody else's, or finished: nothing more is to be written
@@ -80,7 +80,7 @@ class Work(Watch):
 
     def waits(self, message: Message) -> bool:
         """Whether an earlier message of its key is to run again before it."""
-        return message.key is not None and message.key in self._blocked
+        return message.key_bytes is not None and message.key_bytes in self._blocked
 
     def park(self, message: Message) -> None:
         """It was not run, because an earlier one of its key is to run again."""
@@ -90,7 +90,7 @@ class Work(Watch):
     def _settle(self, ended: Ended) -> None:
         offset = ended.message.offset
         if ended.parked:
-            self._parked.append((offset, ended.message.key))
+            self._parked.append((offset, ended.message.key_bytes))
         elif self.claim.source is ClaimSource.RETRY and not ended.failures:
             self._done_retries.append((offset, ended.message.attempt, round(ended.ran_s * 1000)))
         self._failures += ended.failures
@@ -110,7 +110,7 @@ class Work(Watch):
             return
         if self.claim.order is Order.PARTITION:
             self.held = True
-        self._blocked |= {m.key for m in messages if m.offset in again and m.key is not None}
+        self._blocked |= {m.key_bytes for m in messages if m.offset in again and m.key_bytes is not None}
 
     def done(
         self,

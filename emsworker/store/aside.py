@@ -32,7 +32,7 @@ def set_aside(session: Session, progress: Flush, rest: Claim) -> None:
             lock_turn(packet, claim)
             shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),%(claim_id)s,%(key)s)"
             rows = [session.mogrify(shape, where | {"offset": m.offset, "key": m.key}) for m in rest.messages]
-            packet.add_escaped(f"{_SQL.claim_rows} {','.join(rows)}")
+            packet.add_rows(_SQL.claim_rows, rows)
         add_flush(packet, progress)
         if claim.source is ClaimSource.STREAM:
             values = {"hi": rest.hi, "done_to": rest.done_to, "client_id": rest.client_id}

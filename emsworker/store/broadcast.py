@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from emsworker.core.errors import TopicDeleted
 from emsworker.core.filters import Filter
 from emsworker.core.model import Topic
+from emsworker.store.guards import hold_topic
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -125,9 +127,14 @@ def take_positions(session: Session, keeper: Keeper, beginning: Mapping[int, int
 
     Args:
         beginning: for partitions that it has never been in.
+
+    Raises:
+        TopicDeleted: the topic has been deleted.
     """
 
     def work(session: Session) -> None:
+        if not hold_topic(session, keeper.topic_id):
+            raise TopicDeleted(f"of reader {keeper.name}")
         for partition, offset in sorted(beginning.items()):
             session.execute(_SQL.take_position, keeper.args | {"partition": partition, "next_offset": offset})
 

@@ -18,6 +18,7 @@ from typing import Any
 from emsworker.core.codec import Decoder
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Care, Claim, ClaimSource, Group, Message, Topic
+from emsworker.store.errors import ConnectionLost
 from emsworker.store.progress import Flush, add_flush, send_fenced
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
@@ -181,10 +182,25 @@ def _take(
         if hi is None or lo is None:
             return Miss.BUSY if lo is None else Miss.EMPTY
         claim = claim_of(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
-        claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in results[-1].rows]
+        fill(session, taker, claim, results[-1].rows)
         return claim
 
     return session.again_on_conflict(attempt)
+
+
+def fill(session: Session, taker: Taker, claim: Claim, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Give a claim its messages: all of those that the group wants, or none of it is believed.
+
+    Raises:
+        ConnectionLost: the server returned fewer rows than it holds, by a limit of the session for example. What was
+            not returned would look like tombstones, and be done without a run.
+    """
+    if len(rows) <= claim.hi - claim.lo:
+        where = {"topic_id": taker.topic.id, "partition": claim.partition, "lo": claim.lo, "hi": claim.hi}
+        wanted = session.rows(_SQL.count_bodies, where | taker.group.filter.args)[0][0]
+        if wanted != len(rows):
+            raise ConnectionLost(f"of the messages of a claim the server returned {len(rows)} instead of {wanted}")
+    claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in rows]
 
 
 def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None) -> Packet:
@@ -233,11 +249,18 @@ def take_retries(session: Session, taker: Taker, before: Flush | None = None) ->
 
 
 def retries_claimed(taker: Taker, results: Sequence[Result]) -> Claim | Miss:
-    """The claim of retries that a packet has got, as its last two statements tell."""
+    """The claim of retries that a packet has got, as its last two statements tell.
+
+    Raises:
+        ConnectionLost: the server returned fewer rows than it holds.
+    """
     if not results[-2].rows:
         return Miss.EMPTY
-    claim = claim_of(taker, results[-2].rows[0], ClaimSource.RETRY)
+    *found, count = results[-2].rows[0]
+    claim = claim_of(taker, tuple(found), ClaimSource.RETRY)
     rows = results[-1].rows
+    if len(rows) != count:
+        raise ConnectionLost(f"of the retries of a claim the server returned {len(rows)} instead of {count}")
     claim.messages = [
         Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1)
         for row in rows

@@ -88,6 +88,14 @@ WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 ORDER BY `offset`
 
+-- name: count_bodies
+-- Asked only if read_bodies returned fewer rows than the claim has offsets: tombstones, or what the filter leaves out?
+SELECT COUNT(*) FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+  AND (%(any_tag)s = 1 OR tag IN %(tags)s)
+  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
+    AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
+
 -- name: read_retry_bodies
 -- One whose message is gone comes without one, so that its retry is ended, too.
 SELECT r.attempt, r.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
@@ -95,7 +103,9 @@ FROM ems_retry r FORCE INDEX (due) LEFT JOIN ems_message m ON m.topic_id = %(top
 AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim
-SELECT `partition`, lo, hi, care, NOW(6) FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
+-- And how many retries it holds.
+SELECT `partition`, lo, hi, care, NOW(6), (SELECT COUNT(*) FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s)
+FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
 -- What a group could take right now: 0 a waiting claim (the highest partition that has one, or -1) and whether a retry is due,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
+from emsworker.core.ids import decode_key
 from emsworker.core.model import Group, Order
 from emsworker.store.cursors import hold
 from emsworker.store.session import Session
@@ -32,8 +33,8 @@ class DeadRow:
     partition: int
     offset: int
     uid: bytes
-    key: bytes | None
-    tag: bytes | None
+    key: str | bytes | None
+    tag: str | bytes | None
     born_at: datetime
     dead_at: datetime
     attempts: int
@@ -62,7 +63,8 @@ def utc(text: str) -> datetime:
 
 def _row(group_id: int, row: tuple[Any, ...]) -> DeadRow:
     partition, offset, uid, key, tag, born_at, dead_at, attempts, reason = row
-    return DeadRow(group_id, partition, offset, uid, key, tag, utc(born_at), utc(dead_at), attempts, reason)
+    names = decode_key(key), decode_key(tag)
+    return DeadRow(group_id, partition, offset, uid, *names, utc(born_at), utc(dead_at), attempts, reason)
 
 
 def list_dead(session: Session, group_id: int, after: Place, limit: int) -> list[DeadRow]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emsworker.store.guards import topic_id_text
 from emsworker.store.session import Session, bytes_literal
 from emsworker.store.sql import Statements
 from emsworker.store.tables import qualified
@@ -41,12 +42,15 @@ def take_key(
 
     Returns:
         ``None`` if the key is this message's now, else the uid of the message that has it.
+
+    Raises:
+        AssertionBroken: the topic was deleted.
     """
     until = f"UTC_TIMESTAMP(6) + INTERVAL {round(wanted.window_s * 1_000_000)} MICROSECOND"
     key, uid_text = bytes_literal(wanted.key), bytes_literal(uid)
     table = qualified(database, "ems_dedup")
     where = f"topic_id = {wanted.topic_id} AND `key` = {key}"
-    row = f"({wanted.topic_id},{key},{uid_text},{until},{until})"
+    row = f"({topic_id_text(database, wanted.topic_id)},{key},{uid_text},{until},{until})"
     run(f"{_SQL.hold_key % {'table': table}} {row} {_SQL.hold_key_end}")
     holder, valid = run(_SQL.read_key % {"table": table, "where": where})[0]
     if holder == uid:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 
-import pymysql.err
+from pymysql.err import MySQLError, ProgrammingError
 
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, SchemaMissing
+from emsworker.core.role import check_command
 from emsworker.core.url import redact
 
 # Lock wait timeout, deadlock, snapshot conflict (MariaDB >= 11.6): the transaction is run again from its start.
 _CONFLICTS = frozenset({1205, 1213, 1020})
+# Of these the server has rolled back the whole transaction; of 1205 only where innodb_rollback_on_timeout is on.
+_ROLLED_BACK, _MAY_ROLL_BACK = frozenset({1213, 1020}), frozenset({1205, 1206})
+# A savepoint that is not there, by the name that session.sql gives it: the transaction is another one, or none.
+_NO_SAVEPOINT, _SAVEPOINT = 1305, "ems_transaction"
 # Our own assertions inside a packet: a scalar subquery that yields two rows (see session.sql), an offset that is NULL.
 _ASSERTION, _NULL = 1242, 1048
 _DUPLICATE = 1062
@@ -44,6 +49,8 @@ _LOST = frozenset(
         4031,
     }
 )
+# Of these: only this one connection is gone, by all that the client or the server can tell.
+_CUT = frozenset({0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 4031})
 # There is no room: always (the first), or if the text names ENOSPC. It passes when somebody makes room.
 _FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
 _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
@@ -56,6 +63,10 @@ class ConnectionLost(Exception):
 
 class Conflict(Exception):
     """The server gave up this transaction in favour of another; nothing of it was kept."""
+
+
+class TransactionGone(Exception):
+    """The transaction that was lent has been committed or rolled back by whoever had it."""
 
 
 class Duplicate(Exception):
@@ -75,16 +86,37 @@ def code_of(error: BaseException) -> int:
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
+def asserts(error: BaseException) -> bool:
+    """Whether a statement's own assertion has failed: an error of any driver's."""
+    return code_of(error) == _ASSERTION
+
+
 def is_conflict(error: BaseException) -> bool:
     """Whether the transaction is to be run again from its start."""
-    return isinstance(error, Conflict) or (isinstance(error, pymysql.err.MySQLError) and code_of(error) in _CONFLICTS)
+    return isinstance(error, Conflict) or (isinstance(error, MySQLError) and code_of(error) in _CONFLICTS)
+
+
+def rolls_back(error: BaseException) -> bool:
+    """Tell whether the server has rolled back the transaction with this error."""
+    return code_of(error) in _ROLLED_BACK
+
+
+def may_roll_back(error: BaseException) -> bool:
+    """Tell whether the server, as it is configured, may have rolled back the transaction with this error."""
+    return code_of(error) in _MAY_ROLL_BACK
+
+
+def is_cut(lost: BaseException | None) -> bool:
+    """Whether the connection itself was cut, by a timeout or a KILL, say, rather than refused by a server in need."""
+    cause = lost.__cause__ if lost is not None else None
+    return cause is None or isinstance(cause, OSError) or code_of(cause) in _CUT
 
 
 def translate(error: BaseException) -> BaseException:
     """Our own exception for one of PyMySQL's or of the socket's; others come back as they are."""
     if isinstance(error, OSError):
         return ConnectionLost(str(error))
-    if not isinstance(error, pymysql.err.MySQLError):
+    if not isinstance(error, MySQLError):
         return error
     code, text = code_of(error), redact(str(error.args[-1] if error.args else error))
     if code in _CONFLICTS:
@@ -93,7 +125,9 @@ def translate(error: BaseException) -> BaseException:
         return AssertionBroken(text)
     if code == _DUPLICATE:
         return Duplicate(text)
-    if code in _LOST and not (code == 0 and isinstance(error, pymysql.err.ProgrammingError)):
+    if code == _NO_SAVEPOINT and _SAVEPOINT in text:
+        return TransactionGone(text)
+    if code in _LOST and not (code == 0 and isinstance(error, ProgrammingError)):
         return ConnectionLost(f"({code}) {text}")
     if code in _FULL or (code in _MAYBE_FULL and _NO_SPACE.search(text)):
         return ConnectionLost(f"({code}) {text}; is the disk of the database server full? Make room, and all goes on")
@@ -104,7 +138,7 @@ def _fault_of_surroundings(code: int, text: str) -> EmsError | None:
     if code in _DENIED:
         return AccessDenied(
             f"MySQL refused: ({code}) {text}; check the user, password and grants of EMS_URL "
-            "(`ems check` names what is missing, `ems grants` prints what a role needs)"
+            f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
         )
     if code == _NO_DATABASE:
         return ConfigError([Problem("url", text, "create the database first: CREATE DATABASE <name>")])

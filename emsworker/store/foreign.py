@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.store.errors import AssertionBroken, asserts
 
 _MEND = (
     "give the object of `app.transaction()`, a DB-API connection such as PyMySQL's, "
@@ -22,8 +23,18 @@ def run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
 
     Raises:
         ConfigError: it is no such thing, or a connection to something else than MySQL.
+        AssertionBroken: a condition of the statement's own did not hold; the transaction goes on without it.
         Exception: whatever the driver raises; the transaction is the caller's, and so is its error.
     """
+    try:
+        return _run(connection, statement)
+    except Exception as error:
+        if any(asserts(one) for one in (error, getattr(error, "orig", None)) if one is not None):
+            raise AssertionBroken(str(error)) from error
+        raise
+
+
+def _run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
     if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
         raise _refused(connection)
     if hasattr(connection, "exec_driver_sql"):

@@ -46,14 +46,20 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
     return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
 
 
-def needs(role: str) -> Mapping[str, Mapping[str, str | None]]:
-    """The tables that a role works with: table -> some of ``VERBS`` -> a column, where it may touch only some."""
-    found: dict[str, Mapping[str, str | None]] = {}
-    for line in _lines(role):
+def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
+    """The tables that a role works with: table -> some of ``VERBS`` -> a column, where it may touch only some.
+
+    Args:
+        role: one of ``ROLES``.
+        allow: some of ``ALLOWANCES``: what the role may do besides.
+    """
+    found: dict[str, dict[str, str | None]] = {}
+    for line in _lines(role, allow):
         match = _GRANT.match(line)
         assert match is not None, line
         verbs = {verb: column or None for verb, column in _VERB.findall(match[1]) if verb in VERBS}
-        found |= dict.fromkeys(table_columns() if match[2] == "*" else [match[2]], verbs)
+        for table in table_columns() if match[2] == "*" else [match[2]]:
+            found.setdefault(table, {}).update(verbs)
     return found
 
 

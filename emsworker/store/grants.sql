@@ -3,6 +3,7 @@
 -- deletes none, and creates no topics. (MariaDB asks for UPDATE of every column that an INSERT .. ON DUPLICATE KEY UPDATE names.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT (id, topic_id, name) ON {database}.ems_group TO {user};
 GRANT SELECT ON {database}.ems_cursor TO {user};
 GRANT SELECT (group_id, `partition`, lo, hi, done_to, state, source) ON {database}.ems_claim TO {user};
@@ -18,6 +19,7 @@ GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_
 -- name: producer_auto_create
 -- Creates the topics that it sends to; so it could also change those that there are.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
+GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
 
 -- name: producer_cancel
@@ -33,6 +35,7 @@ GRANT SELECT (claim_id, due_at, `key`), UPDATE (due_at), DELETE ON {database}.em
 -- no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL asks for it where a row is locked.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_partition TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
@@ -53,6 +56,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_leader TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
@@ -62,6 +66,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 -- name: worker_auto_create
 -- Creates the topics and groups that its app names; so it could also change those that there are.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
+GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_group TO {user};
 GRANT INSERT ON {database}.ems_partition TO {user};
 GRANT INSERT ON {database}.ems_cursor TO {user};
@@ -82,6 +87,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_ledger TO {user};
 
 -- name: sink_auto_create
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
+GRANT SELECT (topic_id), INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
 
 -- name: reader

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from emsworker.core.errors import UnknownGroup
 from emsworker.core.limits import Limit
+from emsworker.store.guards import hold_group
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -95,8 +97,12 @@ def count_running(session: Session, group_id: int) -> int:
 
 
 def declare(session: Session, group_id: int, limit: Limit) -> Limit:
-    """Set the limits of a group that has none; returns those that hold."""
-    session.change(_SQL.declare_limit, _row(group_id, limit))
+    """Set the limits of a group that has none; returns those that hold.
+
+    Raises:
+        UnknownGroup: it has been deleted.
+    """
+    _write(session, _SQL.declare_limit, group_id, limit)
     return get_limit(session, group_id)
 
 
@@ -104,8 +110,20 @@ def set_limit(session: Session, group_id: int, limit: Limit) -> None:
     """Set the limits of a group; workers follow within a fifth of a second.
 
     A group without limits keeps its row, so that what its app declares does not come back.
+
+    Raises:
+        UnknownGroup: it has been deleted.
     """
-    session.change(_SQL.set_limit, _row(group_id, limit))
+    _write(session, _SQL.set_limit, group_id, limit)
+
+
+def _write(session: Session, statement: str, group_id: int, limit: Limit) -> None:
+    def work(session: Session) -> None:
+        if not hold_group(session, group_id):
+            raise UnknownGroup(f"group {group_id} was deleted meanwhile; nothing was written")
+        session.execute(statement, _row(group_id, limit))
+
+    session.transaction(work)
 
 
 def _row(group_id: int, limit: Limit) -> dict[str, Any]:

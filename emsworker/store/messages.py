@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from emsworker.core.model import NewMessage
 from emsworker.store.errors import Duplicate
+from emsworker.store.guards import hold_partition
 from emsworker.store.session import Packet, Session, bytes_literal
 from emsworker.store.sql import Statements
 
@@ -62,9 +63,11 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     def attempt() -> list[int]:
         packet = session.packet()
         if len(ordered) == 1 and ordered[0].placement.base is not None:
-            add_batch(packet, ordered[0])  # one statement is a transaction by itself
-            packet.send()
-            return [ordered[0].placement.base]
+            add_batch(packet, ordered[0])
+            if len(packet) == 1:  # one statement is a transaction by itself
+                packet.send()
+                return [ordered[0].placement.base]
+            packet = session.packet()
         packet.begin()
         placed = [add_batch(packet, batch) for batch in ordered]
         packet.commit()
@@ -90,8 +93,8 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
         first = _SQL.known_offset % (where | {"base": base})  # numbers of our own
         offsets = [first, *map(str, range(base + 1, base + len(batch.rows)))]
     head = f"({batch.topic_id},{batch.partition},"
-    rows = ",".join([f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)])
-    packet.add_escaped(f"{_SQL.insert_messages} {rows}")
+    rows = [f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)]
+    packet.add_rows(_SQL.insert_messages, rows)
     return index, base
 
 
@@ -137,8 +140,14 @@ def close_hole_at(session: Session, topic_id: int, partition: int, first: int, g
         return False
     last = min(neighbour, first + _TOMBSTONES_A_STATEMENT)
     values = ",".join(f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(first, last))
-    session.transaction(lambda s: s.send(f"{_SQL.insert_tombstones} {values}"))
-    return True
+
+    def work(session: Session) -> bool:
+        there = hold_partition(session, topic_id, partition)
+        if there:
+            session.send(f"{_SQL.insert_tombstones} {values}")
+        return there
+
+    return session.transaction(work)
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -19,7 +20,8 @@ class PartitionLag:
         frontier: the last offset of the partition, 0 if it never had one.
         cursor: the next offset that the group has not claimed.
         unclaimed: offsets from the cursor to the frontier.
-        claimed: offsets in live claims, running or waiting for an owner, that are not finished.
+        claimed: offsets that live clients hold and have not finished.
+        waiting: claimed offsets whose client has stopped or died: they wait for another one.
         retries: messages that wait for their next attempt, or run in it.
         dead: dead letters.
         lowest: the lowest unfinished offset, or ``None`` if all is done.
@@ -32,6 +34,7 @@ class PartitionLag:
     cursor: int
     unclaimed: int
     claimed: int
+    waiting: int
     retries: int
     dead: int
     lowest: int | None
@@ -54,18 +57,18 @@ def list_lags(session: Session) -> list[PartitionLag]:
     for statement in (_SQL.list_frontiers, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
         packet.add(statement)
     frontiers, claimed, retries, dead = (result.rows for result in packet.send())
-    claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in claimed}
+    claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3]), int(row[4])) for row in claimed}
     retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
     dead_by = {(row[0], row[1]): int(row[2]) for row in dead}
     lags = []
     for group_id, partition, _floor, cursor, frontier, skipped in frontiers:
         key = (group_id, partition)
         unclaimed = max(0, int(frontier) - int(cursor) + 1)
-        in_claims, first_claimed = claimed_by.get(key, (0, None))
+        in_claims, first_claimed, held = claimed_by.get(key, (0, None, 0))
         in_retry, first_retry = retries_by.get(key, (0, None))
         open_offsets = [first_claimed if in_claims else None, first_retry, int(cursor) if unclaimed else None]
         lowest = min((offset for offset in open_offsets if offset is not None), default=None)
-        counts = (unclaimed, in_claims, in_retry, dead_by.get(key, 0))
+        counts = (unclaimed, held, in_claims - held, in_retry, dead_by.get(key, 0))
         lags.append(PartitionLag(group_id, partition, int(frontier), int(cursor), *counts, lowest, int(skipped)))
     return lags
 
@@ -85,8 +88,39 @@ def list_extents(session: Session) -> list[Extent]:
     return [Extent(row[0], row[1], int(row[2]), int(row[3])) for row in session.rows(_SQL.list_extents)]
 
 
+_SHORT, _SAMPLE = 1000, 500
+
+
+def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
+    """How many messages each partition keeps, without tombstones and what was cancelled.
+
+    Exact if it has a thousand offsets at most, or nothing but messages, or none; else as a sample lets expect, so that
+    it costs the same however long the partition is.
+    """
+    if not extents:
+        return []
+    packet = session.packet()
+    for one in extents:
+        args: dict[str, Any] = {"topic_id": one.topic_id, "partition": one.partition, "from_offset": one.floor}
+        if one.end - one.floor <= _SHORT:
+            packet.add(_SQL.count_messages, args)
+        else:
+            packet.add(_SQL.count_sample, args | {"offsets": _spread(one.floor, one.end)})
+    found = [int(result.rows[0][0]) for result in packet.send()]
+    lengths = [one.end - one.floor for one in extents]
+    return [
+        count if length <= _SHORT else round(length * count / _SAMPLE)
+        for count, length in zip(found, lengths, strict=True)
+    ]
+
+
+def _spread(floor: int, end: int) -> list[int]:
+    """Offsets from all over a partition."""
+    return [floor + number * (end - floor) // _SAMPLE for number in range(_SAMPLE)]
+
+
 def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
-    """The mean size in bytes of the last messages of each partition, 0 where there is none."""
+    """The mean size in bytes of the messages among the last offsets of each partition, 0 where there is none."""
     if not extents:
         return []
     packet = session.packet()

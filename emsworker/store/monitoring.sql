@@ -9,9 +9,11 @@ JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition
 ORDER BY c.group_id, c.`partition`
 
 -- name: count_claimed
--- What live claims of the stream have not finished; a claim of retries is counted by its retries.
-SELECT group_id, `partition`, SUM(hi - done_to), MIN(done_to + 1) FROM ems_claim
-WHERE state IN ('start', 'waiting') AND source = 'stream' GROUP BY group_id, `partition`
+-- What claims of the stream have not finished, in all and in the hands of live clients; a claim of retries is counted by
+-- its retries.
+SELECT c.group_id, c.`partition`, SUM(c.hi - c.done_to), MIN(c.done_to + 1), SUM(IF(k.client_id IS NULL, 0, c.hi - c.done_to))
+FROM ems_claim c LEFT JOIN ems_client k ON c.state = 'start' AND k.client_id = c.client_id AND k.expires_at > NOW(6)
+WHERE c.state IN ('start', 'waiting') AND c.source = 'stream' GROUP BY c.group_id, c.`partition`
 
 -- name: count_retries
 SELECT group_id, `partition`, COUNT(*), MIN(`offset`) FROM ems_retry GROUP BY group_id, `partition`
@@ -31,9 +33,16 @@ SELECT p.topic_id, p.`partition`, p.floor,
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
 FROM ems_partition p ORDER BY p.topic_id, p.`partition`
 
+-- name: count_messages
+-- Of a part of a partition that is short: what is neither a tombstone nor cancelled.
+SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s AND kind = 'message'
+
+-- name: count_sample
+SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
+
 -- name: get_mean_size
 -- Of the last 200 messages: an estimate that costs the same however long the stream is.
-SELECT AVG(size) FROM (SELECT size FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s
+SELECT AVG(IF(kind = 'message', size, NULL)) FROM (SELECT size, kind FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s
   ORDER BY `offset` DESC LIMIT 200) m
 
 -- name: count_by_client

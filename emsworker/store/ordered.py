@@ -15,8 +15,8 @@ to anybody for longer than a claim, so there is nothing to rebalance when client
 from __future__ import annotations
 
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, Message, Order
-from emsworker.store.claims import Miss, Taker, claim_of, open_packet, retries_claimed
+from emsworker.core.model import Claim, ClaimSource, Order
+from emsworker.store.claims import Miss, Taker, claim_of, fill, open_packet, retries_claimed
 from emsworker.store.progress import Flush, send_fenced
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
@@ -81,6 +81,6 @@ def _taken(taker: Taker, packet: Packet, args: dict[str, object]) -> Claim | Mis
             claim.keys = dict(keys)
         return claim
     claim = claim_of(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
-    claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in bodies]
+    fill(packet.session, taker, claim, bodies)
     claim.blocked = frozenset(row[0] for row in blocked) if claim.order is Order.KEY else frozenset()
     return claim

@@ -39,7 +39,7 @@ def park(packet: Packet, claim: Claim, parked: Sequence[tuple[int, bytes | None]
         return
     shape = f"(%(group_id)s,%(partition)s,%(offset)s,0,IF(%(key)s IS NULL,NOW(6),'{PARKED_YEAR}-12-31'),%(key)s)"
     rows = [packet.session.mogrify(shape, where | {"offset": offset, "key": key}) for offset, key in sorted(parked)]
-    packet.add_escaped(f"{_SQL.park} {','.join(rows)}")
+    packet.add_rows(_SQL.park, rows)
 
 
 def promote(packet: Packet, claim: Claim, keys: Iterable[bytes | None]) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from zlib import crc32
 
+from emsworker.core.errors import MessageTooLarge
 from emsworker.core.model import NewMessage
 from emsworker.store.errors import AssertionBroken, Duplicate
+from emsworker.store.guards import topic_id_text
 from emsworker.store.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
 from emsworker.store.session import Session, bytes_literal
 from emsworker.store.sql import Statements
@@ -24,7 +26,11 @@ from emsworker.store.tables import qualified
 
 _SQL = Statements("pending")
 
+_ROW_BYTES = 768  # its uid, its producer's name, times and numbers
+
 log = logging.getLogger(__name__)
+
+_LOOK_UPS = 100
 
 
 @dataclass(frozen=True)
@@ -63,11 +69,14 @@ class When:
 def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> str:
     """The statement that writes messages down, whole: it has no parameters, no ``%`` and no text of the caller's.
 
-    It takes no lock but those of its own new rows, and no offset, so it may stand in a transaction that stays open for
-    long; and it asks the clock for UTC, whatever the time zone of the connection.
+    It takes no lock that others want, and no offset, so it may stand in a transaction that stays open for long: only
+    the topic's deletion waits for it. And it asks the clock for UTC, whatever the time zone of the connection.
+
+    It fails with AssertionBroken if the topic was deleted.
     """
+    guarded = topic_id_text(database, topic_id)
     rows = ",".join(
-        f"({topic_id},{when.text(number)},{bytes_literal(message.uid)},"
+        f"({topic_id if number else guarded},{when.text(number)},{bytes_literal(message.uid)},"
         f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
         f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
         f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
@@ -75,6 +84,12 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
     )
     table = qualified(database, "ems_pending")
     return f"{_SQL.insert_pending % {'table': table}} {rows} {_SQL.keep_first}"
+
+
+def weight_of(message: NewMessage) -> int:
+    """How many bytes a message takes in a statement, at most: twice its own, as hexadecimal literals."""
+    texts = (message.key, message.tag, message.headers, message.body)
+    return 2 * sum(len(text or b"") for text in texts) + _ROW_BYTES
 
 
 def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
@@ -101,6 +116,9 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
         except AssertionBroken as error:
             log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
             continue
+        except MessageTooLarge as error:  # the limit has been lowered since it was written down
+            log.error("cannot relay to topic %d: %s", due.topic_id, error)
+            continue
         if moved[due.topic_id] == limit:
             next_s = 0.0
     return Round({topic_id for topic_id, count in moved.items() if count}, next_s)
@@ -123,12 +141,14 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
         packet = session.packet()
         for batch in _batches(rows, due):
             add_batch(packet, batch)
-        packet.add(_SQL.delete_moved, {"topic_id": due.topic_id, "uids": [row[0] for row in rows]})
+        uids = [row[0] for row in rows]
+        for text in _delete_texts(due.topic_id, uids):
+            packet.add_escaped(text)
         packet.commit()
         try:
             packet.send()
         except Duplicate:
-            return _drop_repeats(session, due.topic_id, [row[0] for row in rows])
+            return _drop_repeats(session, due.topic_id, uids)
         return len(rows)
 
     return session.again_on_conflict(lambda: work(session))
@@ -146,6 +166,12 @@ def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
 def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:
     """Some of these were sent to the stream directly, with the same uid: they are not wanted twice."""
     landed = list(find_uids(session, topic_id, uids))
-    if landed:
-        session.change(_SQL.delete_moved, {"topic_id": topic_id, "uids": landed})
+    for text in _delete_texts(topic_id, landed):
+        session.change(text)
     return len(landed)
+
+
+def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[str]:
+    for first in range(0, len(uids), _LOOK_UPS):
+        moved = " UNION ALL ".join(f"SELECT {bytes_literal(uid)} AS uid" for uid in uids[first : first + _LOOK_UPS])
+        yield _SQL.delete_moved % {"moved_uids": moved, "topic_id": topic_id}

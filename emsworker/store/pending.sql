@@ -24,5 +24,6 @@ SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level FROM ems_
 WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROSECOND ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: delete_moved
--- By the unique key, forced: of a small table a server would scan everything, and wait for rows of an open transaction.
-DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
+-- One look-up in the unique key for each: of a list a server may choose to read all that is the topic's, or the whole table, and
+-- wait for rows of an open transaction. The uids are appended by the store, as hexadecimal literals.
+DELETE p FROM (%(moved_uids)s) d STRAIGHT_JOIN ems_pending p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid

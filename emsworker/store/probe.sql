@@ -6,6 +6,18 @@ SELECT UNIX_TIMESTAMP(NOW(6))
 -- The topic that accepts the largest messages.
 SELECT name, max_message_bytes FROM ems_topic ORDER BY max_message_bytes DESC, name LIMIT 1
 
+-- name: get_longest_timeout
+-- The group whose messages may run longest, and for how many seconds.
+SELECT t.name, g.name, g.timeout_ms / 1000 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+ORDER BY g.timeout_ms DESC, t.name, g.name LIMIT 1
+
+-- name: show_idle_timeouts
+-- After how many seconds of silence a connection is closed; which of these there are depends on the server, 0 is never.
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wait_timeout', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout')
+
+-- name: show_own_idle_timeouts
+SHOW SESSION VARIABLES WHERE Variable_name IN ('wait_timeout', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout')
+
 -- name: try_create
 -- None of these statements changes anything: with the privilege they fail because the table is not there.
 CREATE TABLE ems_no_such_table LIKE ems_no_such_source

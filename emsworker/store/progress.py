@@ -79,15 +79,23 @@ def flush(session: Session, progress: Flush) -> None:
             raise
 
 
+def done_to(session: Session, claim: Claim) -> int | None:
+    """The last finished offset of a claim as it was written down; ``None`` if it is not its owner's any more."""
+    ends = session.rows(_SQL.get_end, _fence(claim))
+    return int(ends[0][1]) if ends else None
+
+
 def commit_with(session: Session, progress: Flush) -> None:
     """Record progress at the end of a transaction that a handler has filled, and commit both.
 
     Raises:
         FenceLost: the claim is somebody else's by now; the handler's statements are rolled back too.
+        TransactionGone: the transaction is not the one that the handler was given.
     """
     packet = session.packet()
+    packet.take_back()
     add_flush(packet, progress)
-    packet.commit()
+    packet.commit_lent()
     send_fenced(packet)
 
 
@@ -151,7 +159,7 @@ def _add_done_retries(packet: Packet, progress: Flush) -> None:
         _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", ran_ms, None))
         for offset, attempt, ran_ms in progress.done_offsets
     ]
-    packet.add_escaped(f"{_SQL.insert_attempts} {','.join(rows)}")
+    packet.add_rows(_SQL.insert_attempts, rows)
 
 
 def _ms(seconds: float | None) -> int | None:
@@ -182,7 +190,7 @@ def add_failures(
         )
         for f in failures
     ]
-    packet.add_escaped(f"{_SQL.insert_attempts} {','.join(attempts)}")
+    packet.add_rows(_SQL.insert_attempts, attempts)
     _add_retries(packet, claim, topic_id, [f for f in failures if f.retry_in_s is not None])
     for failure in failures:
         if failure.dead is not None:
@@ -222,7 +230,11 @@ def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence
         )
         for f in sorted(failures, key=lambda f: f.offset)
     ]
-    packet.add_escaped(f"{_SQL.upsert_retries} {','.join(rows)} {_SQL.upsert_retries_end}")
+    packet.add_rows(_SQL.upsert_retries, rows, _SQL.upsert_retries_end)
+    suspects = [f.offset for f in failures if f.suspect]
+    if suspects:
+        where = {"group_id": claim.group_id, "partition": claim.partition}
+        packet.add(_SQL.mark_suspects, where | {"offsets": suspects})
 
 
 # -- giving back -------------------------------------------------------------------------------------------------------

@@ -52,6 +52,10 @@ SELECT m.`key` FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partiti
 -- name: upsert_retries_end
 ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL
 
+-- name: mark_suspects
+-- They have taken their process or their connection along: from now on they run alone.
+UPDATE ems_retry SET care = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+
 -- name: insert_attempts
 INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES
 

@@ -34,20 +34,21 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 ORDER BY `offset` LIMIT 1
 
+-- name: get_headers
+-- They name the task of the message that is charged.
+SELECT headers FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
+
 -- name: list_claimed_retries
 SELECT `offset`, attempt, `key` FROM ems_retry FORCE INDEX (due) WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s ORDER BY `offset`
 
 -- name: release_claimed_retries
-UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, care = 2 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
-
--- name: mark_suspect
--- It has killed a process: from now on it runs alone.
-UPDATE ems_retry SET care = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, care = %(care)s WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: get_filter
 SELECT filter FROM ems_group WHERE id = %(group_id)s
 
--- name: get_ladder
+-- name: get_group
 SELECT ladder, max_attempts, ordering FROM ems_group WHERE id = %(group_id)s
 
 -- name: add_waiting

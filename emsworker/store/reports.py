@@ -8,6 +8,7 @@ from typing import Any
 from emsworker.core.model import Claim
 from emsworker.core.run import Progress, Report
 from emsworker.store.dead import utc
+from emsworker.store.results import questions
 from emsworker.store.session import Packet, Session
 from emsworker.store.sql import Statements
 
@@ -26,7 +27,7 @@ def add_reports(packet: Packet, claim: Claim, topic_id: int, reports: Sequence[R
             )
             for one in sorted(reports, key=lambda one: one.uid)
         ]
-        packet.add_escaped(f"{_SQL.upsert_reports} {','.join(rows)} {_SQL.upsert_reports_end}")
+        packet.add_rows(_SQL.upsert_reports, rows, _SQL.upsert_reports_end)
     if ended:
         packet.add(_SQL.delete_reports, {"topic_id": topic_id, "uids": sorted(ended), "group_id": claim.group_id})
 
@@ -35,10 +36,10 @@ def find(
     session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None = None
 ) -> dict[bytes, Progress]:
     """The last report of each of these messages that run, by uid."""
-    if not topic_ids or not uids:
-        return {}
-    args = {"topic_ids": list(topic_ids), "uids": list(uids), "group": group}
-    return {row[0]: _progress(row) for row in session.rows(_SQL.find_reports, args)}
+    found: dict[bytes, Progress] = {}
+    for args in questions(topic_ids, uids, group):
+        found |= {row[0]: _progress(row) for row in session.rows(_SQL.find_reports, args)}
+    return found
 
 
 def list_by_client(session: Session) -> dict[str, list[Progress]]:

@@ -17,6 +17,7 @@ from emsworker.core.codec import decode_headers, encode_headers
 from emsworker.core.model import SLOT_HEADER, priority_of
 from emsworker.core.priority import level_below
 from emsworker.core.schedule import due_slots, parse_timetable
+from emsworker.store.guards import hold_topic
 from emsworker.store.schema import server_now
 from emsworker.store.session import Packet, Session
 from emsworker.store.sql import Statements
@@ -31,14 +32,14 @@ class Declared:
 
     Args:
         spec, timezone: see :func:`parse_timetable`.
-        topic_id, key, headers, body: of the message that is sent at each slot.
+        topic, key, headers, body: of the message that is sent at each slot.
     """
 
     name: str
     spec: str
     timezone: str
     catch_up: str
-    topic_id: int
+    topic: str
     key: bytes | None
     headers: bytes
     body: bytes
@@ -107,11 +108,16 @@ def fire(session: Session, name: str, grace_s: float) -> int:
         if not rows:
             session.rollback()
             return 0
-        spec, timezone, catch_up, topic_id, key, headers, body, next_at, now = rows[0]
+        spec, timezone, catch_up, name_of_topic, key, headers, body, next_at, now = rows[0]
+        topic = session.rows(_SQL.get_topic, {"topic": name_of_topic})
+        if not topic or not hold_topic(session, topic[0][0]):  # deleted since it was found to be due
+            session.rollback()
+            return 0
+        topic_id, priorities = topic[0]
         timetable = parse_timetable(spec, timezone)
         slots, following = due_slots(timetable, _utc(next_at), _utc(now), catch_up, grace_s)
         packet = session.packet()
-        call = {"topic_id": topic_id, "key": key, "body": body, "level": _level(session, topic_id, headers)}
+        call = {"topic_id": topic_id, "key": key, "body": body, "level": _level(priorities, headers)}
         _add_slots(packet, name, slots, call, headers)
         last_at = slots[-1].replace(tzinfo=None) if slots else None
         packet.add(_SQL.move_on, {"name": name, "next_at": following.replace(tzinfo=None), "last_at": last_at})
@@ -122,13 +128,10 @@ def fire(session: Session, name: str, grace_s: float) -> int:
     return session.again_on_conflict(lambda: work(session))
 
 
-def _level(session: Session, topic_id: int, headers: bytes) -> int:
+def _level(priorities: int, headers: bytes) -> int:
     """Of the priority in the call's headers, if its topic tells priorities apart."""
     priority = priority_of(decode_headers(headers))
-    if not priority:
-        return 0
-    rows = session.rows(_SQL.get_priorities, {"topic_id": topic_id})
-    return level_below(rows[0][0], priority) if rows else 0
+    return level_below(priorities, priority) if priority else 0
 
 
 def _add_slots(packet: Packet, name: str, slots: Sequence[datetime], call: dict[str, Any], headers: bytes) -> None:
@@ -149,7 +152,7 @@ def _add_slots(packet: Packet, name: str, slots: Sequence[datetime], call: dict[
         )
         for slot in slots
     ]
-    packet.add_escaped(f"{_SQL.insert_slots} {','.join(rows)}")
+    packet.add_rows(_SQL.insert_slots, rows)
 
 
 def slot_uid(name: str, slot: datetime) -> bytes:

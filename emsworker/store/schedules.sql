@@ -1,27 +1,27 @@
 -- name: declare_schedule
 -- A changed timetable begins anew; an unchanged one goes on where it is, so that a restart skips nothing.
-INSERT INTO ems_schedule (name, spec, timezone, catch_up, topic_id, `key`, headers, body, next_at, declared_at)
-VALUES (%(name)s, %(spec)s, %(timezone)s, %(catch_up)s, %(topic_id)s, %(key)s, %(headers)s, %(body)s, %(next_at)s, NOW(6))
+INSERT INTO ems_schedule (name, spec, timezone, catch_up, topic, `key`, headers, body, next_at, declared_at)
+VALUES (%(name)s, %(spec)s, %(timezone)s, %(catch_up)s, %(topic)s, %(key)s, %(headers)s, %(body)s, %(next_at)s, NOW(6))
 ON DUPLICATE KEY UPDATE next_at = IF(spec = VALUES(spec) AND timezone = VALUES(timezone), next_at, VALUES(next_at)),
-  spec = VALUES(spec), timezone = VALUES(timezone), catch_up = VALUES(catch_up), topic_id = VALUES(topic_id),
+  spec = VALUES(spec), timezone = VALUES(timezone), catch_up = VALUES(catch_up), topic = VALUES(topic),
   `key` = VALUES(`key`), headers = VALUES(headers), body = VALUES(body), declared_at = VALUES(declared_at)
 
 -- name: list_schedules
 SELECT s.name, s.spec, s.timezone, s.catch_up, t.name, s.next_at, s.last_at, s.declared_at
-FROM ems_schedule s LEFT JOIN ems_topic t ON t.id = s.topic_id ORDER BY s.name
+FROM ems_schedule s LEFT JOIN ems_topic t ON t.name = s.topic ORDER BY s.name
 
 -- name: find_next
--- Which schedules come next, and in how many seconds; one whose topic was deleted rests.
+-- Which schedules come next, and in how many seconds; one whose topic is deleted rests until there is a topic of that name.
 SELECT s.name, TIMESTAMPDIFF(MICROSECOND, NOW(6), s.next_at) / 1000000 FROM ems_schedule s
-JOIN ems_topic t ON t.id = s.topic_id ORDER BY s.next_at LIMIT 1000
+JOIN ems_topic t ON t.name = s.topic ORDER BY s.next_at LIMIT 1000
 
 -- name: lock_due
 -- Of two beats at once one gets the row; the other finds it moved on.
-SELECT spec, timezone, catch_up, topic_id, `key`, headers, body, next_at, NOW(6) FROM ems_schedule
+SELECT spec, timezone, catch_up, topic, `key`, headers, body, next_at, NOW(6) FROM ems_schedule
 WHERE name = %(name)s AND next_at <= NOW(6) FOR UPDATE SKIP LOCKED
 
--- name: get_priorities
-SELECT priorities FROM ems_topic WHERE id = %(topic_id)s
+-- name: get_topic
+SELECT id, priorities FROM ems_topic WHERE name = %(topic)s
 
 -- name: move_on
 UPDATE ems_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at) WHERE name = %(name)s

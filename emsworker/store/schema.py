@@ -140,6 +140,29 @@ def server_now(session: Session) -> datetime:
 
 
 @dataclass(frozen=True)
+class ServerRun:
+    """Which server answers, and for how many seconds it has been up (whole ones, up to one too many)."""
+
+    identity: tuple[object, ...]
+    up_s: float
+
+
+def server_run(session: Session) -> ServerRun:
+    """Ask who answers and since when: another server after a failover, or the same one after a restart."""
+
+    def attempt() -> ServerRun:
+        packet = session.packet()
+        packet.begin()
+        who = packet.add(_SQL.get_identity)
+        since = packet.add(_SQL.get_uptime)
+        packet.commit()
+        results = packet.send()
+        return ServerRun(results[who].rows[0], float(results[since].rows[0][1]))
+
+    return session.again_on_conflict(attempt)
+
+
+@dataclass(frozen=True)
 class ServerFacts:
     """What the server says of itself."""
 

@@ -28,6 +28,13 @@ SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flu
 -- name: describe_server_without_binlog_format
 SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, 'ROW', @@read_only, NOW(6)
 
+-- name: get_identity
+-- Which server this is; in a transaction, because a proxy may send other reads to any of several.
+SELECT @@hostname, @@port, @@server_id
+
+-- name: get_uptime
+SHOW GLOBAL STATUS WHERE Variable_name = 'Uptime'
+
 -- name: show_grants
 SHOW GRANTS
 

@@ -11,18 +11,20 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-import pymysql
 from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
+from pymysql.err import MySQLError, OperationalError
 
 from emsworker.core.clock import ticks
-from emsworker.core.errors import InvalidName, SoftTimeLimitExceeded, TlsError
+from emsworker.core.errors import InvalidName, MessageTooLarge, SoftTimeLimitExceeded, TlsError
 from emsworker.core.url import DatabaseUrl
-from emsworker.store.connection import Connection
-from emsworker.store.errors import Conflict, ConnectionLost, translate
+from emsworker.store.connection import Connection, Loan
+from emsworker.store.errors import Conflict, ConnectionLost, TransactionGone, translate
 from emsworker.store.sql import Statements
+from emsworker.store.tables import quoted
 from emsworker.store.tls import check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
@@ -33,6 +35,8 @@ _CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
 _READ_TIMEOUT_S = 60.0
 _FAILOVER_CONNECT_S = 2.0
 _LOOK_S = 1.0
+_IDLE_S = 1.0
+_PACKET_SLACK = 1024  # for what goes ahead of a statement, and the protocol's own bytes
 # Dates stay text until somebody asks for them: parsing one costs as much as the rest of a row.
 _LAZY_DATES = {
     kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
@@ -44,6 +48,41 @@ _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinst
 def bytes_literal(value: bytes | None) -> str:
     """Bytes as a hexadecimal literal: safe under every character set and sql_mode, and the quickest to make."""
     return "NULL" if value is None else f"X'{value.hex()}'"
+
+
+def literal(value: Any) -> str:
+    """Write a value as SQL that means the same under every sql_mode; a sequence becomes a list in parentheses.
+
+    The driver's own escaping goes by what the session's sql_mode was a moment ago, and a handler may have changed it.
+
+    Raises:
+        InvalidName: a text has no UTF-8 form.
+        TypeError: no column holds such a value.
+    """
+    if isinstance(value, bytes):
+        return bytes_literal(value)
+    if isinstance(value, str):
+        return _text_literal(value)
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(float(value))
+    if isinstance(value, datetime):
+        return f"'{value.isoformat(' ')}'"
+    if isinstance(value, list | tuple):
+        return f"({','.join([literal(one) for one in value])})"
+    raise TypeError(f"{value!r} cannot be written as SQL")
+
+
+def _text_literal(text: str) -> str:
+    if text.isascii() and "'" not in text and "\\" not in text:
+        return f"'{text}'"
+    try:
+        return f"_utf8mb4 X'{text.encode().hex()}'"
+    except UnicodeEncodeError:
+        raise InvalidName(f"{text!r} has no UTF-8 form; use valid text") from None
 
 
 class Result(NamedTuple):
@@ -64,13 +103,18 @@ class Result(NamedTuple):
 class Packet:
     """Statements that travel to the server together, because round trips decide (docs/design).
 
-    Only the store's own fixed statements are joined; every value is escaped by the driver.
+    Only the store's own fixed statements are joined; every value is escaped by the driver. What the server would not
+    take at once (max_allowed_packet) goes in several parts: it is the same transaction, and the commit is in the last.
     """
 
     session: Session
 
     def __post_init__(self) -> None:
         self._parts: list[str] = []
+        self._ends_loan = False
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
     def add(self, statement: str, args: Args | None = None) -> int:
         """Append one statement; returns the index of its result."""
@@ -87,6 +131,11 @@ class Packet:
         self._parts.append(statement)
         return len(self._parts) - 1
 
+    def add_rows(self, head: str, rows: Sequence[str], end: str = "") -> None:
+        """Append a statement of many rows, as several where the server would not take one; a row is never cut."""
+        for part in _within(self.session.most_bytes - len(head) - len(end), rows):
+            self._parts.append(f"{head} {','.join(part)} {end}")
+
     def assert_one_matched(self) -> None:
         """End the packet with AssertionBroken unless the statement before matched exactly one row."""
         self.add(_SQL.assert_one_matched)
@@ -99,14 +148,48 @@ class Packet:
         """Close the transaction; statements after it run by themselves."""
         self.add(_SQL.commit)
 
+    def take_back(self) -> None:
+        """End the packet with TransactionGone if the transaction is not the one that was lent; make the session ours.
+
+        It comes before everything that depends on the session, which is as the handler has left it.
+        """
+        self._parts += [_SQL.prove_transaction, *self.session.statements_of_return()]
+
+    def commit_lent(self) -> None:
+        """Close the transaction that was lent."""
+        self._parts += [_SQL.commit, _SQL.set_autocommit]
+        self._ends_loan = True
+
     def send(self) -> list[Result]:
         """Run the statements in order; the first error ends the packet, and its transaction is rolled back.
 
         Raises:
-            Conflict, AssertionBroken, Duplicate: nothing was kept.
+            Conflict, AssertionBroken, Duplicate, TransactionGone: nothing was kept.
+            MessageTooLarge: the server takes no statement of that size; nothing was kept.
             ConnectionLost: it is not known what was kept.
         """
-        return self.session.send(";\n".join(self._parts))
+        results: list[Result] = []
+        for part in _within(self.session.most_bytes, self._parts):
+            results += self.session.send(";\n".join(part))
+        if self._ends_loan:
+            self.session.returned()
+        return results
+
+
+def _within(most_bytes: int, texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Runs of texts that stay below a size when they are joined; one that is larger stands alone."""
+    if sum(map(len, texts)) + 2 * len(texts) <= most_bytes:  # as nearly always
+        yield texts
+        return
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and size + len(text) + 2 > most_bytes:
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text) + 2
+    yield part
 
 
 class Session:
@@ -126,6 +209,7 @@ class Session:
         self._pid = 0
         self._server = 0
         self._next_look = 0.0
+        self._used_at = 0.0
 
     def packet(self) -> Packet:
         """A new, empty packet."""
@@ -152,33 +236,51 @@ class Session:
         return statement % self.literals(args) if args else statement
 
     def literals(self, args: Args) -> dict[str, str]:
-        """Values, escaped; a sequence becomes a list in parentheses.
+        """Values as SQL; see :func:`literal`.
 
         Raises:
             InvalidName: a text has no UTF-8 form.
         """
         with self._mapped_errors():
-            return {name: self._literal(value) for name, value in args.items()}
-
-    def _literal(self, value: Any) -> str:
-        if isinstance(value, bytes):
-            return bytes_literal(value)
-        if isinstance(value, list | tuple):
-            return f"({','.join([self._literal(one) for one in value])})"
-        if isinstance(value, str) and not value.isascii():
-            _check_utf8(value)
-        return self._open().escape(value)
+            return {name: literal(value) for name, value in args.items()}
 
     def send(self, sql: str) -> list[Result]:
-        """Run one or more statements that are escaped already, in one packet; any error rolls back."""
+        """Run one or more statements that are escaped already, in one packet; any error rolls back.
+
+        Raises:
+            MessageTooLarge: the server takes no packet of that size.
+        """
         with self._mapped_errors():
             connection: Any = self._open()
+            if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
+                raise self._too_large(sql)
+            self._used_at = ticks()
             connection.query(sql)
             results = [_result(connection)]
             while connection._result.has_next:
                 connection.next_result()
                 results.append(_result(connection))
             return results
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest packet that the server takes: it answers a larger one by cutting the connection.
+
+        Raises:
+            ConnectionLost: there is no connection.
+        """
+        connection = self._connection
+        if connection is None:
+            with self._mapped_errors():
+                connection = self._open()
+        return connection.max_allowed_packet - _PACKET_SLACK
+
+    def _too_large(self, sql: str) -> MessageTooLarge:
+        # Said here, because from the server it looks like a lost connection, which is tried again for ever.
+        return MessageTooLarge(
+            f"a statement of {len(sql)} bytes; the server takes {self.most_bytes} "
+            "(max_allowed_packet): raise that, or send a reference instead of the data"
+        )
 
     @contextlib.contextmanager
     def _mapped_errors(self) -> Iterator[None]:
@@ -188,8 +290,8 @@ class Session:
             self.drop()  # raised from outside, in a handler that sends; it may have cut a packet in two
             raise
         except Exception as error:
-            meaning = translate(error)
-            if isinstance(meaning, ConnectionLost):
+            meaning = self._meaning(error)
+            if isinstance(meaning, (ConnectionLost, TransactionGone)):
                 self.drop()
             else:
                 self._rollback_quietly()
@@ -199,6 +301,12 @@ class Session:
         except BaseException:
             self.drop()  # the same for a signal's
             raise
+
+    def _meaning(self, error: Exception) -> BaseException:
+        meaning, connection = translate(error), self._connection
+        if isinstance(meaning, TransactionGone) and connection is not None and connection.perhaps_rolled_back_by:
+            return Conflict(str(connection.perhaps_rolled_back_by.args[-1]))
+        return meaning
 
     def transaction(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` between BEGIN and COMMIT; on a conflict everything is rolled back and run again.
@@ -240,22 +348,95 @@ class Session:
 
     def begin(self) -> None:
         """Open a transaction, in the packet of the first statement that follows."""
-        self._open().opening = _SQL.begin
+        with self._mapped_errors():
+            self._open().opening = (_SQL.begin,)
 
     def commit(self) -> None:
         """Commit."""
         self.send(_SQL.commit)
 
     def rollback(self) -> None:
-        """Roll back."""
-        self.send(_SQL.rollback)
+        """Roll back; a session that was lent is as it was before."""
+        with self._mapped_errors():
+            if self._connection is not None:
+                self._undo(self._connection)
+
+    def check_idle(self) -> None:
+        """Connect; of a connection that has idled, ask the server whether it still stands.
+
+        Raises:
+            ConnectionLost: it does not; nothing has happened in it, so that another may take its place.
+        """
+        with self._mapped_errors():
+            connection = self._open()
+            if ticks() - self._used_at > _IDLE_S:
+                connection.ping()
+                self._used_at = ticks()
+
+    # -- transactions of others ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Open a transaction for a handler, and hand out PyMySQL's connection as its users know it.
+
+        What the handler does to its session ends with it: :meth:`Packet.take_back` and :meth:`rollback` set again all
+        that our statements depend on, and what proves that the transaction is still the one that began stands in the
+        packet that commits it. docs/discussions/sessions.md tells what a handler may do.
+
+        Raises:
+            ConnectionLost: there is no connection.
+        """
+        with self._mapped_errors():
+            connection = self._open()
+        connection.opening = (_SQL.unset_autocommit, _SQL.mark_transaction)
+        loan = Loan(connection, _FULL_DECODERS)
+        try:
+            yield connection
+        finally:
+            loan.end()
+
+    @property
+    def rolled_back(self) -> Conflict | None:
+        """Why the server has rolled back the transaction that is lent, whatever the handler made of that error."""
+        connection = self._connection
+        if connection is None or connection.rolled_back_by is None:
+            return None
+        return Conflict(str(connection.rolled_back_by.args[-1]))
+
+    def statements_of_return(self) -> list[str]:
+        """What makes the session ours again, inside of the transaction."""
+        moved = self._connection is not None and self._connection.moved
+        return [_SQL.set_session, *([self._use] if moved else [])]
+
+    def returned(self) -> None:
+        """Note that the session is as it was before it was lent."""
+        connection = self._connection
+        if connection is not None:
+            connection.lent = connection.moved = False
+            connection.rolled_back_by = connection.perhaps_rolled_back_by = None
+
+    @property
+    def _use(self) -> str:
+        return f"USE {quoted(self._url.database)}"
+
+    def _undo(self, connection: Connection) -> None:
+        never_begun, connection.opening = bool(connection.opening), ()
+        lent = connection.lent
+        self.returned()
+        if not lent:
+            connection.rollback()
+        elif not never_begun:
+            ours = (_SQL.set_session, _SQL.set_autocommit, self._use)
+            connection.query(";".join((_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)))
+            while connection._result.has_next:
+                connection.next_result()
 
     def _rollback_quietly(self) -> None:
         connection = self._connection
         if connection is None:
             return
         try:
-            connection.rollback()
+            self._undo(connection)
         except Exception:  # the connection is beyond use; the server rolls back by itself
             self.drop()
 
@@ -271,21 +452,12 @@ class Session:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, as the server said last, or about to be."""
+        """Whether a transaction is open, as the server said last, or about to be, or lent."""
         connection = self._connection
         if connection is None or not self.connected:
             return False
-        return connection.opening is not None or bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
-
-    @contextlib.contextmanager
-    def lent_to_handler(self) -> Iterator[Connection]:
-        """PyMySQL's connection as users know it: with dates as dates."""
-        connection = self._open()
-        lazy, connection.decoders = connection.decoders, _FULL_DECODERS
-        try:
-            yield connection
-        finally:
-            connection.decoders = lazy
+        begun = connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
+        return bool(connection.opening or connection.lent or begun)
 
     def _open(self) -> Connection:
         if self._connection is not None and self._pid != os.getpid():
@@ -316,9 +488,9 @@ class Session:
                     return connection
                 connection.close()
                 reasons.append(f"{host}:{port} is read-only")
-            except (pymysql.err.MySQLError, OSError, TlsError) as error:
+            except (MySQLError, OSError, TlsError) as error:
                 reasons.append(f"{host}:{port}: {error}")
-        raise pymysql.err.OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
+        raise OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
 
     def _connect_timeout(self) -> int:
         """In whole seconds; a server that hangs must not keep us from the others for long."""
@@ -347,10 +519,10 @@ class Session:
             ssl_disabled=mode_of(options) == "disabled",
             conv=_LAZY_DATES,
         )
-        cursor = connection.cursor()
-        cursor.execute(_SQL.set_isolation + ";" + _SQL.set_session)
-        while cursor.nextset():
-            pass
+        connection.query(";".join((_SQL.set_session, _SQL.set_autocommit, _SQL.get_packet_limit)))
+        connection.next_result()
+        connection.next_result()
+        connection.max_allowed_packet = int(connection._result.rows[0][0])
         return connection
 
     def _open_socket(self, context: ssl.SSLContext | None, host: str, **arguments: Any) -> Connection:
@@ -358,7 +530,7 @@ class Session:
             connection = Connection(host=host, **arguments)
             if context is not None:
                 check_encrypted(connection)
-        except (pymysql.err.MySQLError, OSError) as error:
+        except (MySQLError, OSError) as error:
             if (meaning := tls_error(error, host)) is not None:
                 raise meaning from None
             raise
@@ -382,14 +554,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_utf8(text: str) -> None:
-    """PyMySQL would send half a surrogate pair as a byte that is no text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidName(f"{text!r} has no UTF-8 form; use valid text") from None
 
 
 def _result(connection: Any) -> Result:

@@ -1,10 +1,43 @@
--- name: set_isolation
--- Under REPEATABLE READ an empty poll blocks inserts (gap locks), and reads after a lock would be stale.
-SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
-
 -- name: set_session
--- One clock in UTC, strict writes, and no wait for a lock that outlives a lease.
-SET time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 5, autocommit = 1
+-- Everything that a statement of ours depends on, whatever the server's defaults are and whatever a handler has changed: one
+-- clock in UTC, strict writes, all rows, no limit on time (the client has its own), no wait for a lock that outlives a lease,
+-- and READ COMMITTED: under REPEATABLE READ an empty poll blocks inserts (gap locks), and reads after a lock would be stale.
+-- docs/discussions/sessions.md lists each with its reason.
+SET SESSION time_zone = '+00:00', SESSION sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',
+  SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 50, SESSION wait_timeout = 28800,
+  SESSION net_read_timeout = 60, SESSION net_write_timeout = 60,
+  SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
+  SESSION unique_checks = 1, SESSION foreign_key_checks = 1, SESSION completion_type = 0, SESSION sql_auto_is_null = 0,
+  SESSION group_concat_max_len = 1048576,
+  SESSION character_set_client = utf8mb4, SESSION character_set_results = utf8mb4, SESSION character_set_connection = utf8mb4
+  /*!80000 , SESSION transaction_isolation = 'READ-COMMITTED', SESSION transaction_read_only = 0, SESSION max_execution_time = 0 */
+  /*M! , SESSION tx_isolation = 'READ-COMMITTED', SESSION tx_read_only = 0, SESSION max_statement_time = 0,
+  SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, SESSION idle_write_transaction_timeout = 0 */
+
+-- name: get_packet_limit
+-- A session keeps the limit with which it began.
+SELECT @@SESSION.max_allowed_packet
+
+-- name: set_autocommit
+SET SESSION autocommit = 1
+
+-- name: unset_autocommit
+-- Of a transaction that is lent: what follows a rollback by the server is never committed by itself.
+SET SESSION autocommit = 0
+
+-- name: mark_transaction
+-- A savepoint lives and dies with its transaction: the proof that the one that is committed is the one that began.
+SAVEPOINT ems_transaction
+
+-- name: prove_transaction
+-- Ends the packet with error 1305 if the transaction has been committed or rolled back meanwhile, by whomever.
+RELEASE SAVEPOINT ems_transaction
+
+-- name: release_locks
+DO RELEASE_ALL_LOCKS()
+
+-- name: unlock_tables
+UNLOCK TABLES
 
 -- name: begin
 START TRANSACTION

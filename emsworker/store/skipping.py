@@ -11,6 +11,7 @@ from emsworker.core.model import Group
 from emsworker.core.partitioner import level_of
 from emsworker.store.cursors import Position, find_offset_at, list_positions, skip_to
 from emsworker.store.dead import utc
+from emsworker.store.guards import hold_group
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -80,7 +81,7 @@ def set_policy(session: Session, group: Group, policy: SkipPolicy) -> None:
     def work(session: Session) -> None:
         if not policy:
             session.execute(_SQL.delete_policy, values)
-        elif session.rows(_SQL.hold_group, values):
+        elif hold_group(session, group.id):
             session.execute(_SQL.set_policy, values)
 
     session.transaction(work)

@@ -3,10 +3,6 @@
 SELECT s.group_id, s.most_waiting, s.older_ms / 1000, s.below_priority, t.name FROM ems_skip_policy s
 JOIN ems_group g ON g.id = s.group_id JOIN ems_topic t ON t.id = g.topic_id ORDER BY s.group_id
 
--- name: hold_group
--- A group that is being deleted gets no policy any more.
-SELECT id FROM ems_group WHERE id = %(group_id)s LOCK IN SHARE MODE
-
 -- name: set_policy
 INSERT INTO ems_skip_policy (group_id, most_waiting, older_ms, below_priority)
 VALUES (%(group_id)s, %(most_waiting)s, %(older_ms)s, %(below_priority)s)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import pymysql.err
+from pymysql.err import MySQLError
 
 from emsworker.core.ids import uid_text
 from emsworker.store.errors import ConnectionLost, code_of
@@ -88,17 +88,16 @@ def _read(session: Session) -> Snapshot:
     topics = dict(session.rows(_SQL.list_topics))
     floors = {(row[0], row[1]): row[2] for row in session.rows(_SQL.list_floors) if row[0] in topics}
     attempts = session.rows(_SQL.list_attempts)
+    rows = (row for row in session.rows(_SQL.list_groups) if row[1] in topics)
+    groups = {row[0]: GroupRow(row[1], row[2], row[3], row[4] / 1000) for row in rows}
     return Snapshot(
         topics=topics,
-        groups={
-            row[0]: GroupRow(row[1], row[2], row[3], row[4] / 1000)
-            for row in session.rows(_SQL.list_groups)
-            if row[1] in topics
-        },
+        groups=groups,
         messages={place: dict(_messages(session, *place)) for place in floors},
         floors=floors,
         cursors={(row[0], row[1]): row[2] for row in session.rows(_SQL.list_cursors)},
-        claims=[ClaimRow(*row) for row in session.rows(_SQL.list_claims)],
+        # The claims of a group that is being deleted go after its name.
+        claims=[ClaimRow(*row) for row in session.rows(_SQL.list_claims) if row[0] in groups],
         retries=_places(session.rows(_SQL.list_retries)),
         dead=_places(session.rows(_SQL.list_dead)),
         given_up={row[:3] for row in attempts if row[3]},
@@ -134,7 +133,7 @@ def kill_connection(session: Session, number: int) -> bool:
     """End a connection, in whatever it does; false if it has ended already."""
     try:
         session.execute(_SQL.kill, {"id": number})
-    except pymysql.err.MySQLError as error:
+    except MySQLError as error:
         if code_of(error) != _NO_SUCH_THREAD:
             raise
         return False

@@ -149,7 +149,7 @@ def move(session: Session, batch: Batch, producer_id: str) -> set[int]:
             if session.rows(_SQL.get_batch, batch.args) == found:
                 raise UnknownTopic(
                     f"batch {batch.number} of {batch.sink} is committed, but a topic or partition that it writes to "
-                    "was deleted; create it again, or delete the batch's rows from ems_stage and ems_ledger"
+                    "was deleted; delete the batch's rows from ems_stage and ems_ledger, and write it again"
                 ) from None
         except Duplicate:
             log.debug("an offset that we were given was taken by a producer with an allocator of its own")

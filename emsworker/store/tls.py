@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
-import pymysql
+from pymysql.connections import Connection
+from pymysql.err import OperationalError
 
 from emsworker.core.errors import ConfigError, Problem, TlsError
+from emsworker.core.forks import undivided
 
 _NO_TLS = 2026
 
@@ -22,6 +25,10 @@ def trusting_context() -> ssl.SSLContext:
     return context
 
 
+# OpenSSL's own lock in a context may be held by a thread that shakes hands: a forked child makes another context.
+os.register_at_fork(after_in_child=trusting_context.cache_clear)
+
+
 def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
     """The settings of a connection that must be encrypted; ``None`` if it need not be.
 
@@ -31,6 +38,11 @@ def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
     mode = mode_of(options)
     if mode in ("disabled", "preferred"):
         return None
+    with undivided:
+        return _checking_context(mode, options)
+
+
+def _checking_context(mode: str, options: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca"))
         if "ssl_cert" in options:
@@ -51,11 +63,11 @@ def mode_of(options: Mapping[str, str]) -> str:
     return options.get("ssl_mode", default)
 
 
-def check_encrypted(connection: pymysql.connections.Connection[Any]) -> None:
+def check_encrypted(connection: Connection[Any]) -> None:
     """Refuse a connection that some driver has opened without the TLS that it was asked for."""
     if not isinstance(getattr(connection, "_sock", None), ssl.SSLSocket):
         connection._force_close()  # type: ignore[attr-defined]
-        raise pymysql.err.OperationalError(_NO_TLS, "the connection is not encrypted")
+        raise OperationalError(_NO_TLS, "the connection is not encrypted")
 
 
 def tls_error(error: Exception, host: str) -> TlsError | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from emsworker.core.errors import GroupInUse, UnknownTopic
+from emsworker.core.counted import counted
+from emsworker.core.errors import GroupInUse, TopicDeleted, TopicInUse
 from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
-from emsworker.store import limits
+from emsworker.store import handlers, limits
+from emsworker.store.errors import Conflict
+from emsworker.store.guards import hold_group
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -59,6 +62,7 @@ def create_topic(
         limits = {"max_message_bytes": max_message_bytes, "priorities": priorities}
         limits |= _kept(retention_s, trim_done, age_wins, archive_first)
         topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
+        session.execute(_SQL.add_guard, {"topic_id": topic_id})
         _add_partitions(session, _locked(session, topic_id, name))
 
     session.transaction(work)
@@ -76,11 +80,11 @@ def _locked(session: Session, topic_id: int, name: str) -> Topic:
     """The topic as it is now, locked until the commit.
 
     Raises:
-        UnknownTopic: it has been deleted.
+        TopicDeleted: it has been deleted.
     """
     rows = session.rows(_SQL.lock_topic, {"id": topic_id})
     if not rows:
-        raise UnknownTopic(f"topic {name!r} was deleted meanwhile")
+        raise TopicDeleted(name)
     return _topic(rows[0])
 
 
@@ -93,7 +97,7 @@ def change_topic(session: Session, topic: Topic) -> None:
     """Write a topic's changed settings; new partitions come with a cursor for every group.
 
     Raises:
-        UnknownTopic: it has been deleted.
+        TopicDeleted: it has been deleted.
     """
 
     def work(session: Session) -> None:
@@ -104,7 +108,7 @@ def change_topic(session: Session, topic: Topic) -> None:
         session.execute(_SQL.change_topic, values | limits | kept)
         _add_partitions(session, topic)
         for group in list_groups(session):
-            if group.topic_id == topic.id:
+            if group.topic_id == topic.id and hold_group(session, group.id):
                 _add_cursors(session, topic, group.id, from_start=True)
 
     session.transaction(work)
@@ -121,9 +125,11 @@ def delete_topic(
 
     Raises:
         GroupInUse: some group has, and ``force`` was not given; nothing was deleted.
+        TopicInUse: a transaction that has sent to it stays open; nothing was deleted.
     """
 
     def work(session: Session) -> list[Group]:
+        _close_guard(session, topic)
         session.rows(_SQL.lock_topic, {"id": topic.id})
         groups = [group for group in list_groups(session) if group.topic_id == topic.id]
         for group in groups:
@@ -139,6 +145,17 @@ def delete_topic(
     _delete_in_chunks(session, _SQL.delete_some_pending, {"topic_id": topic.id}, progress)
     _delete_in_chunks(session, _SQL.delete_some_keys, {"topic_id": topic.id}, progress)
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
+
+
+def _close_guard(session: Session, topic: Topic) -> None:
+    """Inside a transaction, before it locks anything else: whoever is waited for here may hold it."""
+    try:
+        session.execute(_SQL.close_guard, {"topic_id": topic.id})
+    except Conflict as error:
+        raise TopicInUse(
+            f"a transaction that has sent to topic {topic.name!r} is still open; nothing was deleted "
+            "(let it end, and try again)"
+        ) from error
 
 
 def get_group(session: Session, topic: Topic, name: str) -> Group | None:
@@ -173,7 +190,7 @@ def create_group(
         from_start: begin with the oldest message rather than with the next one.
 
     Raises:
-        UnknownTopic: the topic has been deleted.
+        TopicDeleted: the topic has been deleted.
     """
 
     def work(session: Session) -> None:
@@ -234,26 +251,32 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
     claims, retries = count_unfinished(session, group)
     if (claims or retries) and not force:
         raise GroupInUse(
-            f"group {group.name!r} has {claims} live claims and {retries} messages waiting for a retry; nothing was "
-            "deleted (stop its workers and let them finish, or use force)"
+            f"group {group.name!r} has {counted(claims, 'live claim')} and {counted(retries, 'message')} waiting for "
+            "a retry; nothing was deleted (stop its workers and let them finish, or use force)"
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
     limits.delete(session, group.id)
+    handlers.delete(session, group.id)
     session.execute(_SQL.delete_skip_policy, args)
 
 
 def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:
-    for statement in (
+    """Until nothing is found: a run that was under way makes a retry of its claim, or a claim of retries."""
+    statements = (
         _SQL.delete_some_claims,
         _SQL.delete_some_retries,
         _SQL.delete_some_attempts,
         _SQL.delete_some_dead,
         _SQL.delete_some_skips,
-    ):
-        _delete_in_chunks(session, statement, {"group_id": group.id}, progress)
+    )
+    while any([_delete_in_chunks(session, one, {"group_id": group.id}, progress) for one in statements]):
+        pass
 
 
-def _delete_in_chunks(session: Session, statement: str, args: dict[str, int], progress: Callable[[int], None]) -> None:
+def _delete_in_chunks(session: Session, statement: str, args: dict[str, int], progress: Callable[[int], None]) -> bool:
+    found = False
     while deleted := session.change(statement, args):
         progress(deleted)
+        found = True
+    return found

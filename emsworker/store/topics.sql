@@ -14,6 +14,13 @@ INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retentio
 VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, %(trim_done)s, %(age_wins)s, %(priorities)s, %(archive_first)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
+-- name: add_guard
+INSERT INTO ems_topic_guard (topic_id) VALUES (%(topic_id)s) ON DUPLICATE KEY UPDATE topic_id = topic_id
+
+-- name: close_guard
+-- Waits for the transactions that have sent to the topic and are open.
+UPDATE ems_topic_guard SET deleted_at = NOW(6) WHERE topic_id = %(topic_id)s
+
 -- name: add_partition
 INSERT INTO ems_partition (topic_id, `partition`) VALUES (%(topic_id)s, %(partition)s)
 ON DUPLICATE KEY UPDATE topic_id = topic_id

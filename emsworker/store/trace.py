@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from emsworker.core.ids import decode_key
 from emsworker.core.model import ClaimState, Outcome
 from emsworker.store.dead import Place, utc
 from emsworker.store.parking import PARKED_YEAR
@@ -25,8 +26,8 @@ class MessageRow:
 
     uid: bytes | None
     kind: str
-    key: bytes | None
-    tag: bytes | None
+    key: str | bytes | None
+    tag: str | bytes | None
     headers: bytes
     size_bytes: int
     born_at: datetime
@@ -110,7 +111,7 @@ def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | N
     if not rows:
         return None
     uid, kind, key, tag, headers, size, born_at, producer_id = rows[0]
-    return MessageRow(uid, kind, key, tag, headers, size, utc(born_at), producer_id)
+    return MessageRow(uid, kind, decode_key(key), decode_key(tag), headers, size, utc(born_at), producer_id)
 
 
 def get_bounds(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:

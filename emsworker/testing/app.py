@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from emsworker.app import Ems
 from emsworker.core.codec import decode_headers
+from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id, parse_uid, uid_text
 from emsworker.core.model import (
@@ -261,7 +262,9 @@ class TestApp:
             while batch := self._next_claim():
                 runs += len(batch)
                 if runs > _MOST_RUNS:
-                    raise EmsError(f"{runs} runs at one moment and no end: does a task send itself for ever?")
+                    raise EmsError(
+                        f"{counted(runs, 'run')} at one moment and no end: does a task send itself for ever?"
+                    )
                 self._run(batch)
         finally:
             self._running = False

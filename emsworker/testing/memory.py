@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from emsworker.declaring.task import Outgoing
     from emsworker.publishing.catalog import KindOf
 
+T = TypeVar("T")
 Now = Callable[[], datetime]
 
 
@@ -52,6 +53,10 @@ class MemoryCatalog:
             levels = len(PRIORITIES) if kind is TopicKind.CLUSTER else 1
             self._topics[name] = replace(topic, priorities=levels)
         return self._topics[name]
+
+    def use(self, name: str, work: Callable[[Topic], T]) -> T:
+        """Call ``work`` with the topic of that name; nobody deletes it."""
+        return work(self.topic(name))
 
 
 class NoDatabase:

@@ -13,6 +13,7 @@ from typing import Any
 from emsworker import Ems
 from emsworker.chaos import Recorder, Run, read_history
 from tests.chaos.arena import LEASE_S, Arena
+from tests.chaos.breaks.database import variable
 from tests.chaos.names import KEYS, TOPIC
 from tests.chaos.network import Network
 from tests.support.waiting import until
@@ -150,6 +151,18 @@ def kill_a_worker_for_good(arena: Arena, grace_s: float) -> None:
         return all(row[0] > grace_s for row in rows)
 
     until(over, 30, "its clients are swept away, or should have been", 0.1)
+
+
+def limit_rows(arena: Arena, limit: int = 3) -> None:
+    """A server whose sessions return a few rows only, unless they say otherwise; workers come after that."""
+    with variable(arena, "sql_select_limit", limit):
+        before = arena.living()
+        for worker in [arena.start_worker() for _ in before]:
+            worker.wait_ready()
+        for worker in before:
+            assert worker.stop() == 0, worker.text()[-3000:]
+        send(arena, 60, 0.0)
+        arena.goes_on(20)
 
 
 # -- aiming ------------------------------------------------------------------------------------------------------------

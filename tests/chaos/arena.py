@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -43,6 +43,7 @@ _TAKEN_FOR_DEAD = re.compile(
 _SETTLE_S, _START_S = 90, 60
 # A loaded machine may take so long to commit what has run; how much *work* may be repeated is judged by recovery.py.
 _COMMIT_S = 2.0
+_READ_AHEAD_S = 8.0
 APP = "tests.chaos.app:app"
 
 
@@ -95,6 +96,13 @@ class Arena:
         self.looker.rows(
             "CREATE TABLE cash (id BIGINT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36) NOT NULL) ENGINE=InnoDB"
         )
+        # What the handlers of side topics write, each group its own.
+        self.looker.rows(
+            "CREATE TABLE orders (id BIGINT PRIMARY KEY AUTO_INCREMENT, grp VARCHAR(32) NOT NULL, uid CHAR(36) NOT NULL)"
+            " ENGINE=InnoDB"
+        )
+        self.looker.rows("CREATE TABLE account (id INT PRIMARY KEY, amount INT NOT NULL) ENGINE=InnoDB")
+        self.looker.rows("INSERT INTO account VALUES (1, 0), (2, 0)")
 
     @property
     def server(self) -> Server:
@@ -113,13 +121,19 @@ class Arena:
 
     # -- who takes part ------------------------------------------------------------------------------------------------
 
-    def start_worker(self) -> Program:
-        """One more worker: a supervisor, a child, three threads."""
+    def start_worker(
+        self, app: str = "", topics: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> Program:
+        """One more worker: a supervisor, a child, three threads; of the arena's app, or of another one for some topics."""
         settings = SETTINGS | self.settings | self._allocation()
         log = self.folder / f"worker-{len(self.workers)}.log"
-        program = Program(
-            "worker", self.looker, log, settings, app=self.app, threads=3, environ=self.environ, root=self.root
-        )
+        options = {
+            "app": app or self.app,
+            "topics": topics,
+            "environ": {**self.environ, **(environ or {})},
+            "root": self.root,
+        }
+        program = Program("worker", self.looker, log, settings, threads=3, **options)
         self.workers.append(program)
         return program
 
@@ -235,10 +249,13 @@ class Arena:
 
     def judge(self, settled: bool = True, client_grace_s: float = 15.0) -> Report:
         """What the checker says; ``settled``: all is done."""
-        rules = Rules(settled=settled, bound_s=_COMMIT_S, client_grace_s=client_grace_s)
+        rules = Rules(settled=settled, bound_s=_COMMIT_S, client_grace_s=client_grace_s, read_ahead_s=_READ_AHEAD_S)
 
         def effects() -> dict[str, Counter[str]]:
-            return {"cash": Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))}
+            found = {"cash": Counter(uid for (uid,) in self.looker.rows("SELECT uid FROM cash"))}
+            for group, uid in self.looker.rows("SELECT grp, uid FROM orders"):
+                found.setdefault(group, Counter())[uid] += 1
+            return found
 
         return check_stream(Database(self.url), self.folder / "history", rules, effects)
 

@@ -19,7 +19,8 @@ from emsworker.local import Database as Server
 from emsworker.local import Redis
 from tests.chaos import aimed, sites
 from tests.chaos.arena import Arena, opened
-from tests.support.worker import ROOT
+from tests.chaos.breaks import handlers, operators
+from tests.support.worker import LIBRARY, ROOT
 
 _TRIES, _SETTLE_S, _SOUND_SETTLE_S = 3, 15.0, 60.0
 _GRACE_S = 3.0
@@ -39,7 +40,7 @@ class Mutant:
     name: str
     breaks: str
     edits: Sequence[tuple[str, str, str]]
-    bring_about: Callable[[Arena], None]
+    bring_about: Callable[[Arena], object]
     wanted: frozenset[Kind]
     redis: bool = False
     topic: dict[str, Any] | None = None
@@ -111,7 +112,7 @@ MUTANTS = [
     Mutant(
         "recovery forgets what a dead owner had not begun",
         "nothing lost",
-        [("store/recovery.py", "    if rest <= claim.hi:\n        care", "    if rest < 0:\n        care")],
+        [("store/recovery.py", "    if rest <= claim.hi:\n        values", "    if rest < 0:\n        values")],
         partial(aimed.kill_in_hand, group="plain", times=2),
         frozenset({Kind.LOST}),
     ),
@@ -144,8 +145,8 @@ MUTANTS = [
         [
             (
                 "store/progress.py",
-                "    packet = session.packet()\n    add_flush(packet, progress)\n    packet.commit()\n    send_fenced(packet)\n",
-                "    session.commit()\n    flush(session, progress)\n",
+                "    packet.take_back()\n    add_flush(packet, progress)\n    packet.commit_lent()\n    send_fenced(packet)\n",
+                "    packet.take_back()\n    packet.commit_lent()\n    packet.send()\n    flush(session, progress)\n",
             )
         ],
         aimed.kill_between_commits,
@@ -170,6 +171,37 @@ MUTANTS = [
 ]
 
 
+MUTANTS += [
+    Mutant(
+        "a rollback by the server is not noticed",
+        "exactly one effect",
+        [
+            ("store/connection.py", "            if rolls_back(error):\n", "            if False:\n"),
+            ("store/session.sql", "RELEASE SAVEPOINT ems_transaction\n", "DO 0\n"),
+        ],
+        partial(handlers.misbehave, topics=("swallow",), count=60),
+        frozenset({Kind.EFFECT}),
+    ),
+    Mutant(
+        "rows that a limit of the server cuts off are not missed",
+        "nothing lost",
+        [
+            ("store/session.sql", "  SESSION sql_select_limit = 18446744073709551615,", "  "),
+            ("store/claims.py", "        if wanted != len(rows):\n", "        if wanted < len(rows):\n"),
+        ],
+        aimed.limit_rows,
+        frozenset({Kind.LOST}),
+    ),
+    Mutant(
+        "a delayed message is written down under whatever id its topic had",
+        "nothing lost",
+        [("store/pending.py", "    guarded = topic_id_text(database, topic_id)\n", "    guarded = str(topic_id)\n")],
+        partial(operators.create_again, times=2),
+        frozenset({Kind.LOST}),
+    ),
+]
+
+
 def spoil(mutant: Mutant, folder: Path) -> Path:
     """A copy of the code with the mutation.
 
@@ -177,8 +209,8 @@ def spoil(mutant: Mutant, folder: Path) -> Path:
         ValueError: the text that it changes is not there, or not just once.
     """
     folder.mkdir(parents=True)
-    for part in ("emsworker", "tests"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    for part in (LIBRARY, ROOT / "tests"):
+        shutil.copytree(part, folder / part.name, ignore=shutil.ignore_patterns("__pycache__", "results"))
     for name, old, new in mutant.edits:
         path = folder / "emsworker" / name
         text = path.read_text()

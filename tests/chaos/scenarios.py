@@ -1,18 +1,20 @@
 """The list of what is broken, on what, and how soon all must be whole again."""
 
 import signal
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pymysql
 
 from tests.chaos import sites
 from tests.chaos.arena import Arena
-from tests.chaos.breaks import database, disk, failover, network, processes, redis_server, work
+from tests.chaos.breaks import database, disk, failover, handlers, network, operators, processes, redis_server, work
 from tests.chaos.breaks.seizing import seize_workers
+from tests.chaos.names import IDLE, SESSION, SLOW, SWALLOW
 from tests.chaos.sites import Open
 from tests.support.worker import kill
 
@@ -62,29 +64,28 @@ def combined(arena: Arena) -> None:
     ]
     chosen = arena.chance.sample(choices, 3)
     print(f"  at once: {', '.join(one.__name__ for one in chosen)}", flush=True)
-    errors: list[BaseException] = []
+    _all_at_once([partial(_patiently, bring, arena) for bring in chosen])
 
-    def one(bring: Callable[[Arena], object]) -> None:
-        last: BaseException | None = None
-        for _ in range(15):
-            try:
-                bring(arena)
-                return
-            except (pymysql.err.MySQLError, OSError) as error:  # the harness's own look at a server that is away
-                last = error
-                time.sleep(1)
-            except BaseException as error:
-                last = error
-                break
-        errors.extend([last] if last else [])
 
-    threads = [threading.Thread(target=one, args=(bring,)) for bring in chosen]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+def _patiently(bring: Callable[[Arena], object], arena: Arena) -> None:
+    last: Exception | None = None
+    for _ in range(15):
+        try:
+            bring(arena)
+            return
+        except (pymysql.err.MySQLError, OSError) as error:  # the harness's own look at a server that is away
+            last = error
+            time.sleep(1)
+    if last is not None:
+        raise last
+
+
+def _all_at_once(works: Sequence[Callable[[], object]]) -> None:
+    """Call functions in threads of their own, and raise the first error when all have ended."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        running = [pool.submit(work) for work in works]
+    for one in running:
+        one.result()
 
 
 def in_short(arena: Arena) -> None:
@@ -106,6 +107,14 @@ def in_short(arena: Arena) -> None:
     time.sleep(max(0.0, began + processes.BEYOND_LEASE_S - time.monotonic()))
     kill(pid, signal.SIGCONT)
     arena.note("pause", began, pid)
+
+
+def misused_in_short(arena: Arena) -> None:
+    """What users' code and operators do, a little of each, for the suite, which has other tests of forks and the alias."""
+    rough = partial(handlers.misbehave, arena, (SWALLOW, SESSION, SLOW, IDLE), 12)
+    again = partial(operators.create_again, arena, 1)
+    versions = partial(operators.run_two_versions, arena, 20)
+    _all_at_once([rough, partial(operators.operate, arena, 1), again, versions])
 
 
 def _foreign_look(cursor: Any) -> object:
@@ -132,6 +141,14 @@ SCENARIOS = [
     Scenario("connections killed", database.kill_connections, heals_within_s=SERVER_S),
     Scenario("clock jumps", work.jump_clock, leases_hold=False),
     Scenario("three at once", combined),
+    Scenario("errors swallowed", handlers.swallow_errors),
+    Scenario("sessions changed", handlers.change_sessions),
+    Scenario("handlers too slow", handlers.outlast_timeouts),
+    Scenario("forks while sending", handlers.fork_while_sending),
+    Scenario("MySQLdb alias", handlers.rename_the_driver),
+    Scenario("operators", operators.operate),
+    Scenario("topic created again", operators.create_again),
+    Scenario("two versions", operators.run_two_versions),
     Scenario("network cut", network.cut_network, site=sites.networked),
     Scenario("network frozen", network.freeze_network, site=sites.networked),
     Scenario("network half-open", network.half_open_network, site=sites.networked),

@@ -1,21 +1,26 @@
 """The short form of ``./dev chaos``: a little of everything on each server, and the checker finds nothing wrong."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from emsworker.local import Database, Redis
 from tests.chaos import table
+from tests.chaos.arena import Arena
 from tests.chaos.running import run_scenarios
-from tests.chaos.scenarios import Scenario, in_short
+from tests.chaos.scenarios import Scenario, in_short, misused_in_short
 from tests.support.servers import TestServers, chosen
 
 pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.slow]
 
 
-def test_nothing_is_lost_whatever_breaks(server: Database, servers: TestServers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bring_about", [in_short, misused_in_short])
+def test_nothing_is_lost_whatever_breaks(
+    server: Database, servers: TestServers, tmp_path: Path, bring_about: Callable[[Arena], None]
+) -> None:
     redis: Redis | None = servers.redis() if server.flavor == "mysql" and "redis" in chosen() else None
-    scenario = Scenario("in short", in_short, redis=redis is not None)
+    scenario = Scenario("in short", bring_about, redis=redis is not None)
     rows = list(run_scenarios([scenario], server, redis, tmp_path / "arena", seed=1))
     print(table.header(), *map(table.line, rows), sep="\n")
     for row in rows:

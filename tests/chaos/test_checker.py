@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from emsworker.chaos import Fault, History, Kind, Rules, Run, Sent, check, read_history
-from emsworker.chaos.history import Log, note_fault
+from emsworker.chaos import Deed, Fault, History, Kind, Operation, Rules, Run, Sent, check, read_history
+from emsworker.chaos.history import Log, note_fault, note_operation
 from emsworker.store.snapshot import ClaimRow, GroupRow, Snapshot
 
 PLAIN, KEYED, SERIAL, CASH = 1, 2, 3, 4
@@ -45,6 +46,16 @@ class World:
     def kinds(self, **rules: object) -> set[Kind]:
         found = check(self.history, self.snapshot, Rules(effects={"cash": self.effects}, **rules))  # type: ignore[arg-type]
         return set(found.counts)
+
+    def operation(
+        self,
+        deed: Deed,
+        at: float,
+        group: str | None = None,
+        ranges: dict[int, tuple[int, int]] | None = None,
+        **more: Any,
+    ) -> None:
+        self.history.operations.append(Operation(deed, "t", at, at + 0.1, group, ranges or {}, **more))
 
     def row(self, offset: int, uid: str | None, kind: str = "message") -> None:
         self.snapshot.messages[1, 0][offset] = (uid, kind)
@@ -153,6 +164,76 @@ def client_left(world: World) -> None:
     world.snapshot.clients[TWOS] = 60.0
 
 
+def run_though_cancelled(world: World) -> None:
+    world.row(3, "u3", "cancelled")
+    world.operation(Deed.CANCEL, 2, uids=frozenset({"u3"}))
+    world.without_run(3, PLAIN)
+    world.history.runs.append(run(3, PLAIN, 60))
+
+
+def cancelled_by_nobody(world: World) -> None:
+    world.without_run(3, PLAIN)
+    world.row(3, "u3", "cancelled")
+    world.operation(Deed.CANCEL, 20, uids=frozenset({"u4"}))
+
+
+def lost_after_a_reset(world: World) -> None:
+    world.operation(Deed.RESET, 20, "plain", {0: (3, 8)})
+    world.history.runs += [run(n, PLAIN, 20 + n) for n in range(3, COUNT)]
+
+
+def lost_effect_after_a_reset(world: World) -> None:
+    world.operation(Deed.RESET, 20, "cash", {0: (3, 8)})
+    world.history.runs += [run(n, CASH, 20 + n) for n in range(3, COUNT)]
+    world.effects.update({f"u{n}": 1 for n in range(3, COUNT)})
+
+
+def lost_after_a_replay(world: World) -> None:
+    world.operation(Deed.REPLAY, 40, "plain", {0: (3, 4)})
+    world.history.runs.append(run(3, PLAIN, 41))
+
+
+def run_again_before_the_reset(world: World) -> None:
+    world.history.runs.append(run(3, PLAIN, 19))
+    after_a_reset(world)
+
+
+def run_three_times_after_a_reset(world: World) -> None:
+    after_a_reset(world)
+    world.history.runs.append(run(3, PLAIN, 50))
+
+
+def effect_three_times_after_a_reset(world: World) -> None:
+    after_a_reset(world)
+    world.effects["u4"] = 3
+
+
+def before_the_reset(world: World) -> None:
+    world.history.runs.append(run(2, PLAIN, 50))
+    after_a_reset(world)
+
+
+def order_after_a_reset(world: World) -> None:
+    world.operation(Deed.RESET, 20, "serial", {0: (3, 8)})
+    world.history.runs += [run(n, SERIAL, 40 - n) for n in range(3, COUNT + 1)]
+
+
+def lost_after_the_topic_was_there_again(world: World) -> None:
+    world.operation(Deed.DELETE_TOPIC, 0)
+    lost_ack_before_run(world)
+
+
+def lost_after_a_group_was_added(world: World) -> None:
+    world.operation(Deed.ADD_GROUP, 0, "plain", {0: (1, 2)})
+    lost_ack_before_run(world)
+
+
+def claimed_twice_beside_a_reset(world: World) -> None:
+    after_a_reset(world)
+    claims_overlap(world)
+    world.snapshot.claims.append(ClaimRow(KEYED, 0, 5, 6, 6, "done", "stream", ONES))
+
+
 PLANTED: list[tuple[Callable[[World], None], Kind]] = [
     (lost_ack_before_run, Kind.LOST),
     (lost_body, Kind.LOST),
@@ -175,6 +256,19 @@ PLANTED: list[tuple[Callable[[World], None], Kind]] = [
     (hole_passed, Kind.HOLE),
     (hole_left, Kind.HOLE),
     (client_left, Kind.CLIENT_LEFT),
+    (run_though_cancelled, Kind.CANCELLED),
+    (cancelled_by_nobody, Kind.LOST),
+    (lost_after_a_reset, Kind.LOST),
+    (lost_effect_after_a_reset, Kind.LOST),
+    (lost_after_a_replay, Kind.LOST),
+    (run_again_before_the_reset, Kind.DUPLICATE),
+    (run_three_times_after_a_reset, Kind.DUPLICATE),
+    (effect_three_times_after_a_reset, Kind.EFFECT),
+    (before_the_reset, Kind.DUPLICATE),
+    (order_after_a_reset, Kind.ORDER),
+    (lost_after_the_topic_was_there_again, Kind.LOST),
+    (lost_after_a_group_was_added, Kind.LOST),
+    (claimed_twice_beside_a_reset, Kind.CLAIMED_TWICE),
 ]
 
 
@@ -244,6 +338,63 @@ def test_a_paused_owner_may_run_on_but_an_effect_of_its_would_be_found() -> None
     assert world.kinds() == {Kind.EFFECT}
 
 
+def after_a_reset(world: World) -> None:
+    """Two groups were told to run all from 3 on again, and have done so."""
+    for group in (PLAIN, SERIAL, CASH):
+        world.operation(Deed.RESET, 20, NAMES[group], {0: (3, 8)})
+        world.history.runs += [run(n, group, 30 + n, TWO) for n in range(3, COUNT + 1)]
+        world.snapshot.claims.append(ClaimRow(group, 0, 3, COUNT, COUNT, "done", "stream", TWOS))
+    world.effects.update({f"u{n}": 1 for n in range(3, COUNT + 1)})
+
+
+def test_what_operators_did_explains_just_that() -> None:
+    world = World()
+    after_a_reset(world)
+    assert world.kinds(settled=True) == set()
+    world.operation(Deed.REPLAY, 50, "cash", {0: (4, 5)})
+    assert world.kinds() == {Kind.LOST}, "these have to be run again"
+    world.history.runs += [run(n, CASH, 50 + n) for n in (4, 5)]
+    world.effects.update({"u4": 1, "u5": 1})
+    assert world.kinds(settled=True) == set()
+    world = World()
+    world.operation(Deed.CANCEL, 12, uids=frozenset({"u3"}))
+    world.without_run(3, PLAIN)
+    world.row(3, "u3", "cancelled")
+    assert world.kinds(settled=True) == set()
+
+
+def test_a_dead_letter_that_was_requeued_is_alive() -> None:
+    world = World()
+    world.without_run(3, KEYED)
+    world.history.runs += [run(3, KEYED, 13, outcome="failed"), run(3, KEYED, 40, outcome="done")]
+    assert world.kinds() == {Kind.ORDER}, "the next of the key did not wait"
+    world.operation(Deed.REQUEUE, 30, "keyed", uids=frozenset({"u3"}))
+    assert world.kinds(settled=True) == set()
+    world.without_run(3, KEYED)
+    world.history.runs.append(run(3, KEYED, 13, outcome="failed"))
+    assert world.kinds() == {Kind.LOST}
+
+
+def test_what_went_with_a_topic_or_lies_before_a_group_is_not_lost() -> None:
+    world = World()
+    lost_ack_before_run(world)
+    world.operation(Deed.DELETE_TOPIC, 3)
+    assert world.kinds(settled=True) == set()
+    world = World()
+    lost_ack_before_run(world)
+    world.operation(Deed.ADD_GROUP, 9, "plain", {0: (1, 4)})
+    assert world.kinds(settled=True) == set()
+
+
+def test_a_run_that_outlasted_its_timeout_may_come_again_but_has_one_effect() -> None:
+    world = World()
+    world.without_run(3, CASH)
+    world.history.runs += [run(3, CASH, 13, ended=75.0), run(3, CASH, 74, TWO)]
+    assert world.kinds(settled=True) == set()
+    world.effects["u3"] = 2
+    assert world.kinds(settled=True) == {Kind.EFFECT}
+
+
 def test_an_unconfirmed_send_may_be_there_or_not() -> None:
     world = World()
     world.history.sent["t", "u9"] = Sent("u9", "t", None, 9)
@@ -269,6 +420,8 @@ def test_a_history_is_read_back_even_if_its_last_line_was_cut_off(tmp_path: Path
     log.note("end", run="r1", outcome="done")
     log.note("begin", run="r2", **begun)
     note_fault(log, Fault("kill", 1.0, 2.0, 7))
+    operation = Operation(Deed.RESET, "t", 1.0, 2.0, "g", {0: (1, 2), 3: (4, 5)}, frozenset({"u1"}))
+    note_operation(log, operation)
     (path,) = tmp_path.glob("*.jsonl")
     with path.open("a") as file:
         file.write('{"event":"end","at"')
@@ -276,9 +429,10 @@ def test_a_history_is_read_back_even_if_its_last_line_was_cut_off(tmp_path: Path
     assert history.sent["t", "u1"].offset == 1
     assert [(one.pid, one.outcome) for one in history.runs] == [(7, "done"), (7, None)]
     assert history.faults == [Fault("kill", 1.0, 2.0, 7)]
+    assert history.operations == [operation]
     with path.open("a") as file:
         file.write("\n")
-    with pytest.raises(ValueError, match=r":7 is no line of a history"):
+    with pytest.raises(ValueError, match=r":8 is no line of a history"):
         read_history(tmp_path)
     with pytest.raises(FileNotFoundError, match="the one that Recorder was given"):
         read_history(tmp_path / "none")

@@ -6,14 +6,14 @@ import pytest
 
 from emsworker.chaos import Kind
 from tests.chaos.mutants import MUTANTS, Mutant, spoil
-from tests.support.worker import ROOT
+from tests.support.worker import LIBRARY
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_a_mutant_differs_from_the_code_just_where_it_says(mutant: Mutant, tmp_path: Path) -> None:
     copy = spoil(mutant, tmp_path / "code")
     for name in {name for name, _, _ in mutant.edits}:
-        assert (copy / "emsworker" / name).read_text() != (ROOT / "emsworker" / name).read_text()
+        assert (copy / "emsworker" / name).read_text() != (LIBRARY / name).read_text()
 
 
 def test_the_mutants_cover_what_is_worst() -> None:

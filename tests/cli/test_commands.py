@@ -2,6 +2,10 @@
 
 import json
 import os
+import pty
+import re
+import select
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +17,9 @@ from emsworker import Ems as App
 from emsworker.core.errors import StoreUnavailable
 from emsworker.declaring.periodic import declare_schedules
 from emsworker.local import Database as Server
+from emsworker.local.binaries import find_programs
 from emsworker.store.database import Database
-from tests.support.commands import Ems, environment
+from tests.support.commands import Ems, environment, wait_for
 from tests.support.servers import connect
 
 
@@ -56,9 +61,9 @@ def test_a_wrong_url_is_one_line(bare: Ems) -> None:
 def test_a_wrong_password_is_one_line(bare: Ems, server: Server) -> None:
     url = server.url.replace("ems:", "ems:wrong-", 1)
     bare.write("tasks.py", "from emsworker import Ems\napp = Ems('x')\n@app.task\ndef f(): pass\n")
-    for command in (["topics", "list"], ["worker", "-A", "tasks"]):
+    for command, code in ((["topics", "list"], 1), (["worker", "-A", "tasks"], 2)):
         done = bare(*command, url=url)
-        assert (done.code, len(done.err.splitlines())) == (1, 1), done
+        assert (done.code, len(done.err.splitlines())) == (code, 1), done
         assert "MySQL refused" in done.err and "wrong-" not in done.err
 
 
@@ -349,6 +354,19 @@ def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -
     assert errors == wanted
 
 
+def test_check_names_idle_timeouts_that_are_shorter_than_messages_may_run(ems: Ems, server: Server) -> None:
+    ems.ok("topics", "create", "slow")
+    ems.ok("groups", "create", "slow", "g", "--timeout", "1h")
+    execute(server.admin_url, "SET GLOBAL wait_timeout = 1800")
+    try:
+        warned = [one for one in ems.ok("check", "--json").json if one["severity"] == "warning"]
+    finally:
+        execute(server.admin_url, "SET GLOBAL wait_timeout = 28800")
+    assert [(one["name"], one["value"]) for one in warned] == [("wait_timeout", "1800 s")]
+    for part in ("slow/g may run for 3600 s", "closed", "proxy"):
+        assert part in warned[0]["mend"]
+
+
 def test_check_of_a_server_that_is_away(bare: Ems) -> None:
     done = bare("check", "--json", url="mysql://u:geheim@127.0.0.1:1/x", connect_timeout_s="1")
     assert done.code == 1 and findings(done)["connection"][0] == "error" and "geheim" not in done.out
@@ -368,7 +386,7 @@ def test_check_finds_missing_privileges(server: Server, database: str, tmp_path:
     )
     try:
         limited = Ems({"EMS_URL": f"mysql://{user}:Secret-1@127.0.0.1:{server.port}/{name}"}, tmp_path)
-        done = limited("check", "--json")
+        done = limited("check", "--json", "--role", "admin")
         said = {
             (one["severity"], one["value"].removesuffix(" is missing"))
             for one in done.json
@@ -385,6 +403,81 @@ def test_check_finds_missing_privileges(server: Server, database: str, tmp_path:
     else:
         assert ("error", "UPDATE") in said
     assert refused.code == 1 and "denied" in refused.err and len(refused.errors) == 1, refused
+
+
+def test_whoever_is_refused_is_told_the_check_of_his_role(ems: Ems, url: str) -> None:
+    ems.write("emsapp.py", "from emsworker import Ems\n\napp = Ems()\napp.task(name='f')(print)\n")
+    ems.write(
+        "sends.py",
+        "from emsworker import AccessDenied, Ems\ntry:\n    Ems().send('t', 1)\nexcept AccessDenied as error:\n    open('said', 'w').write(str(error))\n",
+    )
+    wrong = Ems({"EMS_URL": re.sub("//.*@", "//nobody:wrong@", url)}, ems.folder)
+    wrong.python("sends.py")
+    assert "`ems check --role producer`" in (ems.folder / "said").read_text()
+    assert "`ems check --role producer`" in wrong("send", "t", "1").err
+    assert "`ems check --role worker`" in wrong("worker", "-A", "emsapp", "-p", "1").err
+    assert "`ems check --role worker`" in wrong("beat").err
+    assert "`ems check`" in wrong("topics", "list").err
+
+
+def test_a_purged_topic_has_no_messages(ems: Ems, app: App) -> None:
+    app.send_many("short", range(30))
+    app.send_many("long", range(2600))
+    told = {one["topic"]: one["messages"] for one in ems.ok("topics", "list", "--json").json}
+    assert told == {"short": 30, "long": 2600}
+    app.cancel(app.send("short", 1))
+    ems.ok("groups", "create", "long", "g")
+    assert ems.ok("topics", "purge", "long", "--yes", "--json").json["messages"] == 2600
+    told = {one["topic"]: (one["messages"], one["bytes"]) for one in ems.ok("topics", "list", "--json").json}
+    assert told["long"] == (0, 0) and told["short"][0] == 30
+    app.send_many("long", range(2600))
+    told = {one["topic"]: one["messages"] for one in ems.ok("topics", "list", "--json").json}
+    assert 2300 < told["long"] < 2900, "estimated from a sample"
+
+
+def test_claimed_is_what_a_live_client_holds(ems: Ems, app: App, url: str) -> None:
+    app.send_many("t", range(100))
+    ems.ok("groups", "create", "t", "g")
+    columns = "group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at"
+    now = "NOW(6), NOW(6), NOW(6)"
+    client = "INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at)"
+    execute(
+        url,
+        f"{client} VALUES ('alive', 'p', 'n', NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)",
+        f"{client} VALUES ('gone', 'p', 'n', NOW(6), NOW(6), NOW(6) - INTERVAL 1 SECOND)",
+        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 1, 7, 20, 4, 'start', 'stream', 'alive', {now} FROM ems_group",
+        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 21, 8, 30, 20, 'start', 'stream', 'gone', {now} FROM ems_group",
+        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 31, 9, 33, 30, 'start', 'stream', 'swept', {now} FROM ems_group",
+        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 34, 10, 35, 33, 'waiting', 'stream', NULL, {now} FROM ems_group",
+        "UPDATE ems_cursor SET next_offset = 36",
+    )
+    (group,) = ems.ok("groups", "list", "--json").json
+    assert [group[name] for name in ("unclaimed", "claimed", "waiting", "lag")] == [65, 16, 15, 96]
+    assert [group["partitions"][0][name] for name in ("claimed", "waiting")] == [16, 15]
+    title, line = ems.ok("groups", "list").out.splitlines()
+    assert dict(zip(title.split(), line.split(), strict=False))["CLAIMED"] == "16"
+
+
+def test_a_webhook_is_of_http(ems: Ems) -> None:
+    for wrong in ("ftp://hooks.example.org/x", "file:///etc/passwd", "hooks.example.org/x", "https://", ""):
+        done = ems("alarms", "create", "a", "--on", "lag", "--webhook", wrong)
+        assert done.code == 2 and "webhook" in done.err and "nothing was stored" in done.err, done
+    assert (
+        "ftp://***: a webhook must begin with http:// or https://"
+        in ems("alarms", "create", "a", "--on", "lag", "--webhook", "ftp://hooks.example.org/x").err
+    )
+    assert ems.ok("alarms", "list", "--json").json == []
+
+
+def test_one_of_something_is_told_as_one(ems: Ems, app: App) -> None:
+    app.send("t", 1)
+    assert "Looked at 1 offset." in ems.ok("messages", "list", "t").err
+    assert "Looked at 0 offsets." in ems.ok("messages", "list", "t", "--from", "9").err
+    ems.write("lines.txt", "1\n")
+    assert "Sent 1 message to t." in ems.ok("send", "t", "@lines.txt", "--lines").out
+    assert "Cancel 2 messages of" in ems("topics", "purge", "t").err
+    assert "0 errors, " in ems.ok("check").err
+    assert "1 error, " in ems("check", redis_url="redis://127.0.0.1:1").err
 
 
 def test_probes_change_nothing(ems: Ems, url: str) -> None:
@@ -408,12 +501,68 @@ def test_local_stream(bare: Ems, monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.err == f"Using the local stream in {bare.folder / 'local'} (neither --url nor EMS_URL is set).\n"
         url = bare.ok("local", "url").out.strip()
         assert bare.ok("topics", "list", "--json", url=url).err == ""
+        exported = bare.ok("local", "env", "--json").json
+        assert exported == {"EMS_URL": url, "EMS_REDIS_URL": bare("local", "url", "--redis").out.strip() or None}
+        shown = 'import os; print(os.environ["EMS_URL"], os.environ.get("EMS_REDIS_URL"))'
+        script = f"{bare.ok('local', 'env').out}\n{shlex.quote(sys.executable)} -c '{shown}'"
+        done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [url, str(exported["EMS_REDIS_URL"])]
+        _use_sql(bare)
     finally:
         bare.ok("local", "stop")
     assert "`ems local start`" in bare("topics", "list").err
     monkeypatch.setenv("EMS_LOCAL_DIR", bare.environ["EMS_LOCAL_DIR"])
     with pytest.raises(StoreUnavailable, match="ems local start"):
         _ = App("x").url  # its address is known, but nobody answers there
+
+
+def _use_sql(bare: Ems) -> None:
+    table = "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20)); INSERT INTO t VALUES (1, 'a\\tb'), (2, NULL);"
+    assert (
+        bare.ok("local", "sql", stdin=f"{table}\nSELECT * FROM t ORDER BY id;\n").out == "id\tname\n1\ta\\tb\n2\tNULL\n"
+    )
+    assert bare.ok("local", "sql", "-e", "SELECT 'ü' AS a; SELECT 2 AS b;", "--json").json == [
+        {"columns": ["a"], "rows": [["ü"]]},
+        {"columns": ["b"], "rows": [[2]]},
+    ]
+    assert bare.ok("local", "sql", stdin="").out == ""
+    wrong = bare("local", "sql", "-e", "SELECT 1; SELEC 2; SELECT 3")
+    assert (wrong.code, wrong.out, len(wrong.err.splitlines())) == (1, "1\n1\n", 1) and "Error: 1064" in wrong.err
+    _use_client(bare, "SELECT id + 40 FROM t WHERE id = 2;\n")
+
+
+def _use_client(bare: Ems, statement: str) -> None:
+    """At a terminal the installed client takes over; without one the error says what to install."""
+    command = [sys.executable, "-m", "emsworker", "local", "sql"]
+    environ = environment({**bare.environ, "TERM": "dumb"})
+    ours, theirs = pty.openpty()
+    said = b""
+
+    def says(wanted: bytes) -> bool:
+        nonlocal said
+        if select.select([ours], [], [], 0)[0]:
+            said += os.read(ours, 4096)
+        return wanted in said
+
+    client = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd=bare.folder, start_new_session=True
+    )
+    try:
+        if next(find_programs(("mariadb", "mysql")), None) is None:
+            wait_for(lambda: says(b"apt-get install mariadb-client"), lambda: said)
+            assert client.wait(60) == 1
+        else:
+            wait_for(lambda: says(b"[ems]>") or says(b"mysql>"), lambda: said)
+            os.write(ours, statement.encode())
+            wait_for(lambda: says(b" 42 |"), lambda: said)
+            os.write(ours, b"\\q\n")
+            wait_for(lambda: says(b"Bye"), lambda: said)
+            assert client.wait(60) == 0
+    finally:
+        client.kill()
+        client.wait()
+        os.close(ours)
+        os.close(theirs)
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """What needs no server: help, versions, wrong usage."""
 
 import re
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import click
@@ -35,7 +35,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
-    local.status local.url pipeline chaos chaos.break chaos.check"""
+    local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
 
@@ -79,14 +79,18 @@ def test_everything_that_prints_knows_json() -> None:
         assert knows is (path not in silent), path
 
 
-@pytest.mark.alone
+def _childrens_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     def measure() -> float:
-        began = time.monotonic()
+        began = _childrens_cpu_s()
         subprocess.run([sys.executable, "-m", "emsworker", "--help"], check=True, capture_output=True)
-        return time.monotonic() - began
+        return _childrens_cpu_s() - began
 
-    assert min(measure() for _ in range(5)) < 0.4  # about 0.1 on an idle machine
+    assert min(measure() for _ in range(5)) < 0.4  # of the processor's time, which others do not take: about 0.1
     code = "import emsworker.cli.main, sys; print([n for n in ('kombu', 'pymysql', 'redis') if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"[]\n"
 

@@ -86,13 +86,18 @@ def test_lag_equals_a_recount(worked: Ems, url: str) -> None:
     )
     listed = worked.ok("groups", "list", "--json").json
     told = {
-        (one["group"], part["partition"]): (part["unclaimed"], part["claimed"], part["retries"], part["dead"])
+        (one["group"], part["partition"]): (
+            part["unclaimed"],
+            part["claimed"] + part["waiting"],
+            part["retries"],
+            part["dead"],
+        )
         for one in listed
         for part in one["partitions"]
     }
     assert told == recount(url)
     by_name = {one["group"]: one for one in listed}
-    assert (by_name["idle"]["claimed"], by_name["idle"]["lag"]) == (26, COUNT - 4)
+    assert (by_name["idle"]["claimed"], by_name["idle"]["waiting"], by_name["idle"]["lag"]) == (0, 26, COUNT - 4)
     assert (by_name["mail"]["retries"], by_name["mail"]["dead"]) == (COUNT // 10, COUNT // 10)
     assert by_name["stats"]["oldest_s"] is None
     ages = rows(

@@ -86,7 +86,7 @@ def test_a3_messages_are_replayed(ems: Here, app: App) -> None:
     assert (listed["mail"]["retries"], listed["mail"]["unclaimed"]) == (5, 10)
     assert (listed["other"]["lag"], listed["other"]["unclaimed"]) == (30, 30)
     assert "again" in ems.ok(*replay, "--from", "3", "--to", "7", "--after", "0/4", "--yes").out.lower()
-    assert ems.ok("groups", "list", "orders", "--json").json[0]["claimed"] == 3
+    assert ems.ok("groups", "list", "orders", "--json").json[0]["waiting"] == 3
 
 
 def test_r15_a_backlog_is_skipped(ems: Here, app: App) -> None:

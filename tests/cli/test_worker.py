@@ -97,7 +97,7 @@ def test_the_apps_own_settings_count_and_options_win(ems: Ems, url: str, tmp_pat
     ("arguments", "environ", "said"),
     [
         (["-Q", "nix"], {}, "-Q names nix"),
-        (["--groups", "nix"], {}, "nothing to run"),
+        (["--groups", "nix"], {}, "--groups names nix"),
         ([], {"auto_create": "off"}, "`ems topics create default`"),
     ],
 )
@@ -118,11 +118,14 @@ def test_a_missing_schema_ends_the_worker_before_children_start(database: str, t
         assert "`ems migrate`" in done.err
 
 
-def test_reload_needs_watchdog(ems: Ems) -> None:
-    ems.write("work.py", TASKS)
-    ems.write("watchdog.py", "raise ImportError('none')")
-    done = ems("worker", "-A", "work", "--reload")
-    assert done.code == 2 and "pip install emsworker[reload]" in done.err
+def test_a_side_thread_that_dies_stops_its_process(ems: Ems, redis_url: str) -> None:
+    """It listens for wake-ups, and is no Runnable: it died with a traceback, and the process went on without it."""
+    ems.write("deaf.py", f"    import sys\n    sys.modules['redis'] = None\n{TASKS}")
+    with ems.running("--redis-url", redis_url, "worker", "-A", "deaf", "-p", "1", "-t", "1") as worker:
+        wait_for(
+            lambda: worker.err.read_text().count("thread ems-wakeups died") >= 2, worker.tell
+        )  # the next one's too
+        assert worker.stop() == 0, worker.tell()
 
 
 def test_reload_runs_the_new_code_and_survives_a_syntax_error(ems: Ems, app: App) -> None:

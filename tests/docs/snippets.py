@@ -2,10 +2,12 @@
 
 The language and the title of a block say what becomes of it:
 
-- ``python`` runs; with a title ending in ``.py`` it is written to that file; with one that begins with ``before`` it shows
-  another library, which is not installed, and is only compiled;
-- ``sh`` runs; with a title it is a terminal that stays open until the page ends;
-- ``sql`` runs on the stream's database;
+- ``python`` runs; with a title ending in ``.py`` it is written to that file and imported, and the page says by which
+  command it is run; with one that begins with ``before`` it shows another library, which is not installed, and is only
+  compiled;
+- ``sh`` runs, and what it exports is there for the blocks below; with a title it is a terminal of its own, whose last
+  command stays open until the page ends;
+- ``sql`` is what ``ems local sql`` runs;
 - ``text`` titled ``prints`` must be what the block before it printed;
 - ``console`` and ``ini`` are shown only, and other languages are refused.
 """
@@ -15,7 +17,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from tests.support.servers import connect
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SHOWN = {"console", "ini"}
-_BLOCK_S, _STOP_S, _DRAIN_S = 60.0, 60.0, 30.0
+_BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Reader:
 
     Args:
         folder: where files are written and commands run.
-        environment: of every command.
+        environment: of the first terminal and of those that are opened later; `python` and `ems` are on its PATH.
         url_of: the stream's address, asked for when it is needed.
     """
 
@@ -83,6 +84,7 @@ class Reader:
     environment: dict[str, str]
     url_of: Callable[[], str]
     printed: str = ""
+    _exported: dict[str, str] = field(default_factory=dict)
     _terminals: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def follow(self, page: Path) -> None:
@@ -102,28 +104,31 @@ class Reader:
     def _do(self, block: Block) -> None:
         if block.language == "python" and block.title.endswith(".py"):
             (self.folder / block.title).write_text(block.text, encoding="utf-8")
-            self._run([sys.executable, block.title])
+            self._run(["python", "-c", f"import runpy; runpy.run_path({block.title!r}, run_name='page')"])
         elif block.language == "python" and block.title.startswith("before"):
             compile(block.text, block.title, "exec")
         elif block.language == "python":
-            self._run([sys.executable, "-c", block.text])
+            self._run(["python", "-c", block.text])
         elif block.language == "sh" and block.title:
             self._open_terminal(block.text)
         elif block.language == "sh":
             self._wait("ready", self._not_ready)  # as a reader would, at the other terminal
-            self._run(["bash", "-euc", block.text])
+            exported = self.folder / "exported"
+            self._run(["bash", "-euc", f"{block.text}\nenv -0 >{shlex.quote(str(exported))}"])
+            self._exported = dict(line.split("=", 1) for line in exported.read_text().split("\0") if line)
         elif block.language == "sql":
-            self._execute(block.text)
+            self._run(["ems", "local", "sql"], block.text)
         elif block.language == "text" and block.title == "prints":
             assert self.printed.strip() == block.text.strip(), self.printed
         elif block.language not in _SHOWN | {"text"}:
             raise AssertionError(f"nobody runs {block.language} blocks")
 
-    def _run(self, command: list[str]) -> None:
+    def _run(self, command: list[str], stdin: str = "") -> None:
         done = subprocess.run(
-            command,
+            [self._program(command[0]), *command[1:]],
             cwd=self.folder,
-            env=self.environment,
+            env=self.environment | self._exported,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=_BLOCK_S,
@@ -134,18 +139,23 @@ class Reader:
 
     def _open_terminal(self, text: str) -> None:
         with (self.folder / f"terminal-{len(self._terminals)}.log").open("wb") as log:
-            command = shlex.split(text)
-            program = shutil.which(command[0], path=self.environment["PATH"])
-            assert program is not None, f"{command[0]} is not installed"
+            *before, last = text.replace("\\\n", " ").strip().splitlines()
+            script = "\n".join([*before, f"exec {last}"])  # its process is the terminal's own
             self._terminals.append(
-                subprocess.Popen([program, *command[1:]], cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+                subprocess.Popen(
+                    [self._program("bash"), "-euc", script],
+                    cwd=self.folder,
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
             )
 
-    def _execute(self, text: str) -> None:
-        with connect(self.url_of(), autocommit=True) as connection, connection.cursor() as cursor:
-            for statement in text.split(";\n"):
-                if statement.strip():
-                    cursor.execute(statement)
+    def _program(self, name: str) -> str:
+        program = shutil.which(name, path=self.environment["PATH"])
+        assert program is not None, f"{name} is not installed"
+        return program
 
     def _wait(self, what: str, look: Callable[[], Iterable[object]]) -> None:
         until = time.monotonic() + _DRAIN_S

@@ -13,48 +13,68 @@ from pathlib import Path
 import click
 import pytest
 
-from emsworker.local import Database, LocalStack
+from emsworker.local import LocalStack
 from emsworker.store.database import Database as Store
 from emsworker.store.schema import migrate
 from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_spark, pages, runs
-from tests.support.servers import TestServers, chosen_flavors, fresh_database
+from tests.support.servers import TestServers, chosen_flavors, connect
 
 _PAGES = [page for page in pages() if runs(page) and not needs_spark(page)]
 _CONSOLE = re.compile(
-    r"\$ (pip install |git clone |cd |\./dev |sudo systemctl |python3? -m venv |export |MAIN=|spark-submit |venv-pack )"
+    r"\$ (pip wheel |pip install (\.$|'\.\[|dist/)|git clone |cd |\./dev |sudo systemctl |python3? -m venv |export |MAIN=|spark-submit |venv-pack )"
 )
 
 
-def _environment(folder: Path, **more: str) -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
-    paths = os.pathsep.join([str(Path(sys.executable).parent), plain.get("PATH", "")])
-    return plain | {"PATH": paths, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"} | more
+def _environment(folder: Path, local: Path) -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("EMS_") or name == "EMS_MYSQL_ROOT"
+    }
+    paths = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+    changes = {"PATH": paths, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1", "EMS_LOCAL_DIR": str(local)}
+    return kept | changes
 
 
-def _is_local(page: Path) -> bool:
+def _starts_it(page: Path) -> bool:
     return any("ems local start" in block.text for block in blocks(page) if block.language == "sh")
 
 
-@pytest.fixture
-def one_server(servers: TestServers) -> Database:
-    """One flavor is enough here: the stream's own tests run on all of them."""
-    return servers.database(chosen_flavors()[0])
+def _needs_redis(page: Path) -> bool:
+    return any("redis" in block.text for block in blocks(page) if block.language == "python")
 
 
 @pytest.fixture
-def reader(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
-    """A reader with a stream of his own: a local one if the page starts it, else an empty, migrated database."""
-    if _is_local(page):
-        folder = tmp_path / "local"
-        stack = LocalStack(folder)
-        yield Reader(tmp_path, _environment(tmp_path, EMS_LOCAL_DIR=str(folder)), lambda: stack.url)
+def local(page: Path, servers: TestServers, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalStack]:
+    """A local stream as `ems local start` leaves it, on servers of the tests; one flavor is enough here.
+
+    No address is told to anybody: a page that needs one must say where it comes from. What starts a stream by itself
+    finds an empty folder.
+    """
+    folder = tmp_path / "local"
+    folder.mkdir()
+    stack = LocalStack(folder)
+    if _starts_it(page):
+        yield stack
         stack.stop()
         return
-    more = {"EMS_REDIS_URL": request.getfixturevalue("redis_url")} if "EMS_REDIS_URL" in page.read_text() else {}
-    with fresh_database(request.getfixturevalue("one_server")) as url:
-        with Store(url).session() as session:
-            migrate(session)
-        yield Reader(tmp_path, _environment(tmp_path, EMS_URL=url, **more), lambda: url)
+    server = servers.database(chosen_flavors()[0])
+    (folder / "database").symlink_to(server.folder)
+    if _needs_redis(page):
+        request.getfixturevalue("redis_url")
+        (folder / "redis").symlink_to(servers.redis().folder)
+    with connect(server.admin_url) as connection, connection.cursor() as cursor:
+        for statement in ("DROP DATABASE IF EXISTS ems", "CREATE DATABASE ems CHARACTER SET utf8mb4"):
+            cursor.execute(statement)
+    with Store(server.url).session() as session:
+        migrate(session)
+    yield LocalStack(folder)
+
+
+@pytest.fixture
+def reader(local: LocalStack, tmp_path: Path) -> Reader:
+    """A reader with a stream of his own, in a folder with a blank in its name."""
+    folder = tmp_path / "a reader"
+    folder.mkdir()
+    return Reader(folder, _environment(folder, local.folder), lambda: local.url)
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(ROOT)) for page in _PAGES])

@@ -15,6 +15,7 @@ import pymysql
 import pytest
 
 from emsworker.local import Database, LocalStack, Redis, ServerFailed, ServerMissing, binaries, engines, ports, process
+from emsworker.local.client import run_statements
 from emsworker.local.files import ServerState
 from tests.support.servers import TestServers, connect
 
@@ -160,6 +161,17 @@ def test_options_win_and_turn_the_binary_log_on(server: Database, tmp_path: Path
             assert cursor.fetchall()[0] == (1, 1, "ROW", 77)
     finally:
         other.kill()
+
+
+def test_a_folder_may_have_any_name(server: Database, tmp_path: Path) -> None:
+    """The script that sets MariaDB up does not quote its arguments."""
+    odd = Database(tmp_path / 'it\'s "mine" & $HOME ü', server.flavor)
+    try:
+        odd.start()
+        _add_row(odd.url)
+        assert [row[0] for result in run_statements(odd, "SELECT 1") for row in result.rows] == [1]
+    finally:
+        odd.kill()
 
 
 def test_a_deep_folder_gets_a_short_socket(own_redis: Redis, tmp_path: Path) -> None:

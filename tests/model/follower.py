@@ -82,7 +82,6 @@ class Follower:
             max_attempts=max_attempts,
         )
         self.state, self.tables = self.cfg.start(), Tables()
-        self.ended: set[int] = set()  # claims in which nothing is left, though their owners have not ended them yet
         self.cut = 0  # the claim whose rest is being given back
         self.steps: list[Label] = []
 
@@ -143,8 +142,6 @@ class Follower:
 
     def _claim(self, transaction: Transaction, change: Change) -> None:
         was, now = change.was, change.now
-        if change.row["claim_id"] in self.ended:
-            return
         if was is None and now is not None:
             if now["state"] == "start":
                 self._take(transaction, change)
@@ -189,15 +186,20 @@ class Follower:
         failed = {one.row["offset"] for one in transaction.of("ems_dead") if one.was is None}
         failed |= {o.row["offset"] for o in transaction.of("ems_retry") if o.now and _is_failure(o)}
         self._end(k, self._ended(transaction, change, hold.items[hold.place :]), failed)
+        cut = self.cut == was["claim_id"]
+        still_held = change.now is not None and change.now["state"] == "start"
+        self._flush(k, ends=not still_held and not cut)
+        if cut:
+            self._end_early(k, still_held)
+        self._begin_told(k, change)
+
+    def _flush(self, k: int, ends: bool) -> None:
+        """All that has ended is written down, if there is anything; a claim may end without any."""
         hold = self.state.clients[k].hold
         assert hold is not None
-        if hold.flushed < hold.place or hold.place == len(hold.items):
-            self._step(("flush", k), running.flush(self.cfg, self.state, k))
-        if self.cut == was["claim_id"]:
-            self._end_early(k, still_held=change.now is not None and change.now["state"] == "start")
-        if self.state.clients[k].hold is None:
-            self.ended.add(was["claim_id"])
-        self._begin_told(k, change)
+        if hold.flushed < hold.place or (ends and hold.place == len(hold.items)):
+            label = "flush" if ends or hold.place < len(hold.items) else "flush_open"
+            self._step((label, k), running.flush(self.cfg, self.state, k, ends))
 
     def _ended(self, transaction: Transaction, change: Change, left: tuple[int, ...]) -> list[int]:
         if change.row["source"] != "retry":
@@ -245,8 +247,6 @@ class Follower:
 
     def _recovery(self, changes: list[Change]) -> None:
         lost = next(change.was for change in changes if change.was is not None)
-        if lost["claim_id"] in self.ended:
-            return
         k = self.clients[lost["client_id"]]
         for step in (keeping.doubt, keeping.expire):
             if (after := step(self.state, k)) is not None:
@@ -270,13 +270,12 @@ class Follower:
     def _compare(self) -> None:
         state, names = self.state, {number: name for name, number in self.clients.items()}
         real = self.tables
-        claims = [place for claim_id, place in real.claims.items() if claim_id not in self.ended]
         pairs = {
             "rows": ({o: row for o, row in enumerate(state.rows, 1) if row}, real.rows),
             "cursor": (state.cursor, real.cursor),
             "dead letters": (set(members(state.dead)), real.dead),
             "retries": ({r.offset: (r.attempt, bool(r.token), r.care) for r in state.retries}, real.retries),
-            "claims": (sorted(map(_place(names), state.claims), key=str), sorted(claims, key=str)),
+            "claims": (sorted(map(_place(names), state.claims), key=str), sorted(real.claims.values(), key=str)),
         }
         for what, (expected, found) in pairs.items():
             if expected != found:

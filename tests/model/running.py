@@ -28,7 +28,7 @@ def begin(cfg: Config, s: State, k: int) -> State | None:
     trusts = client.life is Life.TRUSTS or (client.life is Life.DOUBTS and cfg.mutant == "lease trusted too long")
     if hold is None or not trusts or hold.running or hold.owed or hold.place >= len(hold.items):
         return None
-    if cfg.order is Order.PARTITION and hold.fails:
+    if cfg.order is Order.PARTITION and (hold.fails or hold.held) and cfg.mutant != "failure passed":
         return None
     item = hold.items[hold.place]
     if hold.care >= ALONE:
@@ -71,33 +71,39 @@ def must_park(cfg: Config, s: State, k: int) -> bool:
     return skip_blocked(cfg, s, k) is not None
 
 
-def flush(cfg: Config, s: State, k: int) -> State | None:
-    """Write progress down, as the owner or not at all; the claim ends with its last message."""
+def flush(cfg: Config, s: State, k: int, ends: bool = True) -> State | None:
+    """Write progress down, as the owner or not at all.
+
+    The claim ends with its last message. Not so if the completer is quicker than the end (``ends`` is false): then all
+    is written down of a claim that its owner still holds, with the tombstones behind its last message.
+    """
     hold = s.clients[k].hold
-    if hold is None or hold.running or hold.owed or (hold.flushed == hold.place < len(hold.items)):
+    if hold is None or hold.running or hold.owed:
+        return None
+    finished = ends and hold.place == len(hold.items)
+    if hold.flushed == hold.place and not finished:
         return None
     claim = own(cfg, s, k)
     if claim is None:
         if cfg.mutant != "fence dropped":
             return lost(s, k)
-        return lost(record(cfg, s, k, hold, None), k)
-    return record(cfg, s, k, hold, claim)
+        return lost(record(cfg, s, k, hold, None, finished), k)
+    return record(cfg, s, k, hold, claim, finished)
 
 
-def record(cfg: Config, s: State, k: int, hold: Hold, claim: Claim | None) -> State:
+def record(cfg: Config, s: State, k: int, hold: Hold, claim: Claim | None, finished: bool) -> State:
     """One transaction: the watermark, the effects of what went well, what becomes of the rest."""
-    finished = hold.place == len(hold.items)
     ended = [o for o in hold.items[hold.flushed : hold.place] if o not in hold.fails and o not in hold.parked]
     s = _move(cfg, with_effects(cfg, s, ended), hold, claim, finished)
     if hold.of_retries:
         s = s.with_retries(bits(ended))
     keys = {*hold.blocked, *(cfg.key(o) for o in (*hold.fails, *hold.parked))} - {""}
-    later = hold._replace(flushed=hold.place, fails=(), parked=(), blocked=tuple(sorted(keys)))
+    held = hold.held or (cfg.order is Order.PARTITION and bool(hold.fails))
+    later = hold._replace(flushed=hold.place, fails=(), parked=(), blocked=tuple(sorted(keys)), held=held)
     if cfg.mutant == "failures written later" and hold.fails:
         return s.with_hold(k, later._replace(owed=hold.fails))
     s = settle(cfg, s, hold, ended)
-    cut = cfg.order is Order.PARTITION and hold.fails
-    return s.with_hold(k, None if finished or cut else later)
+    return s.with_hold(k, None if finished else later)
 
 
 def with_effects(cfg: Config, s: State, ended: tuple[int, ...] | list[int]) -> State:
@@ -119,8 +125,6 @@ def _move(cfg: Config, s: State, hold: Hold, claim: Claim | None, finished: bool
     s = s._replace(done=s.done | span(claim.done_to + 1, done_to))
     if finished:
         return s.with_claim(claim)
-    if cfg.order is Order.PARTITION and hold.fails:
-        return s.with_claim(claim, Claim(done_to + 1, claim.hi, done_to, -1, 0, care=claim.care))
     return s.with_claim(claim, claim._replace(done_to=done_to, running=0))
 
 
@@ -161,14 +165,18 @@ def promote(cfg: Config, s: State, offsets: list[int]) -> State:
 
 
 def give_back(cfg: Config, s: State, k: int) -> State | None:
-    """A client stops, or doubts its lease: it keeps what it has done, the rest waits for another owner."""
+    """The rest of a claim waits for another owner, if only tombstones are left of it.
+
+    A client does so when it stops or doubts its lease; and, where a partition runs in order, when a message is to run
+    again before the next one.
+    """
     hold, claim = s.clients[k].hold, own(cfg, s, k)
     if hold is None or claim is None or hold.running or hold.fails or hold.parked or hold.owed:
         return None
     if hold.of_retries:
         s = _keep_retries(cfg, s, hold, claim)
     else:
-        last = claim.hi if hold.place == len(hold.items) else max([claim.lo - 1, *hold.items[: hold.place]])
+        last = max([claim.lo - 1, *hold.items[: hold.place]])
         rest = Claim(last + 1, claim.hi, last, -1, 0, care=claim.care)
         forgets = cfg.mutant == "rest given back later"
         s = s.with_claim(claim, *([] if forgets else [rest]))
@@ -225,7 +233,8 @@ def choices(cfg: Config, s: State, k: int) -> Iterator[Step]:
         (("end", k, "ok"), end(cfg, s, k, False)),
         (("end", k, "failed"), end(cfg, s, k, True)),
         (("flush", k), flush(cfg, s, k)),
-        (("give_back", k), give_back(cfg, s, k) if cfg.give_back else None),
+        (("flush_open", k), flush(cfg, s, k, ends=False) if hold.place == len(hold.items) else None),
+        (("give_back", k), give_back(cfg, s, k) if cfg.give_back or hold.held else None),
         (("share", k), share(cfg, s, k) if cfg.give_back else None),
     ]
     yield from ((label, new) for label, new in found if new is not None)

@@ -69,6 +69,7 @@ class Hold(NamedTuple):
     fails: tuple[int, ...] = ()
     parked: tuple[int, ...] = ()
     blocked: tuple[str, ...] = ()
+    held: bool = False  # where a partition runs in order: a message is to run again before the next one
     owed: tuple[int, ...] = ()  # only mutants: what a second transaction is still to write
 
 

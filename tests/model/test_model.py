@@ -59,6 +59,7 @@ MUTANTS = [
     ("dead letter kept", "retention", "exactly one place"),
     ("owner not looked at", "partition in order", "one owner in ordered groups"),
     ("retry passed", "partition in order", "in order"),
+    ("failure passed", "partition in order", "in order"),
     ("waiting claim passed", "partition in order", "in order"),
     ("key not parked", "key in order", "in order"),
     ("key not blocked", "key in order", "in order"),
@@ -68,7 +69,18 @@ MUTANTS = [
 
 
 ACTIONS = {
-    *("take_range", "adopt", "take_retries", "begin", "end", "skip_blocked", "flush", "give_back", "share"),
+    *(
+        "take_range",
+        "adopt",
+        "take_retries",
+        "begin",
+        "end",
+        "skip_blocked",
+        "flush",
+        "flush_open",
+        "give_back",
+        "share",
+    ),
     *("die", "doubt", "renew", "leave", "deregister", "expire", "register", "recover"),
     *("allocate", "insert", "producer_dies", "rewind", "close_hole"),
     *("raise_floor", "delete_below", "delete_restored", "requeue"),

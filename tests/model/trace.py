@@ -91,10 +91,14 @@ def read(rows: list[tuple[Any, ...]], group_id: int) -> list[Transaction]:
     return found
 
 
+def image(table: str, text: str) -> dict[str, Any]:
+    """A row as the triggers have written it down."""
+    return dict(zip(_COLUMNS[table], json.loads(text), strict=True))
+
+
 def _change(table: str, was: str | None, now: str | None) -> Change:
-    columns = _COLUMNS[table]
-    images = [None if text is None else dict(zip(columns, json.loads(text), strict=True)) for text in (was, now)]
-    for image in images:
-        if image is not None:
-            image.pop("0", None)
+    images = [None if text is None else image(table, text) for text in (was, now)]
+    for one in images:
+        if one is not None:
+            one.pop("0", None)
     return Change(table, *images)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pymysql
+
+from emsworker.core.model import Message
 from tests.mutation.planting import Fault, Function, Text
 
 Made = Callable[..., Any]
@@ -45,8 +48,7 @@ def _commit_before_cursor(real: Made) -> Made:
 
 def _effects_first(real: Made) -> Made:
     def commit_with(session: Any, progress: Any) -> None:
-        session.commit()
-        session.begin()
+        session.send("COMMIT;SAVEPOINT ems_transaction")
         real(session, progress)
 
     return commit_with
@@ -62,6 +64,26 @@ def _done_when_begun(real: Made) -> Made:
     return start
 
 
+def _not_remembered(real: Made) -> Made:
+    return lambda self, *args: self._read_packet(*args)
+
+
+def _by_module(real: Made) -> Made:
+    """Errors are ours by a class that is looked up in a module, which is another one under MySQLdb's name."""
+
+    def translate(error: BaseException) -> BaseException:
+        return real(error) if isinstance(error, (pymysql.err.MySQLError, OSError)) else error
+
+    return translate
+
+
+def _believed(real: Made) -> Made:
+    def fill(session: Any, taker: Any, claim: Any, rows: Any) -> None:
+        claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in rows]
+
+    return fill
+
+
 def _sql(subject: str, name: str, old: str, new: str = "") -> tuple[Text]:
     return (Text(subject, name, old, new),)
 
@@ -72,6 +94,8 @@ def _function(module: str, name: str, make: Callable[[Made], Made] = _nothing) -
 
 _OWNER = "AND client_id = %(client_id)s AND state = 'start'"
 _RACE, _STORE = "tests/race/test_locks.py::", "tests/store/"
+_SESSIONS = "tests/process/test_handler_sessions.py::"
+_PROOF = _sql("session", "prove_transaction", "RELEASE SAVEPOINT ems_transaction", "DO 0")
 
 FAULTS: dict[str, Fault] = {
     # the fence
@@ -159,6 +183,45 @@ FAULTS: dict[str, Fault] = {
         "none",
         _sql("claims", "add_rest", "WHERE @ems_hi < @ems_end", "WHERE 1 = 0"),
     ),
+    # what handlers and servers do to the session
+    "rollback not remembered": Fault(
+        "a transaction that a deadlock has rolled back is told by its missing savepoint only: a dead letter",
+        f"{_SESSIONS}test_a_deadlock_that_the_handler_swallows_loses_nothing",
+        _function("store.connection", "Loan._listen", _not_remembered),
+    ),
+    "transaction not proved": Fault(
+        "what follows a rollback that the client has not seen is committed alone",
+        f"{_SESSIONS}test_a_deadlock_that_a_procedure_swallows_has_no_half_effect",
+        _PROOF,
+    ),
+    "block not proved": Fault(
+        "a block whose transaction was rolled back sends its messages without its rows",
+        f"{_STORE}test_outbox.py::test_a_deadlock_that_the_block_swallows_keeps_nothing_and_says_so",
+        (*_PROOF, *_function("store.connection", "Loan._listen", _not_remembered)),
+    ),
+    "errors looked up by module": Fault(
+        "under MySQLdb's name no error of the server is understood",
+        "tests/process/test_alias.py::test_two_processes_send_while_connections_are_killed",
+        _function("store.session", "translate", _by_module),
+    ),
+    "rows not counted": Fault(
+        "messages that the server did not return are done without a run",
+        f"{_STORE}test_claims.py::test_trap_27_a_claim_that_is_returned_in_part_is_not_believed",
+        (
+            *_function("store.claims", "fill", _believed),
+            *_function("store.ordered", "fill", _believed),
+        ),
+    ),
+    "limit of rows not set": Fault(
+        "a session returns as many rows as the server's default allows",
+        f"{_STORE}test_session.py::test_trap_27_every_session_returns_all_rows",
+        _sql("session", "set_session", "SESSION sql_select_limit = 18446744073709551615, "),
+    ),
+    "insert not guarded": Fault(
+        "what is sent for later goes to the topic that had this name a moment ago, and stays there",
+        f"{_STORE}test_guards.py::test_what_is_sent_to_a_topic_that_was_deleted_and_created_again_is_in_the_new_one",
+        _function("store.pending", "topic_id_text", lambda real: lambda database, topic_id: str(topic_id)),
+    ),
     # giving back, failures, dead letters
     "rest not given back": Fault(
         "what was not started is lost",
@@ -204,6 +267,11 @@ FAULTS: dict[str, Fault] = {
         "none",
         _sql("recovery", "add_waiting", "'waiting'", "'done'"),
     ),
+    "charged by the group": Fault(
+        "recovery charges a message by its group's ladder, not by its task's",
+        f"{_STORE}test_recovery.py::test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder",
+        _function("runtime.recovery", "_handler"),
+    ),
     "neighbour charged": Fault(
         "the first message of the rest pays for a crash",
         f"{_STORE}test_recovery.py::test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged",
@@ -217,7 +285,7 @@ FAULTS: dict[str, Fault] = {
     "suspect among others": Fault(
         "a message that has killed a process runs beside others",
         f"{_STORE}test_recovery.py::test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges",
-        _sql("recovery", "mark_suspect", "SET care = 2", "SET care = 0"),
+        _sql("progress", "mark_suspects", "SET care = 2", "SET care = 0"),
     ),
     "recovered without a lock": Fault(
         "two beats recover one claim",

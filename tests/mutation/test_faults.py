@@ -53,7 +53,8 @@ def _is_simple(fault: Fault) -> bool:
     """Whether the test that finds it needs nothing but a stream, and no other process."""
     path, name = fault.found_by.split("::")
     text = (_ROOT / path).read_text()
-    return f"def {name}(stream: Stream) -> None:" in text and "processes" not in name and "/process/" not in path
+    alone = "processes" not in name and "/process/" not in path and "autouse" not in text
+    return alone and f"def {name}(stream: Stream) -> None:" in text
 
 
 def _machine(stream: Stream, fault: Fault) -> RuleBasedStateMachine:

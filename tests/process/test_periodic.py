@@ -58,7 +58,7 @@ def test_t4_many_beats_at_the_same_moment_fire_a_slot_once(stream: Stream) -> No
     from tests.support.streams import in_threads
 
     topic = stream.app.catalog.topic("t")
-    one = schedules.Declared("s", "every 1.0", "UTC", "all", topic.id, None, b"{}", b"[[],{}]")
+    one = schedules.Declared("s", "every 1.0", "UTC", "all", topic.name, None, b"{}", b"[[],{}]")
     stream.app.database.call(lambda session: schedules.declare(session, [one]))
     begin = stream.one("SELECT next_at FROM ems_schedule")
     settings = Settings(url=stream.url)
@@ -83,7 +83,7 @@ def test_t4_a_restart_keeps_the_next_slot_and_a_new_timetable_begins_anew(stream
     topic = stream.app.catalog.topic("t")
 
     def declare(spec: str) -> object:
-        one = schedules.Declared("s", spec, "UTC", "last", topic.id, None, b"{}", b"[[],{}]")
+        one = schedules.Declared("s", spec, "UTC", "last", topic.name, None, b"{}", b"[[],{}]")
         stream.app.database.call(lambda session: schedules.declare(session, [one]))
         return stream.one("SELECT next_at FROM ems_schedule")
 
@@ -98,7 +98,7 @@ def test_t4_a_damaged_schedule_does_not_stop_the_others(one_stream: Stream, capl
     stream = one_stream
     for name in ("bad", "good"):
         topic = stream.app.catalog.topic("t")
-        one = schedules.Declared(name, "every 1.0", "UTC", "last", topic.id, None, b"{}", b"[[],{}]")
+        one = schedules.Declared(name, "every 1.0", "UTC", "last", topic.name, None, b"{}", b"[[],{}]")
         stream.app.database.call(lambda session, one=one: schedules.declare(session, [one]))
     stream.run("UPDATE ems_schedule SET next_at = '2020-01-01'")
     stream.run("UPDATE ems_schedule SET spec = 'whenever' WHERE name = 'bad'")

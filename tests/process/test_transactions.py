@@ -9,6 +9,7 @@ import pymysql
 import pytest
 
 from tests.process.stream import Stream
+from tests.support.machine import machine_s
 from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import kill
@@ -142,10 +143,10 @@ def test_mysql_killed_and_started_again_under_a_running_worker(stream: Stream) -
     until(lambda: len(_effects(stream)) > 100, 10, "it runs")
     stream.server.kill()
     stream.server.start(60)
-    back = time.monotonic()
+    back = machine_s()
     seen = len(stream.record.events("end"))
     until(lambda: len(stream.record.events("end")) > seen + 200, 20, f"it goes on; log:\n{stream.logs()}")
-    assert time.monotonic() - back < 10
+    assert machine_s() - back < 10
     until(lambda: len(_effects(stream)) == total, 40, f"all effects; log:\n{stream.logs()}")
     stream.wait_ended(range(total), 30, group="a")
     stream.wait_settled(30)

@@ -139,7 +139,7 @@ class StoreMachine(RunningMachine):
     def count(self) -> None:
         """What a person is told of the group."""
         lag = next(one for one in monitoring.list_lags(self.session) if one.group_id == self.group.id)
-        assert (lag.unclaimed, lag.claimed, lag.retries, lag.dead, lag.lowest) == self.oracle.lag()
+        assert (lag.unclaimed, lag.claimed + lag.waiting, lag.retries, lag.dead, lag.lowest) == self.oracle.lag()
         live = len(self.oracle.live) + len(self.oracle.waiting)
         assert topics.count_unfinished(self.session, self.group) == (live, len(self.oracle.retries))
         orphans = [one for one in quality.orphan_retries(self.session) if one.topic_id == self.topic.id]

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id, new_uid
 from emsworker.core.model import Claim, ClaimSource, Failure, Message, NewMessage, Order, Outcome
-from emsworker.store import aside, claims, clients, messages, ordered, progress, recovery
+from emsworker.runtime import recovery
+from emsworker.store import aside, claims, clients, messages, ordered, progress
 from emsworker.store.claims import Miss
 from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.progress import Flush
@@ -170,14 +171,14 @@ class RunningMachine(RuleBasedStateMachine):
         parked: list[tuple[int, bytes | None]] = []
         left = [message for message in claim.messages if message.offset > done]
         for number, message in enumerate(left[:count]):
-            if claim.order is Order.KEY and message.key in self.blocked[who]:
-                parked.append((message.offset, message.key))
+            if claim.order is Order.KEY and message.key_bytes in self.blocked[who]:
+                parked.append((message.offset, message.key_bytes))
             else:
                 outcome = outcomes[number] if number < len(outcomes) else "ok"
                 failures += _failure(outcome, message.offset, message.attempt)
                 over += [(message.offset, message.attempt, 7)] if outcome == "ok" else []
                 if outcome in ("now", "later"):
-                    self.blocked[who] |= {message.key} - {None}  # type: ignore[arg-type]
+                    self.blocked[who] |= {message.key_bytes} - {None}  # type: ignore[arg-type]
                     if claim.order is Order.PARTITION:
                         return self._flush(who, message.offset, over, failures, parked, message.offset >= claim.hi)
         whole = count >= len(left)
@@ -258,9 +259,9 @@ class RunningMachine(RuleBasedStateMachine):
         if not slow:
             return
         top = slow[-1].offset
-        parked = [(m.offset, m.key) for m in free if m.offset < top]
+        parked = [(m.offset, m.key_bytes) for m in free if m.offset < top]
         spans = {"lo": slow[0].offset, "hi": top, "done_to": slow[0].offset - 1, "claim_id": new_claim_id()}
-        kept = {"source": ClaimSource.RETRY, "messages": slow, "keys": {m.offset: m.key for m in slow}}
+        kept = {"source": ClaimSource.RETRY, "messages": slow, "keys": {m.offset: m.key_bytes for m in slow}}
         rest = replace(claim, **spans, **kept)  # type: ignore[arg-type]
         flush = Flush(claim, self.topic.id, top, TIMEOUT_S, parked=parked, finished=True)
         try:
@@ -282,8 +283,8 @@ class RunningMachine(RuleBasedStateMachine):
         for message in self.held[who].messages[done:]:
             if len(slow) == running:
                 break
-            (free if message.key in held_up else slow).append(message)
-            held_up |= {message.key} - {None}  # type: ignore[arg-type]
+            (free if message.key_bytes in held_up else slow).append(message)
+            held_up |= {message.key_bytes} - {None}  # type: ignore[arg-type]
         return slow, free
 
     # -- clients, recovery, time ---------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ class RunningMachine(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        recovery.recover(self.session, 0.0)
+        recovery.recover(self.session, 0.0, 0.0)
         self.oracle.recover()
 
     @rule()

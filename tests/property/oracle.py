@@ -151,7 +151,7 @@ class Oracle:
         assert claim.care == care
         if self.order is Order.KEY:
             waiting = {self.keys[offset] for offset in self.retries} - {None}
-            assert claim.blocked == waiting & {message.key for message in claim.messages}
+            assert claim.blocked == waiting & {message.key_bytes for message in claim.messages}
         self.live[claim.claim_id] = Live(claim.lo, claim.hi, claim.lo - 1, claim.client_id, care)
 
     def _adopt(self, claim: Claim, batch: int) -> int:

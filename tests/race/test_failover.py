@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from emsworker.local import Database as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from emsworker.store.topics import create_topic
+from tests.support.machine import machine_s
 from tests.support.servers import connect
 from tests.support.waiting import until
 
@@ -83,9 +83,9 @@ def test_w14_sends_and_reads_follow_the_writable_server(pair: Pair) -> None:
         port = "SELECT @@port"
         first = reader.rows(port)
         pair.promote(1)
-        started = time.monotonic()
+        started = machine_s()
         app.send("t", 1)
-        assert time.monotonic() - started < 5
+        assert machine_s() - started < 5
         assert [len(pair.uids(0)), len(pair.uids(1))] == [1, 1]
         until(lambda: reader.rows(port) != first, 5, "who only reads notices too")
 

@@ -7,8 +7,8 @@ import pytest
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
-from emsworker.runtime import duties
-from emsworker.store import clients, progress, recovery
+from emsworker.runtime import duties, recovery
+from emsworker.store import clients, progress
 from tests.support.streams import Stream, flush_of, wait_until
 
 
@@ -28,7 +28,7 @@ def test_a_renewal_that_waits_in_the_server_is_granted_though_others_saw_the_lea
         renewal = pool.submit(clients.renew, mine, [me], 60.0)
         wait_until(lambda: stream.value("SELECT expires_at < NOW(6) FROM ems_client"), what="the end of the lease")
         assert not renewal.done(), "it waits"
-        recovered = recovery.recover(stream.session, 0.0)
+        recovered = recovery.recover(stream.session, 0.0, 0.0)
         holder.rollback()
         assert renewal.result(30), "it was asked for in time"
     holder.close()

@@ -16,6 +16,7 @@ from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
+from tests.support.machine import machine_s
 from tests.support.replication import Replicated, replicating
 from tests.support.servers import connect
 from tests.support.waiting import until
@@ -86,8 +87,9 @@ def test_w14_sends_and_claims_go_on_with_the_replica_when_the_primary_dies(
         sender.stopping.set()
         if worker.process.poll() is None:
             worker.kill_all()
-    first_send_s = min(at for at, _ in sender.confirmed.values() if at > promoted) - promoted
-    first_claim_s = min(one["at"] for one in record.events("start") if one["at"] > promoted) - promoted
+    first_send = min(at for at, _ in sender.confirmed.values() if at > promoted)
+    first_claim = min(one["at"] for one in record.events("start") if one["at"] > promoted)
+    first_send_s, first_claim_s = (machine_s(at) - machine_s(promoted) for at in (first_send, first_claim))
     assert sender.error is None
     print(
         f"{len(sender.confirmed)} sent; after the promotion a send after {first_send_s:.2f} s, a claim after {first_claim_s:.2f} s"

@@ -70,7 +70,7 @@ numbers: st.SearchStrategy[Any] = st.one_of(
 )
 scalars: st.SearchStrategy[Any] = st.none() | st.booleans() | numbers | texts | raw
 plain: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )

@@ -18,6 +18,7 @@ RUNS: dict[str, dict[str, str]] = {
     "producer": {
         **_SCHEMA,
         "topics": "get_topic list_topics",
+        "guards": "topic_id",
         "messages": "raise_counter insert_messages find_uids get_frontier",
         "pending": "insert_pending find_pending",
         "dedup": "hold_key read_key renew_key find_pending find_place is_unfinished",
@@ -34,8 +35,10 @@ RUNS: dict[str, dict[str, str]] = {
                 "ordered",
                 "parking",
                 "progress",
+                "handlers",
                 "recovery",
                 "frontier",
+                "guards",
                 "retention",
                 "pending",
                 "once",
@@ -70,15 +73,19 @@ RUNS: dict[str, dict[str, str]] = {
         "cancel": "list_stale_retries count_pending",
     },
     "sink": {**_SCHEMA, "topics": "get_topic list_topics", "messages": "raise_counter", "staging": ALL},
-    "producer_auto_create": {"topics": "add_topic lock_topic add_partition"},
-    "sink_auto_create": {"topics": "add_topic lock_topic add_partition"},
-    "worker_auto_create": {"topics": "add_topic lock_topic add_partition add_group add_cursor get_frontier"},
+    "producer_auto_create": {"topics": "add_topic lock_topic add_guard add_partition"},
+    "sink_auto_create": {"topics": "add_topic lock_topic add_guard add_partition"},
+    "worker_auto_create": {"topics": "add_topic lock_topic add_guard add_partition add_group add_cursor get_frontier"},
     "producer_cancel": {"cancel": _CANCEL, "parking": _TURN},
     "worker_cancel": {"cancel": _CANCEL, "parking": _TURN},
 }
 DENIED = (1044, 1142, 1143, 1227, 1370)
 _NOT_RUN = (1054, 1064, 1146)  # unknown column, wrong syntax, no such table: then nothing was shown
-_TABLES = {"pending": "ems_pending", "dedup": "ems_dedup"}  # of modules that name their table at run time
+_TABLES = {
+    "pending": "ems_pending",
+    "dedup": "ems_dedup",
+    "guards": "ems_topic_guard",
+}  # of modules that name their table at run time
 _VALUES = re.compile(r"^INSERT .*\(([^()]*)\) VALUES$", re.DOTALL)
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "SET", "(SELECT")
 
@@ -103,6 +110,7 @@ def _filled(statements: Statements, module: str, name: str, text: str) -> str:
         row = ",".join("NULL" for _ in match[1].split(","))
         text = f"{text} ({row}) {getattr(statements, end) if end in statements else ''}"
     text = text.replace("%(table)s", _TABLES.get(module, "?")).replace("%(where)s", "topic_id = 0 AND `key` = ''")
+    text = text.replace("%(moved_uids)s", "SELECT '' AS uid")
     text = re.sub(r"IN %\(\w+\)s", "IN (NULL)", text)
     text = re.sub(r"LIMIT %\(\w+\)s", "LIMIT 1", text)
     return re.sub(r"%\(\w+\)s", "NULL", text).replace("%%", "%")

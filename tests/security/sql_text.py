@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 # Methods that put values into a text.
 _BUILDERS = {"format", "format_map", "replace", "join"}
+# A method that is given rows of a statement, as texts.
+_TAKES_ROWS = "add_rows"
 # Calls whose text is for people.
 _FOR_PEOPLE = {"debug", "info", "warning", "error", "exception", "Problem"}
 # Functions that make a literal of a value, whatever it is.
@@ -70,6 +72,8 @@ def _interpolated(node: ast.AST) -> Iterator[ast.expr]:
         yield from (node.left, node.right)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _builds(node, node.func.attr):
         yield from (node.func.value, *node.args, *(keyword.value for keyword in node.keywords))
+    elif isinstance(node, ast.Call) and _called(node) == _TAKES_ROWS:
+        yield from node.args
 
 
 def _builds(call: ast.Call, name: str) -> bool:

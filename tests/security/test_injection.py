@@ -38,7 +38,7 @@ def refused(call: Callable[[], Any]) -> bool:
 def test_what_is_sent_comes_back_exactly(stream: Stream, mode: str) -> None:
     """Keys, tags, headers and bodies, directly, delayed, and with a caller's transaction under any sql_mode."""
     app = stream.app()
-    with connect(stream.url, autocommit=False, init_command=f"SET sql_mode = '{mode}'", charset="utf8mb4") as own:
+    with connect(stream.url, autocommit=False, settings=f"SESSION sql_mode = '{mode}'", charset="utf8mb4") as own:
 
         @nasty.few()
         @given(

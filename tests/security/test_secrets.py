@@ -109,7 +109,7 @@ def test_commands_say_nothing_of_it(marked: str, tmp_path: Path) -> None:
         (1, ("check", "--url", marked, "--redis-url", redis, "--traceback"), {}),
         (1, ("check", "--url", marked, "--redis-url", redis, "--json"), {}),
         (1, ("topics", "list", "--traceback"), {"url": wrong}),
-        (1, ("worker", "-A", "marked", "-p", "1"), {"url": wrong, "connect_timeout_s": "1"}),
+        (2, ("worker", "-A", "marked", "-p", "1"), {"url": wrong, "connect_timeout_s": "1"}),
         (1, ("topics", "list", "--traceback", "--url", away), {"connect_timeout_s": "1"}),
         (2, ("check", "--traceback", "--url", f"mysql://u:{MARK}"), {}),
         (2, ("worker", "-A", "marked"), {"url": f"mysql:/u:{MARK}@h/d"}),

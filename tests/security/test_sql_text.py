@@ -6,13 +6,13 @@ turns this red until somebody has thought about it.
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.security.sql_text import Part, parts
+from tests.support.worker import LIBRARY
 
-_PACKAGE = Path(__file__).parents[2] / "emsworker"
+_PACKAGE = LIBRARY
 _STORE = _PACKAGE / "store"
 _ROWS = "rows that mogrify has escaped, one by one"
 _NUMBERS = "numbers that the server or the code itself has made"
@@ -21,6 +21,7 @@ _NUMBERS = "numbers that the server or the code itself has made"
 _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
     "aside": [("set_aside.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
+    "connection": [("Connection.query", "statements of ours, set by the session", {"opening"})],
     "dead": [
         ("_note_restored", _NUMBERS, {"group.topic_id", "partition", "offset"}),
         ("_note_restored", _ROWS, {"rows"}),
@@ -30,6 +31,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
     "dedup": [
         ("take_key", "bytes_literal's, of the two lines before", {"key", "uid_text"}),
         ("take_key", "numbers: round makes one or fails", {"round(wanted.window_s * 1000000)", "wanted.topic_id"}),
+        ("take_key", "a number, and the table's quoted name", {"topic_id_text(database, wanted.topic_id)"}),
         ("take_key", "made of the others, in this function", {"row", "until"}),
         (
             "take_key",
@@ -37,6 +39,13 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
             {"{'table': table, 'where': where, 'uid': uid_text, 'until': until}", "{'table': table, 'where': where}"},
         ),
         ("take_key", "the table's quoted name", {"{'table': table}"}),
+    ],
+    "guards": [
+        (
+            "topic_id_text",
+            "a number, and the table's quoted name",
+            {"{'topic_id': topic_id, 'table': qualified(database, 'ems_topic_guard')}"},
+        ),
     ],
     "grants": [
         ("statements", "checked by patterns that let no quote and no space in", {"database", "user", "host"}),
@@ -49,7 +58,8 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("add_batch", _NUMBERS, {"batch.topic_id", "batch.partition", "number", "offset", "where | {'base': base}"}),
         ("add_batch", "made of the others, in this function", {"head", "rows"}),
         ("add_batch", "escape_message's", {"row"}),
-        ("close_hole_at", _NUMBERS, {"topic_id", "partition", "offset", "values"}),
+        ("close_hole_at", _NUMBERS, {"topic_id", "partition", "offset"}),
+        ("close_hole_at.work", _NUMBERS, {"values"}),
         ("escape_message", "a length", {"len(message.body)"}),
     ],
     "parking": [
@@ -63,7 +73,8 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
             "digits and their separators, of a datetime",
             {"self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')"},
         ),
-        ("insert_text", _NUMBERS, {"topic_id"}),
+        ("insert_text", "a number, or a statement about it", {"topic_id if number else guarded"}),
+        ("_delete_texts", "bytes_literal's, and a number", {"{'moved_uids': moved, 'topic_id': topic_id}"}),
         (
             "insert_text",
             "a partition that the topic has, by Ems._prepare",
@@ -75,9 +86,10 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("insert_text", "the table's quoted name", {"{'table': table}"}),
     ],
     "probe": [
-        ("_missing_on_tables", "names that stand in our own migrations", {"table", "column or first[table]"}),
-        ("_missing_on_tables", "a named statement", {"statement"}),
-        ("_missing_on_tables", "for people", {"privilege"}),
+        ("_try", "names of our own tables and columns, in a named statement", {"table", "column", "statement"}),
+        ("_try", "the name of a statement of our own file", {"verb.lower()"}),
+        ("has_privileges", "statements made in that way", {"tries"}),
+        ("_missing_on_tables", "for people", {"privilege", "table"}),
     ],
     "progress": [
         ("_add_done_retries", _ROWS, {"rows"}),
@@ -104,7 +116,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
     ],
     "replay": [("_add_claims", _ROWS, {"rows"}), ("replay_piece.work", _ROWS, {"rows"})],
     "reports": [("add_reports", _ROWS, {"rows"})],
-    "results": [("add_results", _ROWS, {"rows"})],
+    "results": [("add_results", _ROWS, {"rows"}), ("_row", "for people; a parameter in the end", {"len(row.body)"})],
     "scan": [
         (
             "_fetch",
@@ -131,11 +143,24 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("unsupported", "for people", {"kind", "facts.version", "why"}),
     ],
     "session": [
-        ("Packet.send", "what add and add_escaped were given", {"self._parts"}),
+        ("Packet.send", "what add, add_escaped and add_rows were given", {"part"}),
+        ("Packet.add_rows", "a named statement and its end", {"head", "end"}),
+        ("Packet.add_rows", "what it was given, each of which its caller accounts for", {"part"}),
+        ("Session._too_large", "for people", {"len(sql)", "self.most_bytes"}),
         ("Session._find_writable", "for people", {"host", "port", "error"}),
         ("Packet.add_all", "escaped values, and statements of ours", {"statement", "literals"}),
         ("Session.mogrify", "escaped values, and a statement of ours", {"statement", "self.literals(args)"}),
-        ("Session._literal", "this is where values are escaped", {"[self._literal(one) for one in value]"}),
+        ("Session._use", "backticks are doubled", {"quoted(self._url.database)"}),
+        (
+            "Session._connect",
+            "statements of ours",
+            {"(_SQL.set_session, _SQL.set_autocommit, _SQL.get_packet_limit)"},
+        ),
+        ("Session._undo", "statements of ours", {"(_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)"}),
+        ("literal", "this is where values are escaped", {"[literal(one) for one in value]"}),
+        ("literal", "digits and their separators, of a datetime", {"value.isoformat(' ')"}),
+        ("_text_literal", "neither a quote nor a backslash is in it", {"text"}),
+        ("_text_literal", "hexadecimal digits", {"text.encode().hex()"}),
         ("bytes_literal", "hexadecimal digits", {"value.hex()"}),
     ],
     "skipping": [("make_skips", "for people; a parameter in the end", {"policy"})],
@@ -147,8 +172,11 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("stage", _NUMBERS, {"chunk", "place", "row.topic_id", "row.partition"}),
         ("stage", "made of the others, in this function", {"head", "values"}),
     ],
-    "tables": [("qualified", "backticks are doubled; the other is a table of ours", {"database", "table"})],
-    "tls": [("tls_context", "for people", {"name", "options[name]"})],
+    "tables": [
+        ("quoted", "backticks are doubled", {"name"}),
+        ("qualified", "quoted, and a table of ours", {"quoted(database)", "table"}),
+    ],
+    "tls": [("_checking_context", "for people", {"name", "options[name]"})],
 }
 
 
@@ -186,6 +214,7 @@ def test_there_is_no_sql_outside_of_the_store() -> None:
         "session.send('SELECT {}'.format(name))",
         "session.send(_SQL.get_topic.replace('x', name))",
         "packet.add_escaped(','.join(name))",
+        "packet.add_rows(_SQL.get_topic, name)",
     ],
 )
 def test_the_search_finds_what_it_should(line: str) -> None:

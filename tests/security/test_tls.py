@@ -110,7 +110,7 @@ def test_connections_without_a_demand_share_one_context_and_are_encrypted(url: s
     with Database(url).session() as one, Database(url).session() as another:
         contexts = []
         for session in (one, another):
-            with session.lent_to_handler() as connection:
+            with session.lend() as connection:
                 contexts.append(connection.ctx)  # type: ignore[attr-defined]
             assert session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1], "encrypted all the same"
     assert contexts[0] is contexts[1]

@@ -63,7 +63,8 @@ def test_a_dry_run_looks_only_and_starts_no_spark(stream: Stream, report: str, t
         (["alerts", "--checkpoint", "c", "--error-rate", "many", "--events", "e"], "'many': must be a share"),
         (["alerts", "--checkpoint", "c"], "rules = none: give at least one of --consume-timeout, --lag and"),
         (["alerts", "--checkpoint", "c"], "--events = not given: say where alerts go"),
-        (["alerts", "--checkpoint", "c", "--lag", "-1", "--every", "10ms", "--events", "e"], "--every = 0.01: must be 1 s"),
+        (["alerts", "--checkpoint", "c", "--lag", "1", "--every", "10ms", "--events", "e"], "--every = 0.01: must be 1 s"),
+        (["alerts", "--checkpoint", "c", "--lag", "-1", "--events", "e"], "'-1': must be a whole number from 0"),
         (["lag", "--colour", "red"], "--colour"),
     ],
 )  # fmt: skip

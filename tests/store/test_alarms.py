@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from emsworker import delivery
 from emsworker.admin import Admin
 from emsworker.core.alarms import Alarm, Metric, Rule, Step
 from emsworker.core.config import Settings
@@ -165,7 +166,7 @@ def test_a7_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:
             return hung.hanging.is_set() and web.events == [("late", "firing")]
 
         wait_until(both)
-        assert longest < 2
+        assert longest < delivery._WEBHOOK_S, "whoever waits for the one that hangs waits for so long"
         assert stream.rows("SELECT rule, tries, due_at > NOW(6) FROM ems_alarm_event WHERE rule = 'a-hung'") == [
             ("a-hung", 1, 1)
         ]

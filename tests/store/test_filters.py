@@ -8,7 +8,8 @@ import pytest
 from emsworker import Filter
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError
-from emsworker.store import claims, recovery, topics
+from emsworker.runtime import recovery
+from emsworker.store import claims, topics
 from emsworker.store.claims import find_work
 from tests.support.streams import Stream
 
@@ -71,7 +72,7 @@ def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out
     stream.take(topic, group, stream.client())
     stream.rows("UPDATE ems_claim SET deadline_at = NOW(6) - INTERVAL 1 SECOND")
     stream.rows("UPDATE ems_client SET renewed_at = NOW(6)")
-    assert [one.charged for one in recovery.recover(stream.session, 0.0)] == [3]
+    assert [one.charged for one in recovery.recover(stream.session, 0.0, 0.0)] == [3]
     assert stream.rows("SELECT `offset` FROM ems_retry") == [(3,)]
     rest = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
     assert rest and rest.lo == 4 and rest.messages == []

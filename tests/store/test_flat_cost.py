@@ -7,6 +7,7 @@ import pytest
 
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Group, Topic
+from emsworker.runtime import recovery
 from emsworker.store import (
     broadcast,
     claims,
@@ -16,7 +17,6 @@ from emsworker.store import (
     messages,
     monitoring,
     pending,
-    recovery,
     scan,
     search,
     topics,
@@ -87,7 +87,7 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
         "take_range": lambda: claims.take_range(session, stream.taker(topic, done, me, BATCH), 0),
         "take_waiting": lambda: claims.take_waiting(session, stream.taker(topic, done, me, BATCH)),
         "take_retries": lambda: claims.take_retries(session, stream.taker(topic, retrying, me, BATCH)),
-        "recover": lambda: recovery.recover(session, 0.0),
+        "recover": lambda: recovery.recover(session, 0.0, 0.0),
         "delete_expired": lambda: clients.delete_expired(session),
         "find_uids": lambda: messages.find_uids(session, topic.id, uids),
         "next_free_offset": lambda: messages.next_free_offset(session, topic.id, 0),

@@ -127,7 +127,7 @@ def test_a4_peek_shows_what_a_group_would_claim_next(sent: Stream, messages: Mes
 def test_a4_get_and_contains(sent: Stream, messages: Messages) -> None:
     app = sent.app()
     first = messages.get("t/1/3")[0]
-    assert (first.body["n"], first.key, first.tag, first.headers["odd"]) == (5, b"k0", b"t0", "1")
+    assert (first.body["n"], first.key, first.tag, first.headers["odd"]) == (5, "k0", "t0", "1")
     assert [m.place for m in messages.get(first.id)] == [(1, 3)] == [m.place for m in messages.get(first.id, "t")]
     assert json.loads(first.raw or b"") == first.body and first.born_at == START + timedelta(minutes=5)
     delayed = app.send("t", 1, countdown=3600)

@@ -50,7 +50,7 @@ def test_w8_a_look_for_work_tells_when_the_next_message_or_schedule_is_due(strea
     app.send("t", 1, countdown=600)
     due_s = claims.find_work(stream.session, [group.id]).due_s
     assert due_s is not None and 300 < due_s <= 600
-    schedules.declare(stream.session, [Declared("s", "*/2 * * * *", "UTC", "last", topic.id, None, b"{}", b"1")])
+    schedules.declare(stream.session, [Declared("s", "*/2 * * * *", "UTC", "last", topic.name, None, b"{}", b"1")])
     due_s = claims.find_work(stream.session, [group.id]).due_s
     assert due_s is not None and 0 < due_s <= 120
 

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import threading
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -109,7 +108,7 @@ def test_w6_a_key_stays_in_its_partition(stream: Stream, app: Ems) -> None:
     assert {app.send("t", 0, partition=2).partition for _ in range(3)} == {2}
     assert {app.send("t", 0).partition for _ in range(8)} == {0, 1, 2, 3}
     for wrong in (4, -1, "1", 1.5):
-        with pytest.raises(InvalidName, match="0 to 3"):
+        with pytest.raises(InvalidName, match=r"0 to 3|whole number"):
             app.send("t", 0, partition=wrong)
 
 
@@ -172,13 +171,13 @@ def test_trap_17_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent
     with pytest.raises(MessageTooLarge, match="max_allowed_packet"):
         app.send("t", b"x" * (limit // 2))
     assert stored(stream, "t") == {}
-    assert app.send("t", b"x" * (1 << 20)).offset == 1
+    assert app.send("t", b"x" * min(1 << 20, limit // 4)).offset == 1
 
 
 def test_trap_17_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -> None:
     app = stream.app(publish_timeout_s=20.0)
     limit = stream.value("SELECT @@max_allowed_packet")
-    size = 1 << 20
+    size = min(1 << 20, limit // 4)
     count = limit // size + 4
     receipts = app.send_many("t", [bytes([n]) * size for n in range(count)])
     assert [receipt.offset for receipt in receipts] == list(range(1, count + 1))
@@ -214,18 +213,20 @@ def test_w11_two_creators_at_once_make_one_topic(stream: Stream) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_cursor") == 1
 
 
-def test_w11_a_deleted_topic_is_an_error_of_ours(stream: Stream, app: Ems) -> None:
+def test_w11_a_deleted_topic_is_created_again_or_an_error_of_ours(stream: Stream, app: Ems) -> None:
+    strict = Ems("strict", url=stream.url, auto_create=False)
+    stream.apps.append(strict)
     app.send("t", 1)
+    strict.send("t", 1)
     topic = app.catalog.topic("t")
     topics.delete_topic(stream.session, topic)
-    with pytest.raises(UnknownTopic, match="deleted"):
-        app.send("t", 2)
+    with pytest.raises(UnknownTopic, match="auto_create is off"):
+        strict.send("t", 2)
     with pytest.raises(UnknownTopic, match="deleted"):
         stream.group(topic)
     with pytest.raises(UnknownTopic, match="deleted"):
         topics.change_topic(stream.session, topic)
     assert stream.value("SELECT COUNT(*) FROM ems_message") == 0
-    app.catalog.forget("t")
     assert app.send("t", 3).offset == 1
 
 
@@ -239,7 +240,7 @@ def test_w12_everything_travels_with_a_message(stream: Stream, app: Ems) -> None
     topic = app.catalog.topic("t")
     claim = stream.take(topic, stream.group(topic), stream.client())
     message = claim.messages[0]
-    assert (message.id, message.key, message.tag, message.body) == (uid, b"\x00\xff", b"tag", body)
+    assert (message.id, message.key, message.tag, message.body) == (uid, b"\x00\xff", "tag", body)
     assert dict(message.headers) == headers
     assert (message.topic, message.partition, message.offset, message.attempt) == ("t", 0, 1, 1)
     age = message.born_at - before.replace(tzinfo=UTC)
@@ -302,10 +303,10 @@ def test_w4_a_locked_partition_ends_in_a_timeout_of_ours(stream: Stream) -> None
     app.send("t", 1)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_partition FOR UPDATE")
-        began = time.monotonic()
+        waits = stream.lock_waits()
         with pytest.raises(PublishTimeout, match=r"1 s.*[Ll]ock"):
             app.send("t", 2)
-        assert time.monotonic() - began < 8  # one wait of InnoDB is 5 s
+        assert stream.lock_waits() == waits + 1, "one wait of InnoDB takes 5 s: it is not tried again"
         other.rollback()
     assert app.send("t", 3).offset == 2
 

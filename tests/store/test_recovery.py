@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Care, Group, Outcome, Topic
-from emsworker.store import claims, clients, progress
+from emsworker.core.model import TASK_HEADER, Care, Group, Order, Outcome, Topic
+from emsworker.declaring.handlers import declare_handlers
+from emsworker.store import claims, clients, handlers, ordered, progress, topics
+from emsworker.store.handlers import HandlerRow
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 
@@ -89,8 +91,94 @@ def test_r7_a_poison_that_is_charged_too_often_dies(stream: Stream) -> None:
     stream.take(topic, group, me)
     _run_out(stream, "state = 'start'")
     assert [one.charged for one in stream.recover()] == [1]
-    assert stream.rows("SELECT `offset`, reason, body FROM ems_dead") == [(1, "used up its 1 attempts", b"1")]
+    assert stream.rows("SELECT `offset`, reason, body FROM ems_dead") == [(1, "used up its 1 attempt", b"1")]
     assert stream.retries(group) == []
+
+
+def _call(stream: Stream, *tasks: str) -> tuple[Topic, Group]:
+    """One call of each of these tasks, in a group whose ladder is the wrong one for all of them."""
+    app = stream.app()
+    for task in tasks:
+        app.publish("t", [[], {}], headers={TASK_HEADER: task})
+    topic = app.catalog.topic("t")
+    return topic, stream.group(topic, ladder="1h", max_attempts=16)
+
+
+def _retries_due_in(stream: Stream) -> list[tuple[int, int, int]]:
+    return stream.rows(
+        "SELECT `offset`, attempt, ROUND(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 6e7) FROM ems_retry "
+        "ORDER BY `offset`"
+    )
+
+
+def test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder(stream: Stream) -> None:
+    topic, group = _call(stream, "slow", "other", "slow")
+    handlers.declare(stream.session, group.id, [HandlerRow("slow", "retry", "5m", 2), HandlerRow("z", "dead", None, 1)])
+    for found in ([(1, 1, 5)], [(1, 1, 5), (2, 1, 60)], [(1, 1, 5), (2, 1, 60), (3, 1, 5)]):
+        me = stream.client()
+        taker = stream.taker(topic, group, me)
+        assert claims.take_waiting(stream.session, taker) or claims.take_range(stream.session, taker, 0)
+        _run_out(stream, "state = 'start'")
+        assert [one.outcome for one in stream.recover()] == [Outcome.TIMEOUT]
+        assert _retries_due_in(stream) == found, "the second task's row is missing: it has the group's"
+    stream.make_due()
+    stream.rows("DELETE FROM ems_retry WHERE `offset` > 1")
+    assert claims.take_retries(stream.session, stream.taker(topic, group, stream.client()))
+    _run_out(stream, "state = 'start'")
+    assert [one.charged for one in stream.recover()] == [1]
+    assert stream.rows("SELECT `offset`, attempts, reason FROM ems_dead") == [(1, 2, "used up its 2 attempts")]
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_f_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream, order: str) -> None:
+    topic, group = _call(stream, "quick")
+    stream.rows("UPDATE ems_group SET ordering = %s", order)
+    group = dataclasses.replace(group, order=Order(order))
+    handlers.declare(stream.session, group.id, [HandlerRow("quick", "retry", "5m", 3)])
+    stream.rows(
+        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, care) "
+        "VALUES (%s, 0, 1, 1, UTC_TIMESTAMP(6), 2)",
+        group.id,
+    )
+    stream.rows("UPDATE ems_cursor SET next_offset = 2")
+    me = stream.client()
+    taker = stream.taker(topic, group, me)
+    claim = (
+        claims.take_retries(stream.session, taker) if order == "none" else ordered.take_next(stream.session, taker, 0)
+    )
+    assert claim and claim.care is Care.ALONE
+    progress.flush(stream.session, flush_of(claim, topic, 0, running=1, finished=False))
+    stream.expire(me)
+    assert [one.charged for one in stream.recover()] == [1]
+    assert _retries_due_in(stream) == [(1, 2, 5)]
+
+
+def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(stream: Stream) -> None:
+    app, _ = stream.app(), stream.app()
+    topic = stream.topic()
+    group = stream.group(topic)
+    app.task(name="own", topic="t", group="g", ladder="0.25s 1m", max_attempts=2, on_error="dead")(print)
+    app.task(name="plain", topic="t", group="g")(print)
+    declare_handlers(app.database, group, app.routes["t", "g"])
+    rows = {
+        "own": HandlerRow("own", "dead", "250ms 1m", 2),
+        "plain": HandlerRow("plain", "retry", None, None),
+    }
+    assert handlers.list_handlers(stream.session, group.id) == rows
+    writes = stream.status("Com_insert")
+    declare_handlers(app.database, group, app.routes["t", "g"])
+    assert stream.status("Com_insert") == writes, "nothing is written where nothing has changed"
+    newer = stream.app()
+    newer.task(name="own", topic="t", group="g", max_attempts=9)(print)
+    declare_handlers(newer.database, group, newer.routes["t", "g"])
+    rows["own"] = HandlerRow("own", "retry", None, 9)
+    assert handlers.list_handlers(stream.session, group.id) == rows, "an older version may still run the other one"
+    listener = stream.app()
+    listener.subscribe("t", "g", max_attempts=7)(print)
+    declare_handlers(listener.database, group, listener.routes["t", "g"])
+    assert handlers.list_handlers(stream.session, group.id) == {"": HandlerRow("", "retry", None, 7)}
+    topics.delete_group(stream.session, group)
+    assert stream.rows("SELECT * FROM ems_handler") == []
 
 
 def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:

@@ -9,6 +9,7 @@ import redis
 
 from emsworker import Ems
 from emsworker.offsets.redis import RedisAllocator
+from tests.support.machine import machine_s
 from tests.support.streams import Stream, in_threads, stored
 
 
@@ -91,15 +92,15 @@ def test_w2_publishing_goes_on_without_redis_and_comes_back(stream: Stream, redi
     assert app.send("t", 0).offset == 1
     redis_server.kill()
     try:
-        began = time.monotonic()
+        began = machine_s()
         assert app.send("t", 1).offset == 2
-        assert time.monotonic() - began < 2
+        assert machine_s() - began < 2
         assert [app.send("t", n).offset for n in range(5)] == [3, 4, 5, 6, 7]
     finally:
         redis_server.start()
-    deadline = time.monotonic() + 10
+    deadline = machine_s() + 10
     while not counters(redis_url):
-        assert time.monotonic() < deadline
+        assert machine_s() < deadline
         app.send("t", 0)
         time.sleep(0.05)
     sent = stored(stream, "t")[0]

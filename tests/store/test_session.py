@@ -17,7 +17,7 @@ from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.session import Session
-from tests.support.servers import _execute, connect
+from tests.support.servers import _execute, connect, set_globals
 from tests.support.streams import Stream, in_threads, wait_until
 
 
@@ -79,6 +79,15 @@ def test_trap_7_and_16_every_session_is_read_committed_in_utc_and_strict(stream:
     assert row[3:] == (5, 1)
     stream.session.drop()
     assert stream.session.rows("SELECT @@time_zone") == (("+00:00",),)
+
+
+def test_trap_27_every_session_returns_all_rows(server: Server, stream: Stream) -> None:
+    set_globals(server, "SET GLOBAL sql_select_limit = 2")
+    try:
+        stream.session.drop()
+        assert len(stream.session.rows("SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3")) == 3
+    finally:
+        set_globals(server, "SET GLOBAL sql_select_limit = 18446744073709551615")
 
 
 def test_trap_7_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
@@ -197,10 +206,16 @@ def test_a_transaction_without_a_statement_leaves_nothing_open(stream: Stream, e
     assert len(stream.rows("SELECT * FROM ems_leader")) == 1
 
 
+def commit_lent(session: Session) -> None:
+    packet = session.packet()
+    packet.take_back()
+    packet.commit_lent()
+    packet.send()
+
+
 @pytest.mark.parametrize("first", ["", " ; ", "SELECT nothing"])
 def test_a_first_statement_that_is_wrong_says_so_and_the_transaction_is_open(stream: Stream, first: str) -> None:
-    stream.session.begin()
-    with stream.session.lent_to_handler() as connection, connection.cursor() as cursor:
+    with stream.session.lend() as connection, connection.cursor() as cursor:
         with pytest.raises(pymysql.err.MySQLError, match=r"1065|1054"):
             cursor.execute(first)
         cursor.execute("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
@@ -210,14 +225,26 @@ def test_a_first_statement_that_is_wrong_says_so_and_the_transaction_is_open(str
 
 
 def test_a_first_statement_may_stream_its_rows(stream: Stream) -> None:
-    stream.session.begin()
-    with stream.session.lent_to_handler() as connection, connection.cursor(SSCursor) as cursor:
+    with stream.session.lend() as connection, connection.cursor(SSCursor) as cursor:
         cursor.execute("SELECT 1 UNION ALL SELECT %s", (2,))
         assert list(cursor) == [(1,), (2,)]
         cursor.execute("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
         assert cursor.rowcount == 1
-    stream.session.commit()
+    commit_lent(stream.session)
     assert len(stream.rows("SELECT * FROM ems_leader")) == 1
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_many_rows_at_once_in_a_transaction_that_is_lent(stream: Stream, opened: bool) -> None:
+    """PyMySQL sends them as a bytearray, first or later."""
+    with stream.session.lend() as connection, connection.cursor() as cursor:
+        if opened:
+            cursor.execute("SELECT 1")
+        rows = [("a", "h", "2026-01-01"), ("b", "h", "2026-01-01")]  # of parameters alone: others it sends one by one
+        cursor.executemany("INSERT INTO ems_leader VALUES (%s, %s, %s)", rows)
+        assert cursor.rowcount == 2
+    commit_lent(stream.session)
+    assert len(stream.rows("SELECT * FROM ems_leader")) == 2
 
 
 def test_conflicts_end_at_the_deadline(stream: Stream) -> None:

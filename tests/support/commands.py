@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.machine import machine_s
+
 _DEADLINE_S = 60
 
 
@@ -120,8 +122,8 @@ class Running:
 
 def wait_for(condition: Callable[[], Any], tell: Callable[[], Any] = lambda: "") -> Any:
     """Poll until a condition holds, and return its value."""
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = machine_s() + _DEADLINE_S
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {_DEADLINE_S} s in vain; {tell()}"
+        assert machine_s() < deadline, f"waited {_DEADLINE_S} s in vain; {tell()}"
         time.sleep(0.02)
     return value

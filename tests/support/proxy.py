@@ -4,6 +4,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -24,15 +25,19 @@ class Proxy:
 
     Args:
         host, port: the server.
+        idle_s: cuts connections on which nothing was sent for so long; ``None``: none.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, idle_s: float | None = None) -> None:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._armed: tuple[bytes, Cut] | None = None
         self._open: list[socket.socket] = []
+        self._heard: dict[tuple[socket.socket, socket.socket], float] = {}
         self.cuts = 0
+        if idle_s is not None:
+            threading.Thread(target=self._cut_idle, args=(idle_s,), daemon=True).start()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def arm(self, marker: bytes, cut: Cut) -> None:
@@ -47,13 +52,24 @@ class Proxy:
                 return
             server = socket.create_connection(self._target)
             self._open += [client, server]
+            self._heard[client, server] = time.monotonic()
             deaf = threading.Event()
             threading.Thread(target=self._upstream, args=(client, server, deaf), daemon=True).start()
             threading.Thread(target=self._downstream, args=(server, client, deaf), daemon=True).start()
 
+    def _cut_idle(self, idle_s: float) -> None:
+        while self._listener.fileno() >= 0:
+            for pair, heard in list(self._heard.items()):
+                if time.monotonic() - heard > idle_s:
+                    del self._heard[pair]
+                    self.cuts += 1
+                    _shut(*pair)
+            time.sleep(idle_s / 20)
+
     def _upstream(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
         try:
             while data := client.recv(_CHUNK):
+                self._hear(client, server)
                 if self._armed is not None and self._armed[0] in data:
                     cut, self._armed = self._armed[1], None
                     self.cuts += 1
@@ -67,10 +83,15 @@ class Proxy:
             if not deaf.is_set():
                 _shut(client, server)
 
+    def _hear(self, client: socket.socket, server: socket.socket) -> None:
+        if (client, server) in self._heard:  # it has not been cut meanwhile
+            self._heard[client, server] = time.monotonic()
+
     def _downstream(self, server: socket.socket, client: socket.socket, deaf: threading.Event) -> None:
         try:
             client.sendall(_without_tls(server.recv(_CHUNK)))
             while data := server.recv(_CHUNK):
+                self._hear(client, server)
                 if deaf.is_set():
                     break
                 client.sendall(data)
@@ -99,12 +120,12 @@ def _shut(*sockets: socket.socket) -> None:
 
 
 @contextmanager
-def proxied(url: str) -> Iterator[tuple[Proxy, str]]:
+def proxied(url: str, idle_s: float | None = None) -> Iterator[tuple[Proxy, str]]:
     """A proxy before the server of ``url``, and the URL by which it is reached."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    proxy = Proxy(parts.hostname, parts.port)
+    proxy = Proxy(parts.hostname, parts.port, idle_s)
     try:
         yield proxy, re.sub(r"@[^/]+/", f"@127.0.0.1:{proxy.port}/", url)
     finally:

@@ -17,6 +17,7 @@ import pytest
 from emsworker.local import Database, Redis, ServerFailed, ServerMissing
 from emsworker.local.engines import Flavor
 from emsworker.local.server import Server
+from tests.support import hostile
 
 VARIABLE = "EMS_TEST_SERVERS"
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
@@ -63,7 +64,8 @@ class TestServers:
 
     def database(self, flavor: Flavor) -> Database:
         """Return the database server of a flavor; skips the test, or ends the run, when it does not start."""
-        server = self._running.get(flavor) or Database(self.folder / flavor, flavor)
+        options = hostile.AT_START if hostile.wanted() else None
+        server = self._running.get(flavor) or Database(self.folder / flavor, flavor, options=options)
         assert isinstance(server, Database)
         self._start(flavor, server)
         return server
@@ -103,11 +105,31 @@ class TestServers:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def connect(url: str, **options: object) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+# What the tests themselves look with must not depend on what the server's defaults are.
+OWN_SETTINGS = (
+    "SET SESSION time_zone = 'SYSTEM', SESSION sql_mode = 'STRICT_TRANS_TABLES', SESSION sql_safe_updates = 0, "
+    "SESSION sql_select_limit = 18446744073709551615, SESSION wait_timeout = 28800, SESSION net_read_timeout = 60, "
+    "SESSION completion_type = 0, SESSION unique_checks = 1, SESSION lock_wait_timeout = 50, "
+    "SESSION innodb_lock_wait_timeout = 50 "
+    "/*!80000 , SESSION transaction_isolation = 'REPEATABLE-READ', SESSION transaction_read_only = 0 */ "
+    "/*M! , SESSION tx_isolation = 'REPEATABLE-READ', SESSION tx_read_only = 0, SESSION idle_transaction_timeout = 0, "
+    "SESSION idle_write_transaction_timeout = 0, SESSION max_statement_time = 0 */"
+)
+
+
+def set_globals(server: Database, *statements: str) -> None:
+    """Change settings of a whole server."""
+    with connect(server.admin_url, autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def connect(url: str, settings: str = "", **options: object) -> "pymysql.Connection[pymysql.cursors.Cursor]":
     """Return a new PyMySQL connection.
 
     Args:
         url: as `Database.url` and the `database` fixture give it.
+        settings: of the session, further assignments of a SET statement.
         options: further arguments of `pymysql.connect`.
     """
     parts = urlsplit(url)
@@ -117,6 +139,10 @@ def connect(url: str, **options: object) -> "pymysql.Connection[pymysql.cursors.
         "user": parts.username,
         "password": unquote(parts.password or ""),
         "database": parts.path.lstrip("/"),
+        # Said outright: PyMySQL goes by flags that MySQL sends before it has read its own setting.
+        "init_command": f"{OWN_SETTINGS}, SESSION autocommit = {int(bool(options.get('autocommit')))}"
+        f"{settings and f', {settings}'}",
+        "autocommit": False,
         **options,
     }
     return pymysql.connect(**arguments)  # type: ignore[call-overload, no-any-return]
@@ -129,6 +155,8 @@ def fresh_database(server: Database) -> Iterator[str]:
     Args:
         server: a running server.
     """
+    if hostile.wanted():  # for each test: one that has started the server anew has lost them
+        set_globals(server, *hostile.statements(server.flavor).values())
     name = f"ems_{secrets.token_hex(6)}"
     _execute(server.admin_url, f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
     try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +14,15 @@ import pytest
 from emsworker import Ems
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
-from emsworker.store import claims, clients, recovery, topics
+from emsworker.runtime import recovery
+from emsworker.store import claims, clients, topics
 from emsworker.store.claims import Taker
 from emsworker.store.database import Database
 from emsworker.store.progress import Flush
 from emsworker.store.schema import migrate
 from emsworker.store.session import Session
 from tests.support.servers import connect
+from tests.support.waiting import until
 
 T = TypeVar("T")
 LEASE_S = 60.0
@@ -30,11 +31,7 @@ TIMEOUT_S = 60.0
 
 def wait_until(condition: Callable[[], T], seconds: float = 15.0, what: str = "it") -> T:
     """Poll until ``condition`` is true; fails the test after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
-        time.sleep(0.005)
-    return result
+    return until(condition, seconds, what, poll_s=0.005)
 
 
 def in_threads(count: int, work: Callable[[int], T]) -> list[T]:
@@ -102,6 +99,10 @@ class Stream:
         found = self.rows(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({','.join(['%s'] * len(names))})", *names)
         return {str(name): int(value) for name, value in found}
 
+    def lock_waits(self) -> int:
+        """How many waits for a row's lock the server has counted; a time would tell of the machine, too."""
+        return self.status("Innodb_row_lock_waits")["Innodb_row_lock_waits"]
+
     def topic(self, name: str = "t", partitions: int = 1, **settings: Any) -> Topic:
         """A topic."""
         return topics.create_topic(self.session, name, partitions=partitions, **settings)
@@ -159,7 +160,7 @@ class Stream:
 
     def recover(self) -> list[recovery.Recovered]:
         """One round of the beat's duty."""
-        return recovery.recover(self.session, 0.0)
+        return recovery.recover(self.session, 0.0, 0.0)
 
 
 def flush_of(claim: Claim, topic: Topic, done_to: int, **more: Any) -> Flush:
@@ -182,7 +183,7 @@ def open_stream(url: str) -> Iterator[Stream]:
     """A database, migrated."""
     with Database(url).session() as session:
         migrate(session)
-        with connect(url, autocommit=True, init_command="SET time_zone = '+00:00'") as sql:
+        with connect(url, autocommit=True, settings="SESSION time_zone = '+00:00'") as sql:
             made = Stream(url, session, sql)
             try:
                 yield made

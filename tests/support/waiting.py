@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.support.machine import machine_s
+
 T = TypeVar("T")
 _POLL_S = 0.02
 
@@ -13,19 +15,19 @@ def until(look: Callable[[], T], timeout_s: float, what: str, poll_s: float = _P
 
     Args:
         look: called again and again.
-        timeout_s: for how many seconds at most.
+        timeout_s: for how many seconds at most; they last longer on a busy machine (:mod:`tests.support.machine`).
         what: what is waited for, for the failure's text.
         poll_s: seconds between two looks.
 
     Raises:
         AssertionError: it did not become true in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = machine_s() + timeout_s
     while True:
         seen = look()
         if seen:
             return seen
-        if time.monotonic() > deadline:
+        if machine_s() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what} (last seen: {seen!r})")
         time.sleep(poll_s)
 

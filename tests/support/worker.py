@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import emsworker
 from tests.support.looker import Looker
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
+LIBRARY = Path(emsworker.__file__).parent  # in the checkout, or where a wheel was installed
 _START_S = 60.0
 # Short spans, so that the tests are quick; a test may override each of them.
 QUICK = {
@@ -103,7 +105,8 @@ class Program:
 
     def wait(self, timeout_s: float = 30) -> int:
         """Wait for its end and return the exit code."""
-        return self.process.wait(timeout_s)
+        until(lambda: self.process.poll() is not None, timeout_s, f"{self.name} has ended")
+        return self.process.wait()
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

@@ -16,6 +16,7 @@ from emsworker.declaring.options import HandlerOptions
 from emsworker.declaring.task import Outgoing
 from emsworker.loader import load_app
 from emsworker.store.sql import Statements, split_script
+from tests.support.worker import LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -132,7 +133,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 def test_sql_lives_in_the_store_only() -> None:
     words = ("SELECT ", "INSERT INTO", "DELETE FROM", "UPDATE ems_")
-    elsewhere = [path for path in ROOT.glob("emsworker/**/*.py") if path.parent.name != "store" and path.is_file()]
+    elsewhere = [path for path in LIBRARY.glob("**/*.py") if path.parent.name != "store" and path.is_file()]
     assert len(elsewhere) > 30
     local = {"database.py", "engines.py"}  # the private servers: users and databases, no tables
     found = [
@@ -144,7 +145,7 @@ def test_sql_lives_in_the_store_only() -> None:
 
 
 def test_every_named_statement_is_used_and_named_once() -> None:
-    store = ROOT / "emsworker" / "store"
+    store = LIBRARY / "store"
     for path in sorted(store.glob("*.sql")):
         names = [
             line.split()[2] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("-- name:")

@@ -17,6 +17,15 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   UNIQUE KEY name (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
+-- What is written down for a topic, and not in its stream yet, shares the topic's row here until its commit; whoever deletes
+-- the topic takes the row. It outlives the topic: a search for a row that is missing would lock the gap where new ones go.
+
+CREATE TABLE IF NOT EXISTS ems_topic_guard (
+  topic_id INT UNSIGNED NOT NULL,
+  deleted_at DATETIME(6) NULL,
+  PRIMARY KEY (topic_id)
+) ENGINE=InnoDB;
+
 CREATE TABLE IF NOT EXISTS ems_partition (
   topic_id INT UNSIGNED NOT NULL,
   `partition` SMALLINT UNSIGNED NOT NULL,
@@ -89,6 +98,18 @@ CREATE TABLE IF NOT EXISTS ems_group (
   ordering ENUM('none', 'partition', 'key') NOT NULL DEFAULT 'none',
   PRIMARY KEY (id),
   UNIQUE KEY name (topic_id, name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- How the handlers of a group are charged for what their workers cannot report themselves: their own attempts and ladder, NULL
+-- where the group's hold. One row for each task, or one without a name for a subscription, written by workers when they start.
+
+CREATE TABLE IF NOT EXISTS ems_handler (
+  group_id INT UNSIGNED NOT NULL,
+  name VARCHAR(190) NOT NULL,
+  on_error ENUM('retry', 'dead', 'ignore') NOT NULL,
+  ladder TEXT CHARACTER SET ascii NULL,
+  max_attempts SMALLINT UNSIGNED NULL,
+  PRIMARY KEY (group_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS ems_cursor (
@@ -216,7 +237,7 @@ CREATE TABLE IF NOT EXISTS ems_schedule (
   spec VARCHAR(200) NOT NULL,
   timezone VARCHAR(64) NOT NULL,
   catch_up ENUM('last', 'all', 'none') NOT NULL,
-  topic_id INT UNSIGNED NOT NULL,
+  topic VARCHAR(190) NOT NULL,
   `key` VARBINARY(255) NULL,
   headers MEDIUMBLOB NOT NULL,
   body LONGBLOB NOT NULL,

@@ -31,13 +31,13 @@ def restart_the_server(arena: Arena) -> None:
 
 
 def read_only(arena: Arena) -> None:
-    with arena.fault("server"), _variable(arena, "read_only", 1):
+    with arena.fault("server"), variable(arena, "read_only", 1):
         time.sleep(2)
     arena.goes_on()
 
 
 @contextmanager
-def _variable(arena: Arena, name: str, value: int) -> Iterator[Any]:
+def variable(arena: Arena, name: str, value: int) -> Iterator[Any]:
     """A global variable of the server is another one for a while; gives the administrator's cursor."""
     with connect(arena.server.admin_url, autocommit=True) as admin, admin.cursor() as cursor:
         cursor.execute(f"SELECT @@GLOBAL.{name}")
@@ -54,7 +54,7 @@ def too_many_connections(arena: Arena) -> None:
     hogs: list[Any] = []
     refused = 0
     with arena.fault("server"):
-        with _variable(arena, "max_connections", 10) as cursor:
+        with variable(arena, "max_connections", 10) as cursor:
             deadline = time.monotonic() + 3.5
             while time.monotonic() < deadline:
                 try:

@@ -34,7 +34,7 @@ class Hooks(Middleware):
     def after_run(self, message: Message, group: str, outcome: Any, error: BaseException | None, ran_s: float) -> None:
         if message.topic in ("steer", "hooks"):
             note("after_run", offset=message.offset, group=group, outcome=str(outcome), error=repr(error))
-        if message.tag == b"hold":
+        if message.tag == "hold":
             time.sleep(0.4)  # several watermarks
             note("held")
             time.sleep(60)
@@ -241,7 +241,7 @@ def add(x: int, y: int) -> None:
 def bound(self: Any, n: int) -> None:
     request = self.request
     note("request", n=n, id=request.id, task=request.task, attempt=request.attempt, topic=request.topic,
-         offset=request.offset, group=request.group, key=(request.key or b"").decode())  # fmt: skip
+         offset=request.offset, group=request.group, key=request.key or "")  # fmt: skip
     if request.attempt < 3:
         self.retry("not yet", countdown=0.2)
     note("end", n=n)

@@ -9,9 +9,8 @@ from emsworker import Ems, Message
 
 app = Ems("ordered")
 GROUPS = ("free", "keyed", "serial")
-_file = os.open(
-    Path(os.environ["EMS_TEST_RECORD"]) / f"runs-{os.getpid()}.csv", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-)
+_FOLDER = Path(os.environ["EMS_TEST_RECORD"])
+_file = os.open(_FOLDER / f"runs-{os.getpid()}.csv", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 _FAILING = float(os.environ.get("EMS_TEST_FAILING", "0"))
 _WORK_S = float(os.environ.get("EMS_TEST_WORK_S", "0"))
 
@@ -26,9 +25,11 @@ def _run(message: Message, group: str) -> None:
     if _WORK_S:
         time.sleep(_WORK_S)
     if message.body == "slow":
-        time.sleep(3)
+        deadline = time.monotonic() + 100
+        while not (_FOLDER / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
     failing = _fails(message, group)
-    key = (message.key or b"").decode()
+    key = message.key or ""
     line = f"{group},{key},{message.partition},{message.offset},{message.attempt},{began},{time.monotonic()},{int(failing)}\n"
     os.write(_file, line.encode())
     if failing:

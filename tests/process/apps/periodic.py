@@ -11,7 +11,7 @@ app = Ems("periodic")
 @app.periodic(every=1.0, catch_up="all", args=[7], key="k")
 @app.task(name="tick", bind=True)
 def tick(self: Any, n: int) -> None:
-    note("tick", n=n, slot=self.request.headers["ems-slot"], key=self.request.key.decode())
+    note("tick", n=n, slot=self.request.headers["ems-slot"], key=self.request.key)
 
 
 @app.periodic("0 3 * * *", timezone="Europe/Berlin", name="nightly")

@@ -1,0 +1,132 @@
+"""Forks: a child starts with free locks, and without the connections and the work of its parent's threads.
+
+Only the thread that forks lives on in the child. A lock that another one held is held there for ever, and a socket is
+shared with the parent. So every lock of this package is made here, and an object with more to leave behind registers a
+method. The linter bans :mod:`threading`'s own locks, and ``cached_property``, which has one in Python 3.11.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+Mutex = threading.Lock
+"""The type of what :func:`Lock` makes."""
+
+T = TypeVar("T")
+L = TypeVar("L")
+
+_PATIENCE_S = 5.0
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_resets: weakref.WeakKeyDictionary[Any, list[weakref.WeakMethod[Callable[[], object]]]] = weakref.WeakKeyDictionary()
+
+
+def _freed(lock: L) -> L:
+    _locks.add(lock)
+    return lock
+
+
+def Lock() -> Mutex:
+    """A lock that is free in a forked child."""
+    return _freed(threading.Lock())
+
+
+def Condition(lock: Mutex | None = None) -> threading.Condition:
+    """A condition whose lock is free in a forked child, where nobody waits for it."""
+    return _freed(threading.Condition(lock))
+
+
+def Event() -> threading.Event:
+    """An event whose lock is free in a forked child; it is set there if it was set."""
+    return _freed(threading.Event())
+
+
+def after_fork(method: Callable[[], object]) -> None:
+    """Call a bound method in each forked child, as long as its object lives.
+
+    It must not raise, wait, or write to what the parent has opened.
+    """
+    owner: Any = method.__self__  # type: ignore[attr-defined]
+    _resets.setdefault(owner, []).append(weakref.WeakMethod(method))
+
+
+class _Undivided:
+    """A block in which the process does not fork: it waits, for some seconds at most.
+
+    For what takes locks that are not ours: OpenSSL does, now and then, where contexts are made and hands are shaken.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._closed = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed, _PATIENCE_S)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until nobody is inside, and let nobody in."""
+        self._changed.acquire()
+        self._closed = True
+        self._changed.wait_for(lambda: self._inside == 0, _PATIENCE_S)
+
+    def open(self) -> None:
+        """Let others in again."""
+        self._closed = False
+        self._changed.notify_all()
+        self._changed.release()
+
+    def start_over(self) -> None:
+        """In a child, where nobody is inside."""
+        self.__init__()  # type: ignore[misc]
+
+
+undivided = _Undivided()
+
+
+def _start_over() -> None:
+    undivided.start_over()
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+    for references in list(_resets.values()):
+        for reference in references:
+            if (method := reference()) is not None:
+                method()
+
+
+os.register_at_fork(before=undivided.close, after_in_parent=undivided.open, after_in_child=_start_over)
+
+
+class lazy(Generic[T]):
+    """An attribute that is made at its first use and kept in the instance's ``__dict__``, without a lock.
+
+    Of two threads that make it at once one throws its own away, so making it must have no effect that closing undoes.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> lazy[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> T | lazy[T]:
+        if instance is None:
+            return self
+        kept: T = instance.__dict__.setdefault(self._name, self._make(instance))
+        return kept

@@ -1,0 +1,62 @@
+"""Stop signals of ``ems worker`` and ``ems beat`` until their own loops take over. Imports next to nothing.
+
+Until then nothing has been written anywhere, so a stop is an exit: at once, with code 0. Between a process and those
+that it starts there is no gap either: the signals are blocked around the start, the new process inherits that, installs
+its handlers, and unblocks them. What came in between is delivered then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_helpers: set[int] = set()
+
+
+def leave_at_once() -> None:
+    """From now on a stop signal ends this process with exit code 0, and SIGHUP does nothing."""
+    for number in STOPS:
+        signal.signal(number, _leave)
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # a handler, because children inherit SIG_IGN
+    unblock()
+
+
+def _leave(number: int, frame: object) -> None:
+    for pid in _helpers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Around the start of a process that calls :func:`unblock`; what comes meanwhile is delivered afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock() -> None:
+    """The handlers of this process are in place: deliver what was sent before."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+def note_helper(pid: int) -> None:
+    """Kill this child with the process when a stop signal ends it early; called with the signals blocked."""
+    _helpers.add(pid)
+
+
+def forget_helper(pid: int) -> None:
+    """It has ended."""
+    _helpers.discard(pid)
+
+
+def ignore_stops() -> None:
+    """The process ends by itself in a moment; the interpreter would restore the deadly default before that."""
+    for number in (*STOPS, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,32 @@
+"""Writes down how the handlers of a group are charged, for recovery, which has no app to ask."""
+
+from __future__ import annotations
+
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Group
+from emsworker.declaring.options import HandlerOptions
+from emsworker.declaring.task import Route
+from emsworker.store import handlers as store
+from emsworker.store.database import Database
+from emsworker.store.handlers import HandlerRow
+
+
+def declare_handlers(database: Database, group: Group, route: Route) -> None:
+    """Write the handlers of a group into the stream where they have changed. Harmless when repeated."""
+    if route.subscription is not None:
+        rows = [_row("", route.subscription.options)]
+    else:
+        rows = [_row(name, task.options) for name, task in route.tasks.items()]
+    database.call(lambda session: store.declare(session, group.id, rows))
+
+
+def _row(name: str, options: HandlerOptions) -> HandlerRow:
+    ladder = None if options.ladder is None else str(Ladder.parse(options.ladder))
+    return HandlerRow(name, options.on_error, ladder, options.max_attempts)
+
+
+def options_of(row: HandlerRow | None) -> HandlerOptions:
+    """The options that decide about a failed run, as the worker itself would; those of the group without a row."""
+    if row is None:
+        return HandlerOptions()
+    return HandlerOptions(on_error=row.on_error, ladder=row.ladder, max_attempts=row.max_attempts)

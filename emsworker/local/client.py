@@ -1,0 +1,88 @@
+"""SQL on a private database: statements run by ourselves, and the command line of an interactive client."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.local.binaries import find_programs
+from emsworker.local.database import Database
+from emsworker.local.engines import Flavor
+from emsworker.local.errors import ServerMissing, StatementFailed
+from emsworker.local.files import write_private
+
+# Each server's own client first: the other one may not know how its users are authenticated.
+_PROGRAMS: dict[Flavor, tuple[str, ...]] = {"mariadb": ("mariadb", "mysql"), "mysql": ("mysql", "mariadb")}
+_MISSING = (
+    "no mariadb or mysql client found. Install one: Debian/Ubuntu `apt-get install mariadb-client`, Fedora "
+    "`dnf install mariadb`, macOS `brew install mariadb`; or give statements with -e or on standard input, which "
+    "needs none"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rows that one statement returned.
+
+    Attributes:
+        columns: their names.
+        rows: a value for each column.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+def client_command(database: Database) -> list[str]:
+    """Return the command line of an interactive client, as the user `ems` in the database `ems`.
+
+    The password is in a file that only its owner can read, and never on the command line.
+
+    Args:
+        database: a running one.
+
+    Raises:
+        ServerMissing: no client is installed; the message says what to install.
+    """
+    program = next(find_programs(_PROGRAMS[database.flavor]), None)
+    if program is None:
+        raise ServerMissing(_MISSING)
+    options = database.folder / "client.cnf"
+    write_private(options, f'[client]\nsocket="{_escaped(database.socket)}"\nuser=ems\npassword={database.password}\n')
+    return [str(program), f"--defaults-file={options}", "ems"]
+
+
+def run_statements(database: Database, text: str) -> Iterator[Result]:
+    """Run statements, separated by semicolons, and yield what those that return rows return.
+
+    Each is committed by itself. After an error the rest is not run.
+
+    Args:
+        database: a running one.
+        text: the statements.
+
+    Raises:
+        StatementFailed: one of them is wrong.
+    """
+    from pymysql import MySQLError, connect
+    from pymysql.constants import CLIENT
+
+    if not text.strip():
+        return
+    try:
+        connection = connect(
+            unix_socket=database.socket, user="ems", password=database.password, database="ems", charset="utf8mb4",
+            autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS,
+        )  # fmt: skip
+        with connection, connection.cursor() as cursor:
+            cursor.execute(text)
+            more: bool | None = True
+            while more:
+                if cursor.description is not None:
+                    yield Result([column[0] for column in cursor.description], cursor.fetchall())
+                more = cursor.nextset()
+    except MySQLError as error:
+        raise StatementFailed(" ".join(map(str, error.args))) from error
+
+
+def _escaped(path: str) -> str:
+    return path.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,118 @@
+"""Connections that are lost under transactional handlers: when a message is charged for it, and why.
+
+A handler whose session is silent for longer than a timeout of the server, or of a proxy between, loses its connection
+every time. Nobody is to blame for one loss, nor for a second. A message that has lost its owners before runs alone
+(:class:`Care`), and one that loses its connection then is charged by its own task's options: it comes to an end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emsworker.core import forks
+from emsworker.core.counted import counted
+from emsworker.core.errors import ConnectionLostInHandler
+from emsworker.core.model import Care, Claim, Message
+from emsworker.declaring.options import HandlerOptions
+from emsworker.store.errors import ConnectionLost
+from emsworker.store.schema import ServerRun
+
+_REMEMBERED = 10_000
+_UPTIME_S = 1.0  # servers count whole seconds, between two times that were cut to whole seconds
+
+
+@dataclass(frozen=True)
+class LostRun:
+    """A run of a transactional handler that ended with its connection.
+
+    Args:
+        messages: one, unless it was a batch.
+        began: when it began, in :func:`ticks`; ran_s: for how many seconds it had run when the loss was noticed.
+        server: who answered before it began; asked only of a message that runs alone.
+        cut: the connection itself was lost, and not refused by a server that is full, read-only or going down.
+    """
+
+    claim: Claim
+    messages: Sequence[Message]
+    options: HandlerOptions
+    began: float
+    ran_s: float
+    server: ServerRun | None
+    cut: bool
+
+    @property
+    def alone(self) -> bool:
+        """Whether the message runs alone, because earlier runs of it were lost."""
+        return self.claim.care is Care.ALONE
+
+
+class LostUnderHandler(ConnectionLost):
+    """The thread's own connection was lost while a transactional handler ran."""
+
+    def __init__(self, run: LostRun, cause: BaseException | None) -> None:
+        self.run = run
+        super().__init__(str(cause))
+
+
+class Losses:
+    """Counts, in one process, how many times in a row the connection was lost under each message; thread-safe."""
+
+    def __init__(self) -> None:
+        self._mutex = forks.Lock()
+        self._counts: OrderedDict[tuple[int, int, int], int] = OrderedDict()
+
+    def note(self, run: LostRun) -> int:
+        """Count a loss; returns how many it were in a row."""
+        with self._mutex:
+            for message in run.messages:
+                place = _place(run.claim, message)
+                self._counts[place] = self._counts.pop(place, 0) + 1
+            while len(self._counts) > _REMEMBERED:  # others may have run the rest elsewhere
+                self._counts.popitem(last=False)
+            return self._counts[_place(run.claim, run.messages[0])]
+
+    def forget(self, claim: Claim) -> None:
+        """The messages of a claim have ended otherwise."""
+        if self._counts:  # as hardly ever
+            with self._mutex:
+                for message in claim.messages:
+                    self._counts.pop(_place(claim, message), None)
+
+
+def _place(claim: Claim, message: Message) -> tuple[int, int, int]:
+    return claim.group_id, claim.partition, message.offset
+
+
+def judge(
+    run: LostRun, times: int, server: ServerRun, since_s: float, done_to: int | None
+) -> ConnectionLostInHandler | str:
+    """Decide about a lost run, over a new connection.
+
+    Args:
+        times: how many losses in a row it was, as far as this process knows.
+        server: who answers now; since_s: how many seconds ago the run began.
+        done_to: the last finished offset of its claim, or ``None`` if the claim is not its worker's any more.
+
+    Returns:
+        the error to charge the message with, or the reason why nobody is charged.
+    """
+    if done_to is None:
+        return "its claim has another owner by now"
+    if done_to >= run.messages[-1].offset:
+        return "its transaction had been committed"
+    if not run.alone:
+        return "one loss may be anybody's fault; if it comes again, the message runs alone and is charged"
+    if not run.cut:
+        return "the server could not serve"
+    if run.server is None or server.identity != run.server.identity:
+        return "another server answers now"
+    if server.up_s < since_s + _UPTIME_S:
+        return "the server has been restarted meanwhile"
+    again = "" if times == 1 else f" {counted(times, 'time')} in a row"
+    return ConnectionLostInHandler(
+        f"the connection to the database was lost{again} while it ran, this time after {run.ran_s:.1f} s; if it "
+        "is silent for so long, look at the server's wait_timeout and idle_transaction_timeout, and at the idle "
+        "timeout of a proxy between"
+    )

@@ -1,0 +1,44 @@
+"""The settings of each group's handlers that recovery needs when no worker is left to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from emsworker.store.session import Session
+from emsworker.store.sql import Statements
+
+_SQL = Statements("handlers")
+
+
+class HandlerRow(NamedTuple):
+    """A task of a group, or its subscription, whose name is empty; ``None`` where the group's own setting holds."""
+
+    name: str
+    on_error: str
+    ladder: str | None
+    max_attempts: int | None
+
+
+def list_handlers(session: Session, group_id: int) -> dict[str, HandlerRow]:
+    """All handlers of a group by name, as the workers that started last have declared them."""
+    return {row[0]: HandlerRow(*row) for row in session.rows(_SQL.list_handlers, {"group_id": group_id})}
+
+
+def declare(session: Session, group_id: int, declared: Sequence[HandlerRow]) -> None:
+    """Write down the handlers that differ from what is known.
+
+    Tasks that are not among them stay, because another version of the app may still run them.
+    """
+    known = list_handlers(session, group_id)
+    subscribed = any(row.name == "" for row in declared)
+    if any((name == "") != subscribed for name in known):
+        session.change(_SQL.delete_others, {"group_id": group_id, "subscribed": int(subscribed)})
+    for row in sorted(declared):
+        if known.get(row.name) != row:
+            session.change(_SQL.declare_handler, row._asdict() | {"group_id": group_id})
+
+
+def delete(session: Session, group_id: int) -> None:
+    """Inside a transaction: the group is deleted."""
+    session.execute(_SQL.delete_handlers, {"group_id": group_id})

@@ -1,0 +1,53 @@
+"""What sdist and wheel hold, and where the library is that the tests run."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.installed import packages
+from tests.installed.packages import ROOT, build, copy, differences, held_by_wheel, library
+from tests.support.worker import LIBRARY
+
+IS_WHEEL = os.environ.get("EMS_TEST_WHEEL") == "1"
+
+
+def test_the_tests_run_the_library_that_they_are_meant_to() -> None:
+    """Also in a process that begins in the folder of the tests: `python -m` looks there first."""
+    wanted = Path(sysconfig.get_path("purelib")) / "emsworker" if IS_WHEEL else ROOT / "emsworker"
+    assert wanted == LIBRARY
+    code = "import emsworker, emsworker.cli; print(emsworker.__path__[0], emsworker.cli.__path__[0], sep='\\n')"
+    for folder in (ROOT, ROOT.parent):
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+        cli = LIBRARY / "cli" if IS_WHEEL else ROOT / "cli"
+        assert done.stdout.splitlines() == [str(wanted), str(cli)]
+    if IS_WHEEL:
+        assert not any((ROOT / folder).exists() for folder in packages.LIBRARY)
+
+
+def test_a_file_that_is_missing_added_or_changed_is_named() -> None:
+    wanted = {"emsworker/a.sql": b"1", "cli/main.py": b"2", "tests/x.py": b"3", "setup.cfg": b"4"}
+    found = {"emsworker/cli/main.py": b"0", "emsworker/old.py": b""}
+    assert differences("it", library(wanted), found) == [
+        "it has another emsworker/cli/main.py than git",
+        "it has emsworker/old.py, which git does not",
+        "it lacks emsworker/a.sql",
+    ]
+    assert differences("it", wanted, {**wanted, "setup.cfg": b"4 and more"}) == []
+
+
+@pytest.mark.skipif(IS_WHEEL, reason="there are no sources")
+def test_a_wheel_holds_the_data_files_and_nothing_of_earlier_builds(tmp_path: Path) -> None:
+    """A folder of data need be no package, and what was deleted since the last build is gone."""
+    files = packages.tracked()
+    source = copy(files, tmp_path / "source")
+    for name in ("emsworker/gone.py", "emsworker/store/gone.sql"):
+        stale = source / "build" / "lib" / name
+        stale.parent.mkdir(parents=True, exist_ok=True)
+        stale.write_text("")
+    found = held_by_wheel(build("wheel", source, tmp_path / "wheel"))
+    assert differences("the wheel", library(files), found) == []
+    assert "emsworker/store/migrations/0001_core.sql" in found

@@ -1,0 +1,99 @@
+"""What a forked child finds: free locks, called methods, and connections that are closed without a word."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from emsworker.core import forks
+from emsworker.core.forks import lazy
+from emsworker.store.connection import Connection
+
+
+def in_a_child(look: Callable[[], bool]) -> bool:
+    """Whether ``look`` is true in a forked child, within five seconds."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(5)
+        code = 1
+        try:
+            code = 0 if look() else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def holding(lock: Any) -> Callable[[], None]:
+    """Have another thread hold a lock; returns what makes it let go."""
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            go.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(30)
+
+    def let_go() -> None:
+        go.set()
+        thread.join()
+
+    return let_go
+
+
+def test_a_lock_that_another_thread_holds_is_free_in_a_child_and_held_in_the_parent() -> None:
+    shared, event = forks.Lock(), forks.Event()
+    for lock in (forks.Lock(), forks.Condition(), forks.Condition(shared), event._cond):  # type: ignore[attr-defined]
+        let_go = holding(lock)
+        assert in_a_child(lambda lock=lock: bool(lock.acquire(timeout=1)))
+        assert not lock.acquire(blocking=False)
+        let_go()
+
+
+def test_methods_are_called_in_a_child_as_long_as_their_object_lives() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.called = 0
+            forks.after_fork(self.note)
+
+        def note(self) -> None:
+            self.called += 1
+
+    one, gone = Owner(), Owner()
+    del gone
+    assert in_a_child(lambda: one.called == 1) and one.called == 0
+
+
+def test_a_child_closes_a_connection_that_a_thread_reads_from_at_once_and_the_parent_reads_on() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection.__new__(Connection)
+    connection._sock, connection._rfile = ours, ours.makefile("rb")
+    forks.after_fork(connection._leave_to_parent)
+    read: list[bytes] = []
+    thread = threading.Thread(target=lambda: read.append(connection._rfile.read(4)))
+    thread.start()
+    assert in_a_child(lambda: connection._sock is None and connection.inherited)
+    theirs.sendall(b"more")
+    thread.join(10)
+    assert read == [b"more"]
+    theirs.close()
+    connection._force_close()  # type: ignore[attr-defined]
+
+
+def test_a_lazy_attribute_is_made_once() -> None:
+    made: list[int] = []
+
+    class Owner:
+        @lazy
+        def one(self) -> int:
+            """It says so."""
+            made.append(1)
+            return len(made)
+
+    owner = Owner()
+    assert (owner.one, owner.one, Owner().one) == (1, 1, 2)
+    assert Owner.one.__doc__ == "It says so."

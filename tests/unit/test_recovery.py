@@ -1,0 +1,96 @@
+"""Who is charged for a lost claim, and by whose ladder: decisions without a server."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from emsworker.core.codec import encode_headers
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Care, Claim, ClaimSource, Outcome
+from emsworker.runtime.recovery import Verdict, failure_of, judge
+from emsworker.store.handlers import HandlerRow
+from emsworker.store.recovery import Lost, Place, Suspect
+
+GROUP = Ladder.parse("10s", max_attempts=16, jitter=0)
+CLAIM = Claim(1, 0, 5, 9, 4, 7, ClaimSource.STREAM, Care.NONE, "c")
+LOST = Lost(Place(1, 2, 0, 5, 7), CLAIM, None, True, None, "10s", 16)
+
+
+def lost(care: Care = Care.NONE, source: ClaimSource = ClaimSource.STREAM, **more: Any) -> Lost:
+    claim = dataclasses.replace(CLAIM, care=care, source=source)
+    return dataclasses.replace(LOST, claim=claim, **more)
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        (lost(), Verdict(Outcome.ORPHANED, False, Care.FEW)),
+        (lost(Care.FEW), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
+        (lost(Care.ALONE), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
+        (lost(Care.ALONE, running=5), Verdict(Outcome.ORPHANED, True, Care.ALONE)),
+        (lost(Care.ALONE, running=4), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
+        (lost(source=ClaimSource.RETRY), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
+        (lost(orphaned=False), Verdict(Outcome.TIMEOUT, True, Care.NONE)),
+        (lost(Care.FEW, orphaned=False), Verdict(Outcome.TIMEOUT, True, Care.FEW)),
+    ],
+)
+def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) -> None:
+    assert judge(case, up_s=1e6, lease_s=15) == verdict
+
+
+@pytest.mark.parametrize(
+    ("over_s", "up_s", "charges"),
+    [
+        (3.0, 1000.0, True),
+        (3.0, 2.0, False),  # it ran out while there was no server
+        (3.0, 10.0, False),  # there was one again, for too short a time to renew it for sure
+        (None, 2.0, True),  # its supervisor saw it die and said so
+    ],
+)
+def test_nobody_is_charged_whose_lease_ran_out_with_the_server_away(
+    over_s: float | None, up_s: float, charges: bool
+) -> None:
+    assert judge(lost(Care.ALONE, running=5, over_s=over_s), up_s, lease_s=15).charges is charges
+
+
+def suspect(task: str | None, attempt: int = 1) -> Suspect:
+    return Suspect(5, attempt, encode_headers({"ems-task": task} if task else {}))
+
+
+TASKS = {
+    "quick": HandlerRow("quick", "retry", "200ms", 3),
+    "few": HandlerRow("few", "retry", None, 2),
+    "dead": HandlerRow("dead", "dead", None, None),
+    "ignored": HandlerRow("ignored", "ignore", None, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("charged", "retry_in_s", "dead"),
+    [
+        (suspect("quick"), 0.2, None),
+        (suspect("quick", 2), 0.2, None),
+        (suspect("quick", 3), None, "used up its 3 attempts"),
+        (suspect("few"), 10.0, None),
+        (suspect("few", 2), None, "used up its 2 attempts"),
+        (suspect("dead"), None, "TimeLimitExceeded: its worker died while running it"),
+        (suspect("ignored"), None, None),
+        (suspect("unknown", 3), 10.0, None),
+        (suspect(None, 16), None, "used up its 16 attempts"),
+        (Suspect(5, 3, b"{damaged"), 10.0, None),
+        (Suspect(5, 3, encode_headers({"ems-task": "\\ud800"}).replace(b"\\\\u", b"\\u")), 10.0, None),
+        (Suspect(5, 3, b""), 10.0, None),
+    ],
+)
+def test_a_tasks_own_options_decide_about_a_lost_run(charged: Suspect, retry_in_s: float, dead: str | None) -> None:
+    failure = failure_of(charged, Outcome.ORPHANED, GROUP, TASKS)
+    assert (failure.offset, failure.attempt, failure.retry_in_s, failure.dead) == (5, charged.attempt, retry_in_s, dead)
+    assert failure.suspect
+    assert not failure_of(charged, Outcome.TIMEOUT, GROUP, TASKS).suspect
+
+
+def test_a_subscription_takes_calls_of_tasks_too() -> None:
+    handlers = {"": HandlerRow("", "retry", "50ms", 2)}
+    assert failure_of(suspect("quick"), Outcome.TIMEOUT, GROUP, handlers).retry_in_s == 0.05
+    assert failure_of(suspect(None, 2), Outcome.TIMEOUT, GROUP, handlers).dead
