@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from emsworker.core.clock import ticks
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, InvalidName, Problem, Retry
+from emsworker.core.forks import undivided
 from emsworker.core.ids import decode_key, encode_key
 from emsworker.core.model import Entry
 from emsworker.core.options import is_number, refuse_unknown
@@ -112,7 +113,8 @@ class RedisKeys:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        from emsworker.offsets.wire import connect
+        with undivided:
+            from emsworker.offsets.wire import connect
 
         client = connect(redis_url)
         self._prefix = f"ems:{stream_id}:once:".encode()

@@ -12,6 +12,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
 from emsworker.core.counted import counted, plural
 from emsworker.core.errors import ConfigError, DecodeError, Problem, ResultTimeout, TaskFailed
+from emsworker.core.forks import undivided
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Receipt
 from emsworker.core.options import is_number
@@ -83,7 +84,8 @@ class RedisResults:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        from emsworker.offsets.wire import connect
+        with undivided:
+            from emsworker.offsets.wire import connect
 
         self._redis = connect(redis_url)
         self._prefix = f"ems:{stream_id}:result:"

@@ -1,7 +1,7 @@
 """Bodies to bytes and back: kombu's serializers and compressions behind an accept list.
 
 JSON, the default, takes a short way with kombu's own encoder rules (dates, decimals, uuids), because its general way
-costs 7 us to dump and 6 us to load, and importing kombu costs 150 ms; everything else goes through kombu's registries.
+costs 7 us to dump and 6 us to load, and undivided kombu costs 150 ms; everything else goes through kombu's registries.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
 from emsworker.core.extras import hint_if_missing
+from emsworker.core.forks import undivided
 
 JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
@@ -33,13 +34,15 @@ _TYPE_NAMES = {
 
 
 def _encode_special(value: Any) -> Any:
-    from kombu.utils.json import JSONEncoder
+    with undivided:
+        from kombu.utils.json import JSONEncoder
 
     return JSONEncoder().default(value)
 
 
 def _decode_special(value: dict[str, Any]) -> Any:
-    from kombu.utils.json import object_hook
+    with undivided:
+        from kombu.utils.json import object_hook
 
     return object_hook(value)
 
@@ -82,7 +85,8 @@ def encode_body(
     raw, headers = _serialize(body, serializer, names)
     if compression is None:
         return raw, headers
-    import kombu.compression
+    with undivided:
+        import kombu.compression
 
     try:
         raw, content_type = kombu.compression.compress(raw, compression)
@@ -162,8 +166,9 @@ def _path_text(path: tuple[Any, ...], names: Sequence[str]) -> str:
 
 
 def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
-    import kombu.exceptions
-    import kombu.serialization
+    with undivided:
+        import kombu.exceptions
+        import kombu.serialization
 
     try:
         content_type, encoding, raw = kombu.serialization.dumps(body, serializer=serializer)
@@ -281,7 +286,8 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
             raise DecodeError(f"the body is no valid text: {error}") from error
     if encoding.lower() not in _ENCODINGS:  # to Python's codecs some names mean "unpack this"
         raise ContentRefused(f"content encoding {encoding!r} is not known here")
-    import kombu.serialization
+    with undivided:
+        import kombu.serialization
 
     try:
         body = kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
@@ -310,7 +316,8 @@ def _refuse_repetition(body: Any, size: int) -> None:
 
 
 def _zstd_decompressor() -> Any:
-    import kombu.compression
+    with undivided:
+        import kombu.compression
 
     return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - it is there only if it is installed
 

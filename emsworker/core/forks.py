@@ -7,6 +7,7 @@ method. The linter bans :mod:`threading`'s own locks, and ``cached_property``, w
 
 from __future__ import annotations
 
+import logging  # noqa: F401 - first: it locks itself before a fork, and must do so after `undivided` has waited
 import os
 import threading
 import weakref
@@ -19,7 +20,7 @@ Mutex = threading.Lock
 T = TypeVar("T")
 L = TypeVar("L")
 
-_PATIENCE_S = 5.0
+_PATIENCE_S = 10.0
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _resets: weakref.WeakKeyDictionary[Any, list[weakref.WeakMethod[Callable[[], object]]]] = weakref.WeakKeyDictionary()
@@ -57,7 +58,8 @@ def after_fork(method: Callable[[], object]) -> None:
 class _Undivided:
     """A block in which the process does not fork: it waits, for some seconds at most.
 
-    For what takes locks that are not ours: OpenSSL does, now and then, where contexts are made and hands are shaken.
+    For what takes locks that are not ours: OpenSSL does, now and then, where contexts are made and hands are shaken,
+    and an import locks each module that it loads.
     """
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import DecodeError, EmsError
 from emsworker.pipeline.choosing import Chosen, choose, find, job_name
 from emsworker.pipeline.job import Job, Result, WrongOption, option
@@ -48,13 +49,13 @@ def run(spark: Any, config: RestoreOptions) -> Result:
     if target is None:
         raise WrongOption("--to", config.to, f"there is no such topic; `ems topics create {config.to}` makes one")
     chosen = choose(spark, folder, manifests, config)
-    counted = chosen.groupBy("partition").count().orderBy("partition").collect()
-    missing = sorted({row.partition for row in counted} - set(target.partition_numbers()))
+    found = chosen.groupBy("partition").count().orderBy("partition").collect()
+    missing = sorted({row.partition for row in found} - set(target.partition_numbers()))
     if config.keep_partitions and missing:
         mend = f"topic {config.to!r} has no partition {missing[0]}; give it more, or leave this out"
         raise WrongOption("--keep-partitions", "given", mend)
     name = job_name("restore", config, manifests, config.to)
-    total = sum(row["count"] for row in counted)
+    total = sum(row["count"] for row in found)
     summary = {"topic": config.topic, "to": config.to, "messages": total, "job_id": name, "already_done": False}
     if config.dry_run:
         return Result(summary)

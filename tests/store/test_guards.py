@@ -189,15 +189,17 @@ def test_a_topic_is_not_deleted_under_an_open_transaction_and_nobody_else_waits_
 def test_a_deletion_that_waits_for_a_transaction_deletes_what_that_has_committed(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
-    with stream.new_session() as session, app.transaction() as tx:
-        tx.send("t", 1, dedup_key="k")
-        tx.send("t", 2, countdown=60)
+    with stream.new_session() as session:
         deleter = threading.Thread(target=lambda: topics.delete_topic(session, topic))
-        deleter.start()
-        until(
-            lambda: any("ems_topic_guard" in str(row[7]) for row in stream.rows("SHOW FULL PROCESSLIST")), 4, "it waits"
-        )
-    deleter.join(20)
+        with app.transaction() as tx:
+            tx.send("t", 1, dedup_key="k")
+            tx.send("t", 2, countdown=60)
+            deleter.start()
+            waits = "it waits"
+            until(
+                lambda: any("ems_topic_guard" in str(row[7]) for row in stream.rows("SHOW FULL PROCESSLIST")), 4, waits
+            )
+        deleter.join(20)
     assert not deleter.is_alive() and topics.get_topic(stream.session, "t") is None
     assert orphans(stream) == {}
 
