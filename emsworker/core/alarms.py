@@ -78,13 +78,13 @@ class Rule:
         if problems:
             raise ConfigError(problems)
         problems = [
-            Problem(name, _shown(value), "must lie between 0 and 100 years, in seconds")
+            Problem(name, f"{value:g}", "must lie between 0 and 100 years, in seconds")
             for name, value in (("for_s", self.for_s), ("within_s", self.within_s))
             if not 0 <= value <= LONGEST_S
         ]
         most = _MOST_COUNTED if self.metric.is_counted else 1e18
         if not 0 <= self.above <= most:
-            problems.append(Problem("above", _shown(self.above), f"must lie between 0 and {most:g}"))
+            problems.append(Problem("above", f"{self.above:g}", f"must lie between 0 and {most:g}"))
         if self.webhook is not None and (mend := _wrong_webhook(self.webhook)):
             problems.append(Problem("webhook", _shown_webhook(self.webhook), mend))
         if self.command is not None and (mend := _wrong_command(self.command)):
@@ -100,13 +100,6 @@ class Rule:
     def targets(self) -> list[str]:
         """Who is told."""
         return [name for name in ("webhook", "command") if getattr(self, name) is not None]
-
-
-def _shown(number: float) -> str:
-    try:
-        return f"{number:g}"
-    except OverflowError:  # a whole number that no float can hold
-        return "a number of hundreds of digits"
 
 
 def _shown_webhook(url: object) -> str:

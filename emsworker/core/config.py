@@ -45,7 +45,7 @@ def _at_least(least: float) -> Check:
     def check(value: float) -> None:
         if not least <= value:  # not a number is neither
             raise ValueError(f"must be at least {least:g}")
-        if isinstance(value, float) and value > LONGEST_S:
+        if value > LONGEST_S:
             raise ValueError("must be a time of at most 100 years")
 
     return check

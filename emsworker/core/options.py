@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
-from math import isfinite
 from typing import Any, TypeGuard
 
 from emsworker.core.errors import ConfigError, InvalidName, Problem
@@ -74,7 +74,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "a whole number": is_whole,
-    "a number": lambda value: is_number(value) and isfinite(value),
+    "a number": lambda value: is_number(value) and abs(value) <= sys.float_info.max,
     "True or False": lambda value: isinstance(value, bool),
     "text": lambda value: isinstance(value, str),
 }

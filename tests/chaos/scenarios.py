@@ -113,8 +113,7 @@ def misused_in_short(arena: Arena) -> None:
     """What users' code and operators do, a little of each, for the suite, which has other tests of forks and the alias."""
     rough = partial(handlers.misbehave, arena, (SWALLOW, SESSION, SLOW, IDLE), 12)
     again = partial(operators.create_again, arena, 1)
-    versions = partial(operators.run_two_versions, arena, 20)
-    _all_at_once([rough, partial(operators.operate, arena, 1), again, versions])
+    _all_at_once([rough, partial(operators.operate, arena, 1), again])
 
 
 def _foreign_look(cursor: Any) -> object:

@@ -53,6 +53,7 @@ def _in_transaction(app: Ems, options: dict[str, Any]) -> Any:
         ("countdown", True, ConfigError, "countdown = True"),
         ("countdown", math.nan, ConfigError, "countdown = nan"),
         ("delay", math.inf, ConfigError, "delay = inf"),
+        ("delay", 10**400, ConfigError, "delay = 1000"),
         ("delay", "-5s", ConfigError, "delay = '-5s'"),
         ("delay", [], ConfigError, "delay = "),
         ("eta", 5, ConfigError, "must be a datetime"),
@@ -255,6 +256,8 @@ def test_send_many_takes_bodies_and_no_single_one(app: Ems) -> None:
         (lambda app: app.periodic("* * * * *", arg=[1]), "did you mean 'args'"),
         (lambda app: app.once("k", ttl=5), "did you mean 'ttl_s'"),
         (lambda app: app.once("k", ttl_s="5m"), "ttl_s = '5m'"),
+        (lambda app: app.task(timeout_s=10**400), "timeout_s = 1000"),
+        (lambda app: Ems("x", lease_s=10**400), "lease_s = 1000"),
         (lambda app: Ems("x", thread=3), "did you mean 'threads'"),
     ],
 )  # fmt: skip
