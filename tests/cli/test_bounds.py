@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import ems as root
 from emsworker import Ems as App
+from emsworker.cli.main import ems as root
 
 NASTY = ["0", "-1", str(10**30), "9" * 5000, "1e400", "nan", "x", "", "1.5", "-", "0x10"]
 # What else the command needs to be complete.

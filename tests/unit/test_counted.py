@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from cli.output import _cell
+from emsworker.cli.output import _cell
 from emsworker.core.counted import counted, plural, seconds_text
 from emsworker.core.ladder import Dead, Ladder
 from emsworker.pipeline.output import shown
