@@ -49,7 +49,7 @@ def _set_rule(tasks: Tasks, topic: str, rule: TopicRule) -> None:
 def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) -> Callable[[Stage], dict[str, float]]:
     """Fill a topic, have a worker stand ready, open the topic, and wait until the group has finished everything.
 
-    The rate counts from the first claim to the last watermark, by the server's clock.
+    The rate counts from the first claim to the last acked offset, by the server's clock.
     """
 
     def measure(stage: Stage) -> dict[str, float]:
@@ -79,7 +79,7 @@ def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) ->
 def wait_until_drained(stage: Stage, count: int) -> None:
     """Until the claims that are done hold so many messages."""
     until = time.monotonic() + _DRAIN_S
-    query = "SELECT COALESCE(SUM(done_to + 1 - lo), 0) FROM ems_claim WHERE state = 'done'"
+    query = "SELECT COALESCE(SUM(acked_to + 1 - lo), 0) FROM ems_claim WHERE state = 'done'"
     with stage.connect() as connection, connection.cursor() as cursor:
         while True:
             cursor.execute(query)
@@ -92,7 +92,7 @@ def wait_until_drained(stage: Stage, count: int) -> None:
 
 
 def _check_drained(stage: Stage, count: int) -> None:
-    done = "SELECT CAST(SUM(done_to + 1 - lo) AS SIGNED) FROM ems_claim WHERE state = 'done'"
+    done = "SELECT CAST(SUM(acked_to + 1 - lo) AS SIGNED) FROM ems_claim WHERE state = 'done'"
     stage.check("messages done, by the claims", count, done)
     stage.check("cursor", count + 1, "SELECT next_offset FROM ems_cursor")
     stage.check("claims left open", 0, "SELECT COUNT(*) FROM ems_claim WHERE state <> 'done'")

@@ -16,7 +16,7 @@ _CREATE = "CREATE TABLE raw_message (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY K
 INSERT = "INSERT INTO raw_message (uid, body) VALUES (%s, %s)"
 ROW = (b"0123456789abcdef", json.dumps(BODY).encode())
 _PAGE = 500
-_MARK = """UPDATE raw_mark SET done_to = %s, at = NOW(6) WHERE id = %s AND token = %s AND done_to = %s;
+_MARK = """UPDATE raw_mark SET acked_to = %s, at = NOW(6) WHERE id = %s AND token = %s AND acked_to = %s;
 SET @one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE ROW_COUNT() <> 1); COMMIT"""
 
 
@@ -60,7 +60,7 @@ def insert_with_mark(connections: int) -> Callable[[Stage], dict[str, float]]:
     def measure(stage: Stage) -> dict[str, float]:
         create(stage)
         with stage.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE raw_mark (id INT PRIMARY KEY, token INT, done_to BIGINT, at DATETIME(6))")
+            cursor.execute("CREATE TABLE raw_mark (id INT PRIMARY KEY, token INT, acked_to BIGINT, at DATETIME(6))")
             cursor.executemany("INSERT INTO raw_mark VALUES (%s, %s, 0, NOW(6))", [(n, n) for n in range(connections)])
 
         def make(number: int) -> Callable[[], int]:
@@ -79,7 +79,7 @@ def insert_with_mark(connections: int) -> Callable[[Stage], dict[str, float]]:
 
         per_s, count = rate(stage.size.seconds, connections, make)
         stage.check("raw rows", count, "SELECT COUNT(*) FROM raw_message")
-        stage.check("marked", count, "SELECT CAST(SUM(done_to) AS SIGNED) FROM raw_mark")
+        stage.check("marked", count, "SELECT CAST(SUM(acked_to) AS SIGNED) FROM raw_mark")
         return {"messages/s": per_s}
 
     return measure

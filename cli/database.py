@@ -54,8 +54,8 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
 
     url, redis_url = _addresses()
     findings = look(url, redis_url, role=role)
-    rows = [{"severity": f.severity.value, "name": f.name, "value": f.value, "mend": f.mend} for f in findings]
-    print_rows(rows, ["severity", "name", "value", "mend"], as_json, "nothing was checked")
+    rows = [{"severity": f.severity.value, "name": f.name, "value": f.value, "fix": f.fix} for f in findings]
+    print_rows(rows, ["severity", "name", "value", "fix"], as_json, "nothing was checked")
     count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
     if not as_json:
         click.echo(

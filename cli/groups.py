@@ -112,7 +112,7 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
             "topic",
             "group",
             "partition",
-            "frontier",
+            "last_offset",
             "cursor",
             "unclaimed",
             "claimed",
@@ -141,7 +141,7 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
 
 
 # What a group can be told when it is created, and later on.
-_terms_options = together(
+_delivery_options = together(
     click.option(
         "--timeout",
         "timeout_s",
@@ -159,7 +159,7 @@ _terms_options = together(
 @groups.command()
 @click.argument("topic")
 @click.argument("name")
-@_terms_options
+@_delivery_options
 @click.option(
     "--order",
     type=click.Choice(["none", "partition", "key"]),
@@ -215,7 +215,7 @@ def create(
 @click.argument("topic")
 @click.argument("name")
 @click.option("--pause/--resume", "paused", default=None, help="Claim nothing new; claim again. Acts at once.")
-@_terms_options
+@_delivery_options
 @click.option("--no-filter", is_flag=True, help="All messages again.")
 @skip_options
 @click.option("--no-skip", is_flag=True, help="Skip nothing any more.")

@@ -54,7 +54,7 @@ def clients(as_json: bool) -> None:
     ]
     leaders = [
         {
-            "duty": row.duty,
+            "service": row.service,
             "leader": row.holder,
             "lease": "live" if row.alive else "expired",
             "expires_at": _utc(row.expires_at),
@@ -67,7 +67,7 @@ def clients(as_json: bool) -> None:
     columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
     print_rows(rows, columns, False, "No worker is running.")
     click.echo()
-    print_rows(leaders, ["duty", "leader", "lease", "expires_at"], False, "Nobody leads the beat.")
+    print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "Nobody leads the beat.")
 
 
 @click.command()

@@ -18,7 +18,7 @@ from .common import TRACEBACK, Failure, WrongUsage, stream_options
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _COMMANDS = {
     "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
-    "beat": ("worker", "Run the beat alone: the duties that keep the stream's house."),
+    "beat": ("worker", "Run the beat alone: background maintenance."),
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),

@@ -74,7 +74,7 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="Replace a child process when its resident memory exceeds this, in MiB; 0 for never, the default.",
 )
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
-@click.option("--no-beat", is_flag=True, help="Leave the beat's duties to others.")
+@click.option("--no-beat", is_flag=True, help="Leave the beat's services to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
 @level_option
 @stream_options
@@ -193,7 +193,7 @@ def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
 @stream_options
 @click.pass_context
 def beat(ctx: click.Context, log_level: str) -> None:
-    """Run the beat alone: the duties that keep the stream's house.
+    """Run the beat alone: background maintenance.
 
     Recovery of work whose worker died or hangs, and sweeping away old clients. Every worker does them too, unless it
     was started with --no-beat; several beats may run, one leads. SIGTERM or Ctrl-C stops it: it resigns, so that

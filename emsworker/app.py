@@ -23,7 +23,7 @@ from emsworker.features import Features
 from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
 from emsworker.publishing.cancelling import cancel_sent
-from emsworker.publishing.terms import TERMS, Terms, read_dedup, split_terms
+from emsworker.publishing.delivery import DELIVERY_OPTIONS, DeliveryOptions, read_dedup, split_delivery
 from emsworker.store.schema import server_now
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
-_SEND_OPTIONS = (SENT_WITH | TERMS) - {"topic"}
+_SEND_OPTIONS = (SENT_WITH | DELIVERY_OPTIONS) - {"topic"}
 
 
 class Ems(Features, Opening):
@@ -154,8 +154,8 @@ class Ems(Features, Opening):
         if broadcast:
             return listen(self, topic, group, name, filter, options if order is None else options | {"order": order})
         if group is None or name is not None:
-            mend = "name a group, or say broadcast=True (only that has a name=)"
-            raise ConfigError([Problem("subscribe", repr(topic), mend)])
+            fix = "name a group, or say broadcast=True (only that has a name=)"
+            raise ConfigError([Problem("subscribe", repr(topic), fix)])
         group_name = group
 
         def declare(function: Function) -> Subscription:
@@ -228,44 +228,44 @@ class Ems(Features, Opening):
         self.be_eager()
         refuse_unknown("send_many()", options, _SEND_OPTIONS)
         refuse_reserved(options.get("headers"))
-        terms, options = split_terms(options)
+        delivery, options = split_delivery(options)
         if isinstance(bodies, str | bytes | Mapping) or not isinstance(bodies, Iterable):
-            mend = "must be a list of bodies, or another iterable of them; send() sends a single one"
-            raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", mend)])
+            fix = "must be a list of bodies, or another iterable of them; send() sends a single one"
+            raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", fix)])
         bodies = list(bodies)
         if options and any(isinstance(body, Outgoing) for body in bodies):
-            mend = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
-            raise ConfigError([Problem(name, repr(value), mend) for name, value in options.items()])
+            fix = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
+            raise ConfigError([Problem(name, repr(value), fix) for name, value in options.items()])
         outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
         for item in outgoing:
             refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        return self._deliver(topic, outgoing, terms)
+        return self._deliver(topic, outgoing, delivery)
 
     def publish(self, topic: str, body: Any, **options: Any) -> Receipt:
         """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
         self.be_eager()
-        terms, options = split_terms(options)
-        return self._deliver(topic, [Outgoing(topic, body, **options)], terms)[0]
+        delivery, options = split_delivery(options)
+        return self._deliver(topic, [Outgoing(topic, body, **options)], delivery)[0]
 
-    def _deliver(self, name: str, outgoing: list[Outgoing], terms: Terms) -> list[Receipt]:
+    def _deliver(self, name: str, outgoing: list[Outgoing], delivery: DeliveryOptions) -> list[Receipt]:
         # Whatever the caller has got wrong is refused before the catalog may create the topic.
         messages = [self._encode(item) for item in outgoing]
-        write = partial(self._write, outgoing=outgoing, messages=messages, terms=terms)
+        write = partial(self._write, outgoing=outgoing, messages=messages, delivery=delivery)
         receipts = self.catalog.use(check_name("topic", name), write)
-        if terms.transaction is None:
+        if delivery.transaction is None:
             self.tell(outgoing, receipts)
         return receipts
 
     def _write(
-        self, topic: Topic, *, outgoing: list[Outgoing], messages: list[NewMessage], terms: Terms
+        self, topic: Topic, *, outgoing: list[Outgoing], messages: list[NewMessage], delivery: DeliveryOptions
     ) -> list[Receipt]:
         for item, message in zip(outgoing, messages, strict=True):
             self._admit(topic, item, message)
-        if terms.direct and all(item.dedup_key is None for item in outgoing):
+        if delivery.direct and all(item.dedup_key is None for item in outgoing):
             return self.producer.send(topic, messages)
-        return self.outbox.send(topic, outgoing, messages, terms)
+        return self.outbox.send(topic, outgoing, messages, delivery)
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
         """A transaction in the stream's database, for SQL and messages that are committed together.

@@ -38,25 +38,25 @@ class Finding:
     Attributes:
         name: of the setting or thing.
         value: what was found, secrets hidden.
-        mend: what to do; empty if all is well.
+        fix: what to do; empty if all is well.
     """
 
     severity: Severity
     name: str
     value: str
-    mend: str = ""
+    fix: str = ""
 
 
 def _ok(name: str, value: str) -> Finding:
     return Finding(Severity.OK, name, value)
 
 
-def _error(name: str, value: str, mend: str) -> Finding:
-    return Finding(Severity.ERROR, name, redact(value), mend)
+def _error(name: str, value: str, fix: str) -> Finding:
+    return Finding(Severity.ERROR, name, redact(value), fix)
 
 
-def _warning(name: str, value: str, mend: str) -> Finding:
-    return Finding(Severity.WARNING, name, redact(value), mend)
+def _warning(name: str, value: str, fix: str) -> Finding:
+    return Finding(Severity.WARNING, name, redact(value), fix)
 
 
 def check(
@@ -83,7 +83,7 @@ def _check_settings(environ: Mapping[str, str], given: dict[str, str | None]) ->
     try:
         settings = Settings.load(environ=environ, **{name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
-        return [_error(problem.name, problem.value, problem.mend) for problem in error.problems], None
+        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems], None
     return [_ok("settings", "every one is valid")], settings
 
 
@@ -100,7 +100,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     try:
         facts = database.call(schema.server_facts)
     except ConfigError as error:
-        return [_error(problem.name, problem.value, problem.mend) for problem in error.problems]
+        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems]
     except EmsError as error:
         return [_error("connection", url, redact(str(error)))]
     findings = [_ok("connection", redact(url)), *_check_server(facts)]
@@ -132,8 +132,8 @@ def _check_server(facts: ServerFacts) -> Iterator[Finding]:
     if flush == 1:
         yield _ok("innodb_flush_log_at_trx_commit", "1")
     else:
-        mend = "a confirmed message may be lost when the machine fails; set it to 1"
-        yield _error("innodb_flush_log_at_trx_commit", str(flush), mend)
+        fix = "a confirmed message may be lost when the machine fails; set it to 1"
+        yield _error("innodb_flush_log_at_trx_commit", str(flush), fix)
     yield from _check_binlog(facts)
     if facts.read_only:
         yield _error("read_only", "ON", "nothing can be written; use the primary server")
@@ -148,16 +148,16 @@ def _check_binlog(facts: ServerFacts) -> Iterator[Finding]:
     if facts.sync_binlog == 1:
         yield _ok("sync_binlog", "1")
     else:
-        mend = "replicas and backups may miss the last commits of a crashed machine; set it to 1"
-        yield _warning("sync_binlog", str(facts.sync_binlog), mend)
+        fix = "replicas and backups may miss the last commits of a crashed machine; set it to 1"
+        yield _warning("sync_binlog", str(facts.sync_binlog), fix)
     kind = facts.binlog_format.upper()
     if kind == "ROW":
         yield _ok("binlog_format", kind)
     elif kind == "MIXED":
         yield _warning("binlog_format", kind, "set it to ROW: claims skip locked rows, which is safe by rows only")
     else:
-        mend = "replicas would go their own ways: claims skip locked rows; set it to ROW"
-        yield _error("binlog_format", kind, mend)
+        fix = "replicas would go their own ways: claims skip locked rows; set it to ROW"
+        yield _error("binlog_format", kind, fix)
 
 
 def _check_schema(database: Database, version: int) -> Finding:
@@ -195,8 +195,8 @@ def _lacking(missing: list[str]) -> list[Finding]:
     findings = []
     for privilege in missing:
         if privilege in probe.MIGRATION_PRIVILEGES:
-            mend = "only `ems migrate` needs it; grant it to the user that runs it"
-            findings.append(_warning("privilege", f"{privilege} is missing", mend))
+            fix = "only `ems migrate` needs it; grant it to the user that runs it"
+            findings.append(_warning("privilege", f"{privilege} is missing", fix))
         else:
             findings.append(_error("privilege", f"{privilege} is missing", "grant it to this user on the database"))
     return findings
@@ -205,8 +205,8 @@ def _lacking(missing: list[str]) -> list[Finding]:
 def _check_clock(ahead_s: float) -> Finding:
     value = f"the server's is {seconds_text(ahead_s)} from ours"
     if abs(ahead_s) > _CLOCK_LIMIT_S:
-        mend = "times go by the server's clock, but expiry and message ids by ours; synchronize both (NTP)"
-        return _warning("clock", value, mend)
+        fix = "times go by the server's clock, but expiry and message ids by ours; synchronize both (NTP)"
+        return _warning("clock", value, fix)
     return _ok("clock", value)
 
 
@@ -216,11 +216,11 @@ def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     # A body travels as hexadecimal digits, two for each byte.
     needed = 2 * largest[1] + _PACKET_SLACK_BYTES if largest else 0
     if largest and facts.max_allowed_packet < needed:
-        mend = (
+        fix = (
             f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {needed}; raise it, or lower the "
             f"limit with `ems topics change {largest[0]} --max-message-bytes {_fitting(facts.max_allowed_packet)}`"
         )
-        return [_error("max_allowed_packet", value, mend)]
+        return [_error("max_allowed_packet", value, fix)]
     return [_ok("max_allowed_packet", value)]
 
 
@@ -238,11 +238,11 @@ def _check_idle_timeouts(session: Session) -> list[Finding]:
             continue
         topic, group, timeout_s = longest
         whose = "connections of your own" if timeout_s <= one.own_s else "those of EMS too"
-        mend = (
+        fix = (
             f"a message of {topic}/{group} may run for {timeout_s:g} s, and connections that are silent meanwhile are "
             f"closed, {whose}; raise it, and the idle timeout of a proxy between"
         )
-        findings.append(_warning(one.name, f"{one.seconds:g} s", mend))
+        findings.append(_warning(one.name, f"{one.seconds:g} s", fix))
     return findings
 
 
@@ -255,15 +255,15 @@ def _check_redis(url: str | None) -> list[Finding]:
         return [_ok("redis", "not configured; workers find new messages by polling")]
     import redis
 
-    from emsworker.offsets.wire import connect
+    from emsworker.offsets.connection import connect
 
     try:
         with connect(url) as client:
             client.ping()
             return [_ok("redis", redact(url)), *_check_persistence(client)]
     except (redis.RedisError, ValueError) as error:
-        mend = f"it cannot be reached ({redact(str(error))}); EMS works on without it, with slower wake-ups"
-        return [_error("redis", redact_url(url), mend)]
+        fix = f"it cannot be reached ({redact(str(error))}); EMS works on without it, with slower wake-ups"
+        return [_error("redis", redact_url(url), fix)]
 
 
 def _check_persistence(client: Any) -> list[Finding]:
@@ -276,5 +276,5 @@ def _check_persistence(client: Any) -> list[Finding]:
         return [_warning("redis persistence", "not known", f"CONFIG GET is refused: {error}")]
     if append == "yes":
         return [_ok("redis persistence", "appendonly yes")]
-    mend = "after a restart offsets are seeded from MySQL, which is safe but costs a moment; set appendonly yes"
-    return [_warning("redis persistence", f"appendonly {append}, save {save!r}", mend)]
+    fix = "after a restart offsets are seeded from MySQL, which is safe but costs a moment; set appendonly yes"
+    return [_warning("redis persistence", f"appendonly {append}, save {save!r}", fix)]

@@ -114,7 +114,7 @@ class RedisKeys:
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
         with undivided:
-            from emsworker.offsets.wire import connect
+            from emsworker.offsets.connection import connect
 
         client = connect(redis_url)
         self._prefix = f"ems:{stream_id}:once:".encode()
@@ -233,8 +233,8 @@ def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
     elif backend == "redis" and app.redis_url is not None:
         keys = app.once_keys
     else:
-        mend = "must be mysql, or redis with the setting redis_url"
-        raise ConfigError([Problem("backend", repr(backend), mend)])
+        fix = "must be mysql, or redis with the setting redis_url"
+        raise ConfigError([Problem("backend", repr(backend), fix)])
     return Once(keys, key, **options)
 
 

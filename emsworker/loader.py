@@ -16,7 +16,7 @@ def load_app(path: str) -> Ems:
     Without a name the module's only :class:`Ems` is taken; ``app`` if there are several.
 
     Raises:
-        AppNotFound: naming the module or object and the mend.
+        AppNotFound: naming the module or object and the fix.
     """
     module_name, _, name = path.partition(":")
     module = _import(module_name, path)

@@ -84,7 +84,7 @@ class TraceState(StrEnum):
     CLAIMED = "claimed"
     RUNNING = "running"
     RETRY = "retry"
-    PARKED = "parked"
+    BLOCKED = "blocked"
     DEAD = "dead"
     DONE = "done"
     DROPPED = "dropped"
@@ -98,7 +98,7 @@ class GroupTrace:
     Attributes:
         state: ``unclaimed``: not taken yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client has
             it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its next
-            attempt, or runs in it; ``parked``: waits for an earlier message of its key; ``dead``: given up; ``done``;
+            attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up; ``done``;
             ``dropped``: given up, and its dead letter deleted;
             ``skipped``: the group began after it.
         client_id: who has it, or had it last.
@@ -185,7 +185,7 @@ class Monitoring:
         return self._database.call(work)
 
     def leaders(self) -> list[LeaderRow]:
-        """Who holds the duties of the beat."""
+        """Who holds the services of the beat."""
         return self._database.call(client_store.list_leaders)
 
     # -- one message ---------------------------------------------------------------------------------------------------
@@ -286,8 +286,8 @@ def _judge(group: Group, offset: int, history: History) -> GroupTrace:
     if history.attempts:
         client_id = history.attempts[-1].client_id or client_id
     if history.retry is not None:
-        parked = history.retry.due_at is None and history.retry.claimed_at is None
-        state = TraceState.PARKED if parked else TraceState.RETRY
+        blocked = history.retry.due_at is None and history.retry.claimed_at is None
+        state = TraceState.BLOCKED if blocked else TraceState.RETRY
         return GroupTrace(group, state, history.retry.client_id or client_id, history)
     if history.dead is not None:
         return GroupTrace(group, TraceState.DEAD, client_id, history)
@@ -298,7 +298,7 @@ def _state(offset: int, history: History) -> TraceState:
     if history.cursor is None or offset >= history.cursor:
         return TraceState.UNCLAIMED
     claim = history.claim
-    if claim is not None and offset > claim.done_to and claim.state is not ClaimState.DONE:
+    if claim is not None and offset > claim.acked_to and claim.state is not ClaimState.DONE:
         if claim.state is ClaimState.WAITING:
             return TraceState.WAITING
         return TraceState.RUNNING if claim.running == offset else TraceState.CLAIMED

@@ -16,9 +16,9 @@ from emsworker.core.role import claim_role
 # All that sending needs is imported at once: a forked child inherits the lock of a module that a thread imports.
 from emsworker.offsets.mysql import MysqlAllocator
 from emsworker.publishing.catalog import Catalog
+from emsworker.publishing.notifier import Notifier, Wake
 from emsworker.publishing.outbox import Outbox
 from emsworker.publishing.producer import Producer
-from emsworker.publishing.wakeup import Bell, Wake
 from emsworker.store.database import Database
 from emsworker.store.schema import check_version, server_facts, stream_id
 
@@ -113,15 +113,17 @@ class Opening:
     def _producer(self) -> Producer:
         packet = self.database.call(server_facts).max_allowed_packet
         session, timeout_s = self.database.session(), self.settings.publish_timeout_s
-        return Producer(session, self._allocator(), self._bell(), self._producer_id, timeout_s, packet)
+        return Producer(session, self._allocator(), self._notifier(), self._producer_id, timeout_s, packet)
 
-    def _bell(self) -> Bell:
-        return Bell(self.redis_url, self.stream_id, lambda topic_id, partitions: self.on_publish(topic_id, partitions))
+    def _notifier(self) -> Notifier:
+        return Notifier(
+            self.redis_url, self.stream_id, lambda topic_id, partitions: self.on_publish(topic_id, partitions)
+        )
 
     @lazy
     def outbox(self) -> Outbox:
         """What is sent with a transaction, or for later."""
-        return Outbox(cast("Ems", self), self.database, self._producer_id, self._bell().ring)
+        return Outbox(cast("Ems", self), self.database, self._producer_id, self._notifier().ring)
 
     def _allocator(self) -> Allocator:
         if self.settings.allocator == "redis":

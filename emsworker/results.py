@@ -46,7 +46,7 @@ class Backend(Protocol):
 
 
 class MysqlResults:
-    """Reads the table that workers write in the transaction of their watermark."""
+    """Reads the table that workers write in the transaction of their acked offset."""
 
     def __init__(self, app: Ems, topics: Iterable[str], group: str | None) -> None:
         self._app, self._topics, self._group = app, sorted(set(topics)), group
@@ -85,7 +85,7 @@ class RedisResults:
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
         with undivided:
-            from emsworker.offsets.wire import connect
+            from emsworker.offsets.connection import connect
 
         self._redis = connect(redis_url)
         self._prefix = f"ems:{stream_id}:result:"

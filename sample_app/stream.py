@@ -14,7 +14,7 @@ _READ_GROUPS = """SELECT t.name, g.name, SUM(c.next_offset - 1),
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)),
   (SELECT COUNT(*) FROM ems_claim k WHERE k.group_id = g.id AND k.state IN ('start', 'waiting')),
   (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id),
-  (SELECT COUNT(*) FROM ems_pending p WHERE p.topic_id = t.id)
+  (SELECT COUNT(*) FROM ems_outbox p WHERE p.topic_id = t.id)
 FROM ems_topic t JOIN ems_group g ON g.topic_id = t.id JOIN ems_cursor c ON c.group_id = g.id
 GROUP BY t.id, t.name, g.id, g.name"""
 _READ_UIDS = """SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id

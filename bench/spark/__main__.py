@@ -99,7 +99,7 @@ def _beat(stage: Stage, rows: int) -> None:
     with subprocess.Popen(command, env=worker.environment(stage), stderr=subprocess.DEVNULL) as beat:
         try:
             until = time.monotonic() + _PATIENCE_S
-            while stage.value("SELECT MIN(resolved) FROM ems_partition") <= rows:
+            while stage.value("SELECT MIN(high_watermark) FROM ems_partition") <= rows:
                 if time.monotonic() > until:
                     raise NotRight("the beat did not look at the stream")
                 time.sleep(0.1)

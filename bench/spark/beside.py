@@ -1,7 +1,7 @@
 """What a reader costs the workers: a backlog is drained, in turns with and without Spark reading the same topic.
 
 Two cores cannot be in three places: what Spark computes, workers and server do not. So its processes have a low
-priority, and the handlers wait (2 ms) instead of computing: then the rate is that of claims, bodies and watermarks,
+priority, and the handlers wait (2 ms) instead of computing: then the rate is that of claims, bodies and acked offsets,
 and it falls if reading holds locks, keeps snapshots open or keeps the server busy. That is what is asked to cost less
 than 10%. What Spark's own work takes from workers on cores that they share is not measured here.
 """
@@ -73,7 +73,7 @@ class _Watcher:
 
     def _counters(self, connection: Any) -> list[float]:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT COALESCE(SUM(done_to + 1 - lo), 0) FROM ems_claim")
+            cursor.execute("SELECT COALESCE(SUM(acked_to + 1 - lo), 0) FROM ems_claim")
             done = float(cursor.fetchone()[0])
             cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name IN %s", (_LOCKS,))
             status = dict(cursor.fetchall())
@@ -167,7 +167,7 @@ def measure(stage: Stage, servers: Servers, rounds: int, say: Callable[[str], No
             in_stream, at_rest = map(int, reader.answer().split())
             reads.append((in_stream + at_rest) / (time.monotonic() - began + _SETTLE_S))
             say(f"  round {number + 1}: {alone[-1]}\n    beside a reader of {reads[-1]:,.0f} rows/s: {beside[-1]}")
-    if stage.value("SELECT COALESCE(SUM(done_to + 1 - lo), 0) FROM ems_claim") >= _ROWS:
+    if stage.value("SELECT COALESCE(SUM(acked_to + 1 - lo), 0) FROM ems_claim") >= _ROWS:
         raise NotRight(f"the backlog of {_ROWS} messages is used up; the last windows had nothing to do")
     if min(reads) <= 0:
         raise NotRight("the reader had no time to read anything; the machine is too busy")

@@ -55,13 +55,14 @@ def extend(stage: Stage, topic_id: int, count: int, partition: int = 0, source: 
 def wait_done(stage: Stage, first: int, count: int, groups: int = 1) -> float:
     """Wait until every group has done so many messages from an offset on; returns messages a second.
 
-    From the first claim to the last watermark by the server's clock.
+    From the first claim to the last acked offset by the server's clock.
 
     Raises:
         NotRight: it takes longer than 15 minutes, or more was done than there is.
     """
     query = (
-        "SELECT COALESCE(SUM(done_to + 1 - GREATEST(lo, %s)), 0) FROM ems_claim WHERE done_to >= %s AND state = 'done'"
+        "SELECT COALESCE(SUM(acked_to + 1 - GREATEST(lo, %s)), 0) FROM ems_claim "
+        "WHERE acked_to >= %s AND state = 'done'"
     )
     until = time.monotonic() + _WAIT_S
     with stage.connect() as connection, connection.cursor() as cursor:

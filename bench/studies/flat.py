@@ -75,9 +75,9 @@ def _take(session: Session, case: _Case, client: str) -> float:
     while len(took) < _CLAIMS:
         group, partition = next(places)
         last = before.pop((group.id, partition), None)
-        taker = claims.Taker(case.topic, group, client, _BATCH, _BYTES, Decoder())
+        claimant = claims.Claimant(case.topic, group, client, _BATCH, _BYTES, Decoder())
         began = time.perf_counter()
-        claim = claims.take_range(session, taker, partition, last)
+        claim = claims.take_range(session, claimant, partition, last)
         if last is not None:
             took.append((time.perf_counter() - began) * 1e6)
         if not isinstance(claim, Claim) or len(claim.messages) != _BATCH:
@@ -147,7 +147,7 @@ _SEQUENCE = "(SELECT {} AS n FROM {}) s".format(
     "1 + " + " + ".join(f"d{n}.n * {10**n}" for n in range(6)), ", ".join(f"{_NUMBERS} d{n}" for n in range(6))
 )
 _DONE = f"""INSERT INTO ems_claim
-(group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at)
+(group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at)
 SELECT %s, 0, n, n, n, n, 'done', 'stream', 'nobody', NOW(6), NOW(6), NOW(6)
 FROM {_SEQUENCE} WHERE n <= %s ORDER BY n"""
 _DEAD = f"""INSERT INTO ems_dead

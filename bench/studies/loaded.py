@@ -57,7 +57,7 @@ def _nap(stage: Stage, nap_s: float, count: int) -> float:
     with worker.running(stage, worker.Shape("naps", _PROCESSES, _THREADS)):
         with stage.connect() as connection, connection.cursor() as cursor:
             while not seen or seen[-1][1] < 0.9 * count:
-                cursor.execute("SELECT CAST(COALESCE(SUM(done_to + 1 - lo), 0) AS SIGNED) FROM ems_claim")
+                cursor.execute("SELECT CAST(COALESCE(SUM(acked_to + 1 - lo), 0) AS SIGNED) FROM ems_claim")
                 seen.append((time.perf_counter(), int((cursor.fetchone() or (0,))[0])))
                 time.sleep(0.02)
         wait_done(stage, first, count)

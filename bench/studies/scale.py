@@ -94,7 +94,7 @@ def _on(server: Server, stage: Stage) -> Stage:
 
 
 def _drain_both(stages: list[Stage], count: int) -> float:
-    """Messages a second over both, from the first claim to the last watermark; both servers share a clock."""
+    """Messages a second over both, from the first claim to the last acked offset; both servers share a clock."""
     firsts = [_backlog(stage, "noop", count)[1] for stage in stages]
     with ExitStack() as stack:
         for stage in stages:

@@ -75,10 +75,8 @@ class Backlogs:
         if policy.below_priority is not None:
             positions = self._database.call(lambda session: cursors.list_positions(session, one))
             if not policy.concerns(positions):
-                mend = (
-                    f"topic {topic!r} has no lower level; `ems topics change {topic} --priorities 10` gives it levels"
-                )
-                raise ConfigError([Problem("below_priority", str(policy.below_priority), mend)])
+                fix = f"topic {topic!r} has no lower level; `ems topics change {topic} --priorities 10` gives it levels"
+                raise ConfigError([Problem("below_priority", str(policy.below_priority), fix)])
         return one
 
 
@@ -90,8 +88,8 @@ def _check(policy: SkipPolicy) -> None:
     if policy.below_priority is not None and not 1 <= policy.below_priority <= 9:
         problems.append(Problem("below_priority", str(policy.below_priority), "must lie between 1 and 9"))
     if policy.below_priority is not None and policy.most_waiting is None and policy.older_s is None:
-        mend = "say what of it, too: how many may wait (most_waiting=0: none), or how old they may be"
-        problems.append(Problem("below_priority", str(policy.below_priority), mend))
+        fix = "say what of it, too: how many may wait (most_waiting=0: none), or how old they may be"
+        problems.append(Problem("below_priority", str(policy.below_priority), fix))
     if policy.most_waiting is not None and not 0 <= policy.most_waiting <= _MOST:
         problems.append(Problem("most_waiting", str(policy.most_waiting), "must be 0 or more"))
     if policy.older_s is not None and not 0.001 <= policy.older_s <= LONGEST_S:

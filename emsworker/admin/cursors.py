@@ -71,14 +71,14 @@ def reset(database: Database, group: Group, moves: list[Move], reason: str = "re
 
 def _target(session: Session, group: Group, position: Position, to: str) -> int:
     if to == "earliest":
-        return position.floor
+        return position.log_start
     if to == "latest":
         return position.end
     if re.fullmatch(r"-\d{1,20}", to):
-        return max(position.end + int(to), position.floor)
+        return max(position.end + int(to), position.log_start)
     if re.fullmatch(r"\d{1,20}", to):
-        if not position.floor <= int(to) <= position.end:
-            kept = f"partition {position.partition} has {position.floor} to {position.end}"
+        if not position.log_start <= int(to) <= position.end:
+            kept = f"partition {position.partition} has {position.log_start} to {position.end}"
             raise ConfigError([Problem("to", to, f"no such offset is kept: {kept}")])
         return int(to)
     return store.find_offset_at(session, group.topic_id, position, read_time(to))
@@ -96,5 +96,5 @@ def read_time(text: str, name: str = "to") -> datetime:
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
-        mend = "must be earliest, latest, an offset, -n for the last n, or a time like 2026-01-31T12:00"
-        raise ConfigError([Problem(name, text, mend)]) from None
+        fix = "must be earliest, latest, an offset, -n for the last n, or a time like 2026-01-31T12:00"
+        raise ConfigError([Problem(name, text, fix)]) from None

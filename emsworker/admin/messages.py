@@ -194,7 +194,7 @@ class Messages:
         looked_at = 0
         for position in positions:
             found: list[StoredMessage] = []
-            whole = Window(where.id, position.partition, max(position.cursor, position.floor), position.end - 1)
+            whole = Window(where.id, position.partition, max(position.cursor, position.log_start), position.end - 1)
             for window in windows([whole], WINDOW):
                 if len(found) >= limit or looked_at >= scan:
                     break
@@ -248,7 +248,7 @@ class Messages:
 
         def work(session: Session) -> tuple[set[bytes], set[bytes]]:
             # Delayed first: one that becomes due meanwhile is seen in the stream then.
-            delayed = search.find_pending(session, where.id, list(uids.values()))
+            delayed = search.find_outbox(session, where.id, list(uids.values()))
             places = find_uids(session, where.id, list(uids.values()))
             rows = {uid: trace_store.get_message(session, where.id, place) for uid, place in places.items()}
             return delayed, {uid for uid, row in rows.items() if row is not None and row.kind == "message"}

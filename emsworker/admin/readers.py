@@ -65,9 +65,9 @@ def check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities
     """
     if kind is not TopicKind.BROADCAST:
         return
-    mend = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
+    fix = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
     given = {"trim_done": trim_done, "age_wins": age_wins}
-    problems = [Problem(name, "True", mend) for name, value in given.items() if value]
+    problems = [Problem(name, "True", fix) for name, value in given.items() if value]
     if priorities > 1:
         problems.append(Problem("priorities", str(priorities), "a broadcast topic is heard in its order"))
     if problems:

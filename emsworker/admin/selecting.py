@@ -110,7 +110,7 @@ class Choice:
         return found
 
     def _range(self, session: Session, topic_id: int, bounds: Bounds, position: Position) -> Window:
-        lo, hi = max(bounds.lo, position.floor), min(bounds.hi, position.end - 1)
+        lo, hi = max(bounds.lo, position.log_start), min(bounds.hi, position.end - 1)
         start, end = self.selection.start, self.selection.end
         if start is not None and not _is_time(start):
             lo = max(lo, _offset(position, start))
@@ -132,7 +132,7 @@ def _is_time(place: str) -> bool:
 
 def _offset(position: Position, place: str) -> int:
     if place == "earliest":
-        return position.floor
+        return position.log_start
     if place == "latest":
         return position.end
     return int(place) if place.isdecimal() else position.end + int(place)

@@ -184,11 +184,11 @@ class Admin:
         self._database.call(lambda session: store.delete_topic(session, topic, progress, force=force))
 
     def count_messages(self, topic: Topic) -> int:
-        """How many messages a topic keeps, tombstones included: from its floors and ends, not by counting."""
+        """Number of messages in a topic, tombstones included: from log start offsets and ends, not by counting."""
 
         def work(session: Any) -> int:
             bounds = [trace_store.get_bounds(session, topic.id, number) for number in topic.partition_numbers()]
-            return sum(end - floor for floor, end in filter(None, bounds))
+            return sum(end - log_start for log_start, end in filter(None, bounds))
 
         return self._database.call(work)
 
@@ -383,10 +383,10 @@ def _check_filter(filter: Any) -> None:
 def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | None, least: int = 1) -> None:
     problems = []
     if not least <= partitions <= MAX_PARTITIONS:
-        mend = f"must lie between {least} and {MAX_PARTITIONS}"
+        fix = f"must lie between {least} and {MAX_PARTITIONS}"
         if least > 1 and partitions < least:
-            mend += "; partitions are never taken away, because offsets do not move"
-        problems.append(Problem("partitions", str(partitions), mend))
+            fix += "; partitions are never taken away, because offsets do not move"
+        problems.append(Problem("partitions", str(partitions), fix))
     if not 1 <= max_message_bytes <= _MAX_MESSAGE_BYTES:
         problems.append(
             Problem("max_message_bytes", str(max_message_bytes), f"must lie between 1 and {_MAX_MESSAGE_BYTES}")
@@ -404,12 +404,12 @@ def _check_retention(retention_s: float | None, age_wins: bool) -> None:
 
 def _check_priorities(priorities: int, before: int = 1) -> None:
     if not 1 <= priorities <= len(PRIORITIES):
-        mend = f"must lie between 1 and {len(PRIORITIES)}"
-        raise ConfigError([Problem("priorities", str(priorities), mend)])
+        fix = f"must lie between 1 and {len(PRIORITIES)}"
+        raise ConfigError([Problem("priorities", str(priorities), fix)])
     levels = levels_of(before)
     if not set(levels) <= set(levels_of(priorities)):
-        mend = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
-        raise ConfigError([Problem("priorities", str(priorities), mend)])
+        fix = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
+        raise ConfigError([Problem("priorities", str(priorities), fix)])
 
 
 def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:

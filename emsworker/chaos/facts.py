@@ -76,7 +76,7 @@ class Facts:
     def gone(self, sent: Sent, place: tuple[int, int]) -> str | None:
         """What is wrong with its row, if it should be there."""
         topic_id = self._topic_ids.get(sent.topic)
-        if topic_id is None or place[1] < self.snapshot.floors.get((topic_id, place[0]), 0):
+        if topic_id is None or place[1] < self.snapshot.log_starts.get((topic_id, place[0]), 0):
             return None
         row = self.snapshot.messages[topic_id, place[0]].get(place[1])
         if row is None:
@@ -133,7 +133,7 @@ class Facts:
         partition, offset = place
         if offset >= self.snapshot.cursors.get((group_id, partition), 1) or (group_id, *place) in self.snapshot.retries:
             return True
-        return any(claim.done_to < offset <= claim.hi for claim in self._live[group_id, partition])
+        return any(claim.acked_to < offset <= claim.hi for claim in self._live[group_id, partition])
 
     def should_have_effect(self, group: str, sent: Sent) -> bool:
         """Whether a transactional group says that it has done a message."""
@@ -145,7 +145,7 @@ class Facts:
         """Whether a finished run was hit by a fault before anybody could know that it had finished.
 
         Args:
-            is_last: nothing finished after it in its thread, so its watermark may never have been written.
+            is_last: nothing finished after it in its thread, so its acked offset may never have been written.
         """
         assert run.ended is not None, "asked of finished runs"
         for fault in self._faults_of(run.pid):

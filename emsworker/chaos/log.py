@@ -55,11 +55,11 @@ def _not_the_owner(facts: Facts) -> Iterator[Finding]:
             continue
         owner = int(claim.client_id.split("-")[1])
         topic = facts.snapshot.topics.get(facts.snapshot.groups[claim.group_id].topic_id, "")
-        for offset in range(claim.lo, claim.done_to + 1):
+        for offset in range(claim.lo, claim.acked_to + 1):
             pids = ran.get((topic, _group(facts, claim), claim.partition, offset))
             place = claim.group_id, claim.partition, offset
             if place in facts.snapshot.attempted or place in facts.snapshot.retries:
-                continue  # set aside for a later run, which may be anybody's
+                continue  # detached for a later run, which may be anybody's
             if facts.kind_at(facts.snapshot.groups[claim.group_id].topic_id, place[1:]) == "cancelled":
                 continue  # run before that, handed out again by a reset, and acknowledged without a run
             if pids and owner not in pids:
@@ -69,10 +69,10 @@ def _not_the_owner(facts: Facts) -> Iterator[Finding]:
 
 def _holes(facts: Facts) -> Iterator[Finding]:
     for (topic_id, partition), messages in facts.snapshot.messages.items():
-        topic, floor = facts.snapshot.topics[topic_id], facts.snapshot.floors[topic_id, partition]
-        kept = sorted(offset for offset in messages if offset >= floor)
+        topic, log_start = facts.snapshot.topics[topic_id], facts.snapshot.log_starts[topic_id, partition]
+        kept = sorted(offset for offset in messages if offset >= log_start)
         cursor = max((facts.snapshot.cursors.get((group, partition), 0) for group in facts.groups_of(topic)), default=0)
-        for before, after in pairwise([floor - 1, *kept]):
+        for before, after in pairwise([log_start - 1, *kept]):
             if after == before + 1:
                 continue
             where = f"{topic}/{partition}/{before + 1}..{after - 1}"

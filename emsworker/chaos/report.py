@@ -49,7 +49,7 @@ class Rules:
 
     Attributes:
         bound_s: how long before a fault a finished run may have ended and yet be repeated: what finishes between two
-            watermarks, and how long a commit takes.
+            acked offsets, and how long a commit takes.
         healing_s: how long after a fault something may still come of it: a lease has to run out, say.
         effects: by group, how often each message's effect is in the database, for transactional groups.
         settled: nothing is left to do, so every hole should be closed, and every effect be there.

@@ -186,12 +186,13 @@ class Window:
 
     def _forget(self, snapshot: Snapshot, now: float) -> None:
         history = self._gathering.history
-        floors = {
-            (snapshot.topics[topic_id], partition): floor for (topic_id, partition), floor in snapshot.floors.items()
+        log_starts = {
+            (snapshot.topics[topic_id], partition): log_start
+            for (topic_id, partition), log_start in snapshot.log_starts.items()
         }
         places, recent = self._places(now)
-        for lane, floor in floors.items():
-            self._horizons[lane] = max(self._horizons.get(lane, 0), min(floor, recent.get(lane, floor)))
+        for lane, log_start in log_starts.items():
+            self._horizons[lane] = max(self._horizons.get(lane, 0), min(log_start, recent.get(lane, log_start)))
         pending = {(snapshot.topics.get(topic_id), uid) for topic_id, uid in snapshot.pending}
         gone = {
             where

@@ -85,10 +85,10 @@ class Rule:
         most = _MOST_COUNTED if self.metric.is_counted else 1e18
         if not 0 <= self.above <= most:
             problems.append(Problem("above", f"{self.above:g}", f"must lie between 0 and {most:g}"))
-        if self.webhook is not None and (mend := _wrong_webhook(self.webhook)):
-            problems.append(Problem("webhook", _shown_webhook(self.webhook), mend))
-        if self.command is not None and (mend := _wrong_command(self.command)):
-            problems.append(Problem("command", repr(self.command[:100]), mend))
+        if self.webhook is not None and (fix := _wrong_webhook(self.webhook)):
+            problems.append(Problem("webhook", _shown_webhook(self.webhook), fix))
+        if self.command is not None and (fix := _wrong_command(self.command)):
+            problems.append(Problem("command", repr(self.command[:100]), fix))
         if problems:
             raise ConfigError(problems)
 

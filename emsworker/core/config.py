@@ -171,7 +171,7 @@ class Settings:
     batch: int = _setting(500, "the most messages in one claim", _between(1, 100_000))
     batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _between(1, 1 << 30))
     claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))
-    watermark_s: float = _setting(0.1, "how often finished work is recorded while a claim runs", _at_least(0.01))
+    ack_interval_s: float = _setting(0.1, "how often finished work is recorded while a claim runs", _at_least(0.01))
     gap_timeout_s: float = _setting(
         1.0, "how old the next neighbour of a hole must be before the hole is closed", _at_least(0.01)
     )
@@ -192,7 +192,7 @@ class Settings:
     lease_s: float = _setting(15.0, "how long a client counts as alive after a renewal", _at_least(0.5))
     renew_s: float = _setting(5.0, "how often a process renews its leases", _at_least(0.1))
     lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
-    beat_s: float = _setting(1.0, "how often the beat's duties run", _at_least(0.05))
+    beat_s: float = _setting(1.0, "how often the beat's services run", _at_least(0.05))
     beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
     alarm_commands: tuple[str, ...] = _setting(
         (), "the programs that alarms may run on this machine, as their commands name them; none unless named"
@@ -306,8 +306,8 @@ def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: l
         if not variable.startswith("EMS_") or variable.startswith("EMS_TEST_") or variable in _OTHER_VARIABLES:
             continue
         if name not in hints:
-            mend = f"there is no such setting; {nearest(variable, [f'EMS_{name.upper()}' for name in hints])}"
-            problems.append(Problem(variable, _shown(variable, text), mend))
+            fix = f"there is no such setting; {nearest(variable, [f'EMS_{name.upper()}' for name in hints])}"
+            problems.append(Problem(variable, _shown(variable, text), fix))
             continue
         try:
             values[name] = _read(text, hints[name])

@@ -10,7 +10,7 @@ from emsworker.core.durations import parse_duration
 
 
 class EmsError(Exception):
-    """Base of all errors of EMS; its text names the thing, the value and the mend."""
+    """Base of all errors of EMS; its text names the thing, the value and the fix."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Problem:
     Args:
         name: the setting or the thing checked.
         value: what was found, with secrets already hidden.
-        mend: what to do about it.
+        fix: what to do about it.
     """
 
     name: str
     value: str
-    mend: str
+    fix: str
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.value}: {self.mend}"
+        return f"{self.name} = {self.value}: {self.fix}"
 
 
 class ConfigError(EmsError):

@@ -43,7 +43,7 @@ def parse_uid(text: str) -> bytes:
 
 
 def new_claim_id() -> int:
-    """A token of 63 bits that no other tenure of a claim ever had: 41 bits of milliseconds, 22 of chance."""
+    """A token of 63 bits that no other owner of a claim ever had: 41 bits of milliseconds, 22 of chance."""
     return (int(time.time() * 1000) & (1 << 41) - 1) << 22 | int.from_bytes(os.urandom(3), "big") & (1 << 22) - 1
 
 

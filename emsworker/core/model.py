@@ -85,7 +85,7 @@ class ClaimState(StrEnum):
     DONE = "done"
 
 
-class Care(IntEnum):
+class Isolation(IntEnum):
     """Under how much suspicion a claim is: each crash narrows it down, and only ``ALONE`` charges anybody."""
 
     NONE = 0
@@ -158,14 +158,14 @@ class Topic:
         """
         if self.kind is kind:
             return self
-        mend = (
+        fix = (
             "is a broadcast topic, which has no groups: every worker process gets every message, with "
             "@app.subscribe(topic, broadcast=True)"
             if self.kind is TopicKind.BROADCAST
             else "is a cluster topic, which groups read: @app.subscribe(topic, group); a broadcast needs a topic "
             "made with `ems topics create NAME --kind broadcast`"
         )
-        raise ConfigError([Problem("topic", repr(self.name), mend)])
+        raise ConfigError([Problem("topic", repr(self.name), fix)])
 
 
 @dataclass(frozen=True)
@@ -325,12 +325,12 @@ class Claim:
 
     Attributes:
         lo, hi: first and last offset, both included.
-        done_to: the last finished offset.
-        care: how carefully to run it, because earlier owners died in it.
+        acked_to: the last finished offset.
+        isolation: how carefully to run it, because earlier owners died in it.
         messages: what is to be run, by offset; tombstones are left out.
         gone: offset and attempt of retries whose message is not in the stream any more.
-        order: of its group; keys: of its retries by offset, and blocked: the keys that wait for an earlier message,
-            both where keys are run in order.
+        order: of its group; keys: of its retries by offset, and blocked_keys: the keys that wait for an earlier
+            message, both where keys are run in order.
         taken_at: when it was taken, by the server's clock; ``taken_ticks``: by our own.
     """
 
@@ -338,16 +338,16 @@ class Claim:
     partition: int
     lo: int
     hi: int
-    done_to: int
+    acked_to: int
     claim_id: int
     source: ClaimSource
-    care: Care
+    isolation: Isolation
     client_id: str
     messages: list[Message] = field(default_factory=list)
     gone: list[tuple[int, int]] = field(default_factory=list)
     order: Order = Order.NONE
     keys: dict[int, bytes | None] = field(default_factory=dict)
-    blocked: frozenset[bytes] = frozenset()
+    blocked_keys: frozenset[bytes] = frozenset()
     taken_at: str = ""
     taken_ticks: float = field(default_factory=ticks)
 

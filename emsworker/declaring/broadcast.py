@@ -58,8 +58,8 @@ class Broadcasts(dict[str, BroadcastRoute]):
             ConfigError: it is listened to.
         """
         if self.kind_of(topic) is TopicKind.BROADCAST:
-            mend = f"a handler with broadcast=True listens to topic {topic!r}, so it has no groups"
-            raise ConfigError([Problem("group", repr(group), mend)])
+            fix = f"a handler with broadcast=True listens to topic {topic!r}, so it has no groups"
+            raise ConfigError([Problem("group", repr(group), fix)])
 
 
 def listen(
@@ -70,13 +70,13 @@ def listen(
     Raises:
         ConfigError: an option is unknown or makes no sense here, or the topic or the name is taken.
     """
-    mend = f"a broadcast handler takes {', '.join(sorted(_OPTIONS))} only: nothing is claimed, retried or acked"
-    problems = [Problem(option, repr(value), mend) for option, value in options.items() if option not in _OPTIONS]
+    fix = f"a broadcast handler takes {', '.join(sorted(_OPTIONS))} only: nothing is claimed, retried or acked"
+    problems = [Problem(option, repr(value), fix) for option, value in options.items() if option not in _OPTIONS]
     if group is not None:
         problems.append(Problem("group", repr(group), "a broadcast has no groups; a stable name is given as name="))
     if any(route.topic == topic for route in app.routes.values()):
-        mend = "the app reads it in a group already; a topic is for groups or for broadcasts, not for both"
-        problems.append(Problem("topic", repr(topic), mend))
+        fix = "the app reads it in a group already; a topic is for groups or for broadcasts, not for both"
+        problems.append(Problem("topic", repr(topic), fix))
     if problems:
         raise ConfigError(problems)
     check_name("topic", topic)

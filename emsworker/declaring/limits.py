@@ -22,12 +22,12 @@ def limit_of(route: Route) -> Limit:
     """
     declared = {handler.name: handler.options.limit for handler in route.handlers}
     if len(set(declared.values())) > 1:
-        mend = (
+        fix = (
             f"a limit is that of a group, and {', '.join(sorted(declared))} share {route.topic}/{route.group}: declare "
             "the same for all of them, or give the task a topic of its own"
         )
         name, limit = next((name, limit) for name, limit in declared.items() if limit)
-        raise ConfigError([Problem(f"limit of {name}", str(limit), mend)])
+        raise ConfigError([Problem(f"limit of {name}", str(limit), fix)])
     return next(iter(declared.values()), Limit())
 
 

@@ -68,8 +68,8 @@ def make_periodic(
         WrongArguments, EncodeError, InvalidName: the call cannot be sent.
     """
     if not isinstance(task, Task):
-        mend = "it is for tasks: write @app.periodic(...) above @app.task"
-        raise ConfigError([Problem("periodic", getattr(task, "__qualname__", repr(task)), mend)])
+        fix = "it is for tasks: write @app.periodic(...) above @app.task"
+        raise ConfigError([Problem("periodic", getattr(task, "__qualname__", repr(task)), fix)])
     if (cron is None) == (every is None):
         raise ConfigError([Problem("periodic", repr(cron), "give either a cron expression or every=, in seconds")])
     problems = unknown_options("periodic", call, ("args", "kwargs", "key"))

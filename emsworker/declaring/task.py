@@ -69,8 +69,8 @@ def check_function(what: str, function: Any) -> None:
         ConfigError: it was not.
     """
     if isinstance(function, Handler):
-        mend = "it is declared already; declare the function itself, under another name"
-        raise ConfigError([Problem(what, function.name, mend)])
+        fix = "it is declared already; declare the function itself, under another name"
+        raise ConfigError([Problem(what, function.name, fix)])
     if not callable(function):
         raise ConfigError(
             [Problem(what, repr(function), f"@app.{what} is put on a function; a name is given as name=")]
@@ -92,8 +92,8 @@ class Handler:
         self.options = options
         self.is_async = iscoroutinefunction(function)
         if self.is_async and (options.transactional or options.batch):
-            mend = "an async def handler has neither transactional nor batch; leave out async, or use concurrency"
-            raise ConfigError([Problem("task", name, mend)])
+            fix = "an async def handler has neither transactional nor batch; leave out async, or use concurrency"
+            raise ConfigError([Problem("task", name, fix)])
 
     @property
     def together(self) -> int:
@@ -116,8 +116,8 @@ class Subscription(Handler):
     def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
         super().__init__(function, name, options)
         if options.priority is not None:
-            mend = "a subscription sends nothing; give the priority when you send"
-            raise ConfigError([Problem("priority", str(options.priority), mend)])
+            fix = "a subscription sends nothing; give the priority when you send"
+            raise ConfigError([Problem("priority", str(options.priority), fix)])
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """See :class:`Handler`."""
@@ -380,8 +380,8 @@ class Route:
                 [Problem("order", repr(wanted), f"must be one of {', '.join(map(repr, map(str, Order)))}")]
             )
         if self.order not in (Order.NONE, wanted):
-            mend = f"another handler of {self.topic}/{self.group} asks for {str(self.order)!r}; a group has one order"
-            raise ConfigError([Problem("order", repr(wanted), mend)])
+            fix = f"another handler of {self.topic}/{self.group} asks for {str(self.order)!r}; a group has one order"
+            raise ConfigError([Problem("order", repr(wanted), fix)])
         self.order = Order(wanted)
 
     def check_order(self, order: Order) -> None:
@@ -392,8 +392,8 @@ class Route:
         """
         for handler in self.handlers:
             if order is not Order.NONE and handler.options.batch:
-                mend = f"group {self.group!r} runs in order ({order}), one message at a time: leave out batch"
-                raise ConfigError([Problem(handler.name, f"batch={handler.options.batch}", mend)])
+                fix = f"group {self.group!r} runs in order ({order}), one message at a time: leave out batch"
+                raise ConfigError([Problem(handler.name, f"batch={handler.options.batch}", fix)])
 
     @property
     def handlers(self) -> list[Handler]:

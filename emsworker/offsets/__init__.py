@@ -16,7 +16,7 @@ class Allocator(Protocol):
         ...
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
-        """An offset turned out to be taken, or to lie below the floor: learn from MySQL where the partition ends."""
+        """Ask MySQL where the partition ends, after an offset was taken or below the log start offset."""
         ...
 
     def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:

@@ -1,8 +1,9 @@
 """Offsets from a Redis counter, so that publishers of one partition need not wait for each other's commits.
 
 Redis is trusted with nothing: a missing counter is seeded from MySQL (never from 0), an offset that is taken or below
-the floor makes the publishing transaction fail and the counter is raised, and while Redis is away MySQL's own counter
-takes over. What an allocation leaves behind when its producer dies is a hole, which readers close with tombstones.
+the log start offset makes the publishing transaction fail and the counter is raised, and while Redis is away MySQL's
+own counter takes over. What an allocation leaves behind when its producer dies is a hole, which readers close with
+tombstones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import redis
 
 from emsworker.core.clock import ticks
-from emsworker.offsets.wire import Wire
+from emsworker.offsets.connection import RedisConnection
 from emsworker.store.messages import Placement, next_free_offset
 from emsworker.store.session import Session
 
@@ -51,7 +52,7 @@ class RedisAllocator:
     """
 
     def __init__(self, url: str, stream_id: str) -> None:
-        self._wire = Wire(url)
+        self._redis = RedisConnection(url)
         self._stream_id = stream_id
         self._seeded: set[tuple[int, int]] = set()
         self._away_until = 0.0
@@ -68,7 +69,7 @@ class RedisAllocator:
                 self._raise_counter(session, topic_id, partition)
                 base = self._run(_TAKE, topic_id, partition, count)
         except redis.RedisError as error:
-            self._step_aside(error)
+            self._stay_away(error)
             return Placement()
         return Placement(base if base >= 0 else None)
 
@@ -77,7 +78,7 @@ class RedisAllocator:
         try:
             self._raise_counter(session, topic_id, partition)
         except redis.RedisError as error:
-            self._step_aside(error)
+            self._stay_away(error)
 
     def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
         """See :class:`Allocator`; Redis knows."""
@@ -92,11 +93,11 @@ class RedisAllocator:
         """A script on a counter; its text travels only to a server that has not seen it."""
         rest = (1, f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}", number)
         try:
-            return int(self._wire.ask("EVALSHA", script.sha, *rest))
+            return int(self._redis.ask("EVALSHA", script.sha, *rest))
         except redis.exceptions.NoScriptError:
-            return int(self._wire.ask("EVAL", script.text, *rest))
+            return int(self._redis.ask("EVAL", script.text, *rest))
 
-    def _step_aside(self, error: redis.RedisError) -> None:
+    def _stay_away(self, error: redis.RedisError) -> None:
         log.warning("redis is away (%s); offsets come from MySQL meanwhile", error)
         self._away_until = ticks() + _AWAY_S
         self._seeded.clear()  # whatever comes back may be older than what MySQL has handed out since

@@ -72,8 +72,8 @@ class AlertOptions(Options):
     def __post_init__(self) -> None:
         problems = []
         if not self.rules:
-            mend = "give at least one of --consume-timeout, --lag and --error-rate"
-            problems.append(Problem("rules", "none", mend))
+            fix = "give at least one of --consume-timeout, --lag and --error-rate"
+            problems.append(Problem("rules", "none", fix))
         if self.lag is not None and self.lag < 0:
             problems.append(Problem("--lag", str(self.lag), "must be 0 or more"))
         if not 1 <= self.every <= LONGEST_S:

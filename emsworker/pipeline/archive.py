@@ -3,9 +3,10 @@
 For each topic that is told to wait for its archive (``ems topics change orders --archive-first``):
 
 1. finish: what a manifest says is archived, and is still in the tables, is deleted;
-2. the floor is raised as retention would raise it: nobody reads below, and what is there does not change any more;
-3. a *segment*, the offsets between what is deleted and the floor, is copied to Parquet files, with the claims that are
-   done and end below, and the attempts that no dead letter keeps;
+2. the log start offset is raised as retention would raise it: nobody reads below, and what is there does not change any
+   more;
+3. a *segment*, the offsets between what is deleted and the log start offset, is copied to Parquet files, with the
+   claims that are done and end below, and the attempts that no dead letter keeps;
 4. MySQL counts and hashes its rows, Spark those of the files: one difference, and the job stops with nothing deleted;
 5. the manifest is written: from here on the segment is archived;
 6. attempts, then claims, then messages are deleted, exactly those that were copied.
@@ -101,18 +102,18 @@ def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
         if name not in every:
             raise WrongOption("--topic", name, "there is no such topic; `ems topics list` shows what there is")
         if not every[name].archive_first:
-            mend = f"retention would not wait for the archive; run `ems topics change {name} --archive-first`"
-            raise WrongOption("--topic", name, mend)
+            fix = f"retention would not wait for the archive; run `ems topics change {name} --archive-first`"
+            raise WrongOption("--topic", name, fix)
         if every[name].retention_s is None and not every[name].trim_done:
-            mend = f"it keeps everything; run `ems topics change {name} --retention 7d`, or with --trim-done"
-            raise WrongOption("--topic", name, mend)
+            fix = f"it keeps everything; run `ems topics change {name} --retention 7d`, or with --trim-done"
+            raise WrongOption("--topic", name, fix)
     found: dict[str, list[Kept]] = {}
     for kept in database.call(retention.list_kept):
         if kept.archive_first and (not names or kept.topic in names):
             found.setdefault(kept.topic, []).append(kept)
     if not found:
-        mend = "no topic has both a retention and --archive-first; `ems topics change NAME` sets them"
-        raise WrongOption("--topic", "none", mend)
+        fix = "no topic has both a retention and --archive-first; `ems topics change NAME` sets them"
+        raise WrongOption("--topic", "none", fix)
     return found
 
 
@@ -126,15 +127,15 @@ def _plan(database: Database, chosen: dict[str, list[Kept]]) -> Result:
 
 
 def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False) -> int:
-    """Raise the floor as far as retention may, but at most to this offset; returns it."""
-    work = retention.plan_floor if plan_only else retention.raise_floor
-    while kept.floor < most:
-        limit = min(_STEP, most - kept.floor)
-        floor = database.call(partial(work, kept=kept, limit=limit))
-        if floor == kept.floor:
+    """Raise the log start offset as far as retention may, but at most to this offset; returns it."""
+    work = retention.plan_log_start if plan_only else retention.raise_log_start
+    while kept.log_start < most:
+        limit = min(_STEP, most - kept.log_start)
+        log_start = database.call(partial(work, kept=kept, limit=limit))
+        if log_start == kept.log_start:
             break
-        kept = replace(kept, floor=floor)
-    return kept.floor
+        kept = replace(kept, log_start=log_start)
+    return kept.log_start
 
 
 class _Archiver:
@@ -191,8 +192,8 @@ class _Archiver:
             place = self._database.call(partial(store.get_place, topic_id=kept.topic_id, partition=kept.partition))
             if place is None or left <= 0:
                 continue
-            floor, trimmed = place
-            hi = min(_rise(self._database, replace(kept, floor=floor), trimmed + left), trimmed + left)
+            log_start, trimmed = place
+            hi = min(_rise(self._database, replace(kept, log_start=log_start), trimmed + left), trimmed + left)
             if hi > trimmed:
                 ranges.append(Range(kept.topic_id, kept.partition, trimmed, hi))
                 left -= hi - trimmed

@@ -23,7 +23,7 @@ class Finding:
 
     Attributes:
         check: which check has found it.
-        severity: ``error``, or ``note`` for what mends itself or may be meant.
+        severity: ``error``, or ``note`` for what fixes itself or may be meant.
         count: of rows, offsets or files.
         detail: what, where, and what to do.
         damaged: the segment that cannot be trusted for it.

@@ -21,7 +21,7 @@ def read_offsets(text: str) -> tuple[int, int]:
     """``100-199``, both ends included, or one number.
 
     Raises:
-        ValueError: with the mend.
+        ValueError: with the fix.
     """
     first, dash, last = text.partition("-")
     wrong = not all(re.fullmatch("[0-9]{1,18}", one) for one in ((first, last) if dash else (first,)))
@@ -102,8 +102,8 @@ def choose(spark: Any, folder: Folder, manifests: list[Manifest], config: Chosen
         try:
             frame = frame.where(config.where)
         except (AnalysisException, ParseException) as error:
-            mend = f"is no condition on the columns of a message: {str(error).strip().splitlines()[0]}"
-            raise WrongOption("--where", config.where, mend) from None
+            fix = f"is no condition on the columns of a message: {str(error).strip().splitlines()[0]}"
+            raise WrongOption("--where", config.where, fix) from None
     return frame.orderBy("partition", "offset")
 
 

@@ -104,8 +104,8 @@ def write_replay(letters: Any, path: Path) -> int:
                 count += 1
         part.replace(path)
     except OSError as error:
-        mend = f"cannot be written ({error.strerror}); name a file in a folder that is there and that you may write to"
-        raise ConfigError([Problem("--replay", str(path), mend)]) from None
+        fix = f"cannot be written ({error.strerror}); name a file in a folder that is there and that you may write to"
+        raise ConfigError([Problem("--replay", str(path), fix)]) from None
     finally:
         part.unlink(missing_ok=True)
     return count

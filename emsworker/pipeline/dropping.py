@@ -30,8 +30,8 @@ def drop(
         place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=part.partition))
         if place is None or place[1] >= part.hi:
             continue  # all of it was deleted before
-        floor, trimmed = place
-        assert floor >= part.hi, "the floor was raised before anything was copied, and never sinks"
+        log_start, trimmed = place
+        assert log_start >= part.hi, "the log start offset was raised before anything was copied, and never sinks"
         tell(f"deleting offsets {max(trimmed, part.lo)} to {part.hi - 1} of partition {part.partition}")
         for dataset in ("attempts", "claims"):
             for log in manifest.of(dataset):

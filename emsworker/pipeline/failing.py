@@ -1,4 +1,4 @@
-"""What Spark and its Java say when something fails, in one line: the thing, the value and the mend."""
+"""What Spark and its Java say when something fails, in one line: the thing, the value and the fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = re.compile(r"\b(?:[a-z]\w*\.){2,}(?=[A-Z]\w*(?:Exception|Error)\b)")
 _WRONG_VALUE = re.compile(r"The value '(.*?)' in the config \"(.+?)\" is invalid\. *(.*)")
 _INSTALL = "install 'emsworker[spark]' in the Python that PYSPARK_PYTHON names, on every node"
 _REACH = "see whether it runs, and is reached from here under that name"
-_MENDS = (
+_FIXES = (
     ("OutOfMemoryError|heap space", "give Spark more memory, by --conf spark.driver.memory=4g or the like"),
     ("Mkdirs failed|AccessControl|Permission denied|Read-only", "name a folder that Spark's processes may write to"),
     ("DATA_SOURCE_NOT_FOUND.*: ems|ModuleNotFoundError|ImportError", _INSTALL),
@@ -39,11 +39,11 @@ def told(error: Exception) -> EmsError:
         return wrong
     silent = "Answer from Java side is empty" in text or "while trying to connect to the Java server" in text
     if silent or isinstance(error, ConnectionError):
-        mend = "it was killed, or had too little memory (--conf spark.driver.memory=4g)"
-        return SparkFailed(f"the Java process of Spark is gone: {mend}")
+        fix = "it was killed, or had too little memory (--conf spark.driver.memory=4g)"
+        return SparkFailed(f"the Java process of Spark is gone: {fix}")
     if found := _OURS.findall(text):
         return SparkFailed(_short(found[-1]))
-    return SparkFailed(f"Spark failed: {_with_mend(_essence(text))}")
+    return SparkFailed(f"Spark failed: {_with_fix(_essence(text))}")
 
 
 def not_started(error: Exception, said: str, master: str, settings: Mapping[str, str]) -> EmsError:
@@ -65,7 +65,7 @@ def not_started(error: Exception, said: str, master: str, settings: Mapping[str,
         return WrongOption("--conf", given, f"Java does not take it ({memory[0].strip()})")
     if "JAVA_GATEWAY_EXITED" in text and not re.search("^Exception|^Error", said, re.MULTILINE):
         return SparkFailed("Spark does not start: Java 17 or later must be on the PATH, or named by JAVA_HOME")
-    return SparkFailed(f"Spark does not start: {_with_mend(_essence(said if 'Exception' in said else text))}")
+    return SparkFailed(f"Spark does not start: {_with_fix(_essence(said if 'Exception' in said else text))}")
 
 
 def _wrong_value(text: str) -> WrongOption | None:
@@ -87,6 +87,6 @@ def _short(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
-def _with_mend(line: str) -> str:
-    mend = next((mend for pattern, mend in _MENDS if re.search(pattern, line)), None)
-    return f"{line} (--traceback shows more)" if mend is None else f"{line}; {mend}"
+def _with_fix(line: str) -> str:
+    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, line)), None)
+    return f"{line} (--traceback shows more)" if fix is None else f"{line}; {fix}"

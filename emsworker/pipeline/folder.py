@@ -145,8 +145,8 @@ class HadoopFolder:
         try:
             self._system = self._path("").getFileSystem(configuration)
         except Exception as error:  # py4j gives Java's exceptions as one class
-            mend = f"Spark cannot use it ({_first_line(error)}); check the scheme, and that its jars are installed"
-            raise ConfigError([Problem("--folder", location, mend)]) from None
+            fix = f"Spark cannot use it ({_first_line(error)}); check the scheme, and that its jars are installed"
+            raise ConfigError([Problem("--folder", location, fix)]) from None
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.url(path))

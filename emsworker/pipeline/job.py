@@ -19,10 +19,10 @@ Progress = Callable[[str], None]
 
 
 class WrongOption(ConfigError):
-    """One option of a job is wrong: its name, the value, and the mend."""
+    """One option of a job is wrong: its name, the value, and the fix."""
 
-    def __init__(self, name: str, value: str, mend: str) -> None:
-        super().__init__([Problem(name, value, mend)])
+    def __init__(self, name: str, value: str, fix: str) -> None:
+        super().__init__([Problem(name, value, fix)])
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Shape:
     Args:
         help: what it means.
         metavar: stands for the value in the help.
-        read: makes the value of a text; raises ValueError with the mend.
+        read: makes the value of a text; raises ValueError with the fix.
         choices: the only texts that there are.
     """
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.monitoring import GroupLag
-from emsworker.pipeline.fates import read_fates
 from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.outcomes import read_outcomes
 from emsworker.pipeline.output import Chart, Report, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_span
 
@@ -21,7 +21,7 @@ class LagOptions(Reading):
     every: float = option(60.0, help="One line for each span of this length.", metavar="SPAN", read=read_span)
 
 
-def lag_over_time(fates: Any, every_s: float) -> Any:
+def lag_over_time(outcomes: Any, every_s: float) -> Any:
     """The lag of each group at the end of each span from its first message to its last event.
 
     Lag is what ``ems groups list`` calls so: messages that are born and not ended (done, or dead). What a group skipped
@@ -36,8 +36,8 @@ def lag_over_time(fates: Any, every_s: float) -> Any:
     from pyspark.sql import functions as F
 
     span_us = round(every_s * 1_000_000)
-    kept = fates.where("state != 'skipped'")
-    number = [F.floor(F.unix_micros(name) / F.lit(span_us)).alias("span") for name in ("timestamp", "endedAt")]
+    kept = outcomes.where("state != 'skipped'")
+    number = [F.log_start(F.unix_micros(name) / F.lit(span_us)).alias("span") for name in ("timestamp", "endedAt")]
     one, none = F.lit(1), F.lit(0)
     events = kept.select("topic", "group", number[0], one.alias("born"), none.alias("ended")).unionByName(
         kept.where("endedAt IS NOT NULL").select("topic", "group", number[1], none.alias("born"), one.alias("ended"))
@@ -71,7 +71,7 @@ def run(spark: Any, config: LagOptions) -> Result:
     summary: dict[str, Any] = {"groups": len(lags), "lag_now": sum(lag.lag for lag in lags)}
     if config.dry_run:
         return Result(summary | {"every_s": config.every})
-    frame = read_fates(data, all_times=True).select("topic", "group", "state", "timestamp", "endedAt").persist()
+    frame = read_outcomes(data, all_times=True).select("topic", "group", "state", "timestamp", "endedAt").persist()
     try:
         return _report(frame, config, lags, summary)
     finally:
@@ -101,8 +101,8 @@ def _check_steps(frame: Any, config: LagOptions) -> None:
 
     first, last = frame.agg(F.min("timestamp"), F.max(F.coalesce("endedAt", "timestamp"))).first()
     if first is not None and (seconds := (last - first).total_seconds()) / config.every > _MOST_STEPS:
-        mend = f"the stream covers {seconds:.0f} s, which would be more than {_MOST_STEPS} lines for a group; "
-        raise WrongOption("--every", f"{config.every:g}", f"{mend}take {seconds / _MOST_STEPS:.0f}s or more")
+        fix = f"the stream covers {seconds:.0f} s, which would be more than {_MOST_STEPS} lines for a group; "
+        raise WrongOption("--every", f"{config.every:g}", f"{fix}take {seconds / _MOST_STEPS:.0f}s or more")
 
 
 def _now(lags: list[GroupLag]) -> Table:

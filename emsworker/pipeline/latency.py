@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.model import TASK_HEADER
-from emsworker.pipeline.fates import header, read_fates
 from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.outcomes import header, read_outcomes
 from emsworker.pipeline.output import Chart, Report, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark
 
@@ -33,7 +33,7 @@ class LatencyOptions(Reading):
             raise WrongOption("--by", wrong, f"must be one of {', '.join(BY)}")
 
 
-def spans(fates: Any) -> Any:
+def spans(outcomes: Any) -> Any:
     """Milliseconds: of each message that a group took ``queued``, of each run whose time is known ``ran``.
 
     A message is queued from its birth until a client first took it. The run of an attempt that was written down is what
@@ -47,12 +47,12 @@ def spans(fates: Any) -> Any:
     runs = F.when(F.col("tries").isNull(), F.array("shareMs")).otherwise(F.col("ranMs"))
     ran = F.transform(runs, lambda ms: F.struct(unknown.alias("queued"), ms.cast("double").alias("ran")))
     both = F.concat(F.array(F.struct(waited.alias("queued"), unknown.alias("ran"))), F.coalesce(ran, F.array()))
-    return fates.withColumn("span", F.explode(both)).withColumns(
+    return outcomes.withColumn("span", F.explode(both)).withColumns(
         {"queued": F.col("span.queued"), "ran": F.col("span.ran")}
     )
 
 
-def latency(fates: Any, by: tuple[str, ...]) -> Any:
+def latency(outcomes: Any, by: tuple[str, ...]) -> Any:
     """The report: a row for each value of ``by``; queueing of ``messages``, running of ``runs``."""
     from pyspark.sql import functions as F
 
@@ -62,14 +62,14 @@ def latency(fates: Any, by: tuple[str, ...]) -> Any:
         for label, share in _SHARES:
             figures.append(F.round(F.percentile_approx(name, share, _ACCURACY), 3).alias(f"{name}_{label}_ms"))
         figures.append(F.round(F.max(name), 3).alias(f"{name}_max_ms"))
-    return spans(fates).groupBy(*by).agg(*figures).where("messages + runs > 0").orderBy(*by)
+    return spans(outcomes).groupBy(*by).agg(*figures).where("messages + runs > 0").orderBy(*by)
 
 
-def prepare(fates: Any) -> Any:
-    """Give the fates what they are grouped by: ``task`` (NULL: no call of a task) and ``hour``, of birth."""
+def prepare(outcomes: Any) -> Any:
+    """Give the outcomes what they are grouped by: ``task`` (NULL: no call of a task) and ``hour``, of birth."""
     from pyspark.sql import functions as F
 
-    return fates.withColumn("task", header(TASK_HEADER)).withColumn("hour", F.date_trunc("hour", "timestamp"))
+    return outcomes.withColumn("task", header(TASK_HEADER)).withColumn("hour", F.date_trunc("hour", "timestamp"))
 
 
 def run(spark: Any, config: LatencyOptions) -> Result:
@@ -77,7 +77,7 @@ def run(spark: Any, config: LatencyOptions) -> Result:
     data = Datasets(spark, config)
     if config.dry_run:
         return Result({"by": list(config.by), "groups": data.groups()})
-    frame = prepare(read_fates(data, "rawHeaders binary"))
+    frame = prepare(read_outcomes(data, "rawHeaders binary"))
     table = Table.of("latency", "Queueing and run time, milliseconds", latency(frame, config.by))
     records = table.records()
     summary = {

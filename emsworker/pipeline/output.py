@@ -130,8 +130,8 @@ def write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) -
     try:
         return _write(report, format, path, summary)
     except OSError as error:
-        mend = f"cannot be written ({error.strerror}); name a file in a folder that you may write to"
-        raise ConfigError([Problem("--output", str(path), mend)]) from None
+        fix = f"cannot be written ({error.strerror}); name a file in a folder that you may write to"
+        raise ConfigError([Problem("--output", str(path), fix)]) from None
 
 
 def _write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) -> list[Path]:

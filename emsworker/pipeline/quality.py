@@ -46,7 +46,7 @@ class _Stream:
 
     topics: list[Topic]
     groups: list[Group]
-    bounds: dict[tuple[int, int], tuple[int, int, int]]  # (topic, partition) -> floor, trimmed, end
+    bounds: dict[tuple[int, int], tuple[int, int, int]]  # (topic, partition) -> log start offset, trimmed, end
 
 
 def run(spark: Any, config: QualityOptions) -> Result:
@@ -60,7 +60,7 @@ def run(spark: Any, config: QualityOptions) -> Result:
         found = _look(database, config.topic)
         summary = {
             "topics": [topic.name for topic in found.topics],
-            "offsets": sum(end - floor for floor, _, end in found.bounds.values()),
+            "offsets": sum(end - log_start for log_start, _, end in found.bounds.values()),
         }
         if config.dry_run:
             return Result(summary)
@@ -84,8 +84,8 @@ def _look(database: Database, wanted: tuple[str, ...]) -> _Stream:
     bounds = {}
     for topic in chosen:
         for one in database.call(partial(scan.list_bounds, topic_id=topic.id)):
-            floor, trimmed = places[topic.id, one.partition]
-            bounds[topic.id, one.partition] = (floor, trimmed, max(one.end, floor))
+            log_start, trimmed = places[topic.id, one.partition]
+            bounds[topic.id, one.partition] = (log_start, trimmed, max(one.end, log_start))
     ids = {topic.id for topic in chosen}
     return _Stream(chosen, [group for group in database.call(topics.list_groups) if group.topic_id in ids], bounds)
 
@@ -131,9 +131,9 @@ class _Checks:
 
     def _messages(self) -> Any:
         slices = [
-            Slice(Piece(topic_id, topic_id, number, floor, end), self._names[topic_id])
-            for (topic_id, number), (floor, _, end) in self._found.bounds.items()
-            if floor < end
+            Slice(Piece(topic_id, topic_id, number, log_start, end), self._names[topic_id])
+            for (topic_id, number), (log_start, _, end) in self._found.bounds.items()
+            if log_start < end
         ]
         columns = ("topic", "partition", "offset", "uid", "kind", "timestamp")
         pieces = cut(self._config.profile, "messages", slices)
@@ -157,7 +157,7 @@ class _Checks:
 
     def _bounds(self) -> Any:
         rows = [(self._names[topic_id], number, *places) for (topic_id, number), places in self._found.bounds.items()]
-        schema = "topic string, partition int, floor bigint, trimmed bigint, end bigint"
+        schema = "topic string, partition int, log start offset bigint, trimmed bigint, end bigint"
         return self._spark.createDataFrame(rows, schema)
 
     # -- the checks ----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class _Checks:
         rows = (
             messages.select("topic", "partition", "offset", "timestamp", before.alias("before"))
             .join(self._bounds(), ["topic", "partition"])
-            .withColumn("before", F.coalesce("before", F.col("floor") - 1))
+            .withColumn("before", F.coalesce("before", F.col("log_start") - 1))
             .where(F.col("offset") > F.col("before") + 1)
             .where(F.unix_micros("timestamp") < self._now_us - round(self._config.gap_age * 1e6))
             .orderBy("topic", "partition", "offset")

@@ -1,6 +1,6 @@
 """The job ``replay``: has one group run archived messages again, in order; no other group notices.
 
-The messages come back to their old places below the floor, and go when the group has run them
+The messages come back to their old places below the log start offset, and go when the group has run them
 (:mod:`emsworker.store.putback`). What retention has not dropped yet is not in the archive's hands:
 ``ems groups replay`` serves for that.
 """
@@ -47,8 +47,8 @@ def run(spark: Any, config: ReplayOptions) -> Result:
     group = call(config.profile, lambda session: _group(session, config))
     of_this = [one for one in manifests if one.topic_id == group.topic_id]
     if not of_this:
-        mend = f"it was deleted since, and the one of that name is another; use restore --to {config.topic}"
-        raise WrongOption("--topic", config.topic, mend)
+        fix = f"it was deleted since, and the one of that name is another; use restore --to {config.topic}"
+        raise WrongOption("--topic", config.topic, fix)
     chosen = choose(spark, folder, of_this, config)
     name = job_name("replay", config, of_this, f"{config.topic}/{config.group}")
     summary = {"topic": config.topic, "group": config.group, "job_id": name}
@@ -67,8 +67,8 @@ def _group(session: Session, config: ReplayOptions) -> Group:
     if group is None:
         raise WrongOption("--group", config.group, f"topic {config.topic!r} has no such group; see `ems groups list`")
     if group.order is Order.PARTITION:
-        mend = "it runs a partition strictly in order, and retries would not be; restore into a topic of its own"
-        raise WrongOption("--group", config.group, mend)
+        fix = "it runs a partition strictly in order, and retries would not be; restore into a topic of its own"
+        raise WrongOption("--group", config.group, fix)
     return group
 
 

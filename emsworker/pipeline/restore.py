@@ -52,8 +52,8 @@ def run(spark: Any, config: RestoreOptions) -> Result:
     found = chosen.groupBy("partition").count().orderBy("partition").collect()
     missing = sorted({row.partition for row in found} - set(target.partition_numbers()))
     if config.keep_partitions and missing:
-        mend = f"topic {config.to!r} has no partition {missing[0]}; give it more, or leave this out"
-        raise WrongOption("--keep-partitions", "given", mend)
+        fix = f"topic {config.to!r} has no partition {missing[0]}; give it more, or leave this out"
+        raise WrongOption("--keep-partitions", "given", fix)
     name = job_name("restore", config, manifests, config.to)
     total = sum(row["count"] for row in found)
     summary = {"topic": config.topic, "to": config.to, "messages": total, "job_id": name, "already_done": False}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.pipeline.fates import ATTEMPT_COLUMNS, FAILURES
 from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.outcomes import ATTEMPT_COLUMNS, FAILURES
 from emsworker.pipeline.output import Chart, Report, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_count, read_span
 

@@ -11,8 +11,8 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import TASK_HEADER
 from emsworker.correlation import CAUSATION, CORRELATION
 from emsworker.monitoring import Monitoring
-from emsworker.pipeline.fates import ATTEMPT_COLUMNS, FILTER_COLUMNS, fates, header, read_stories
 from emsworker.pipeline.job import Job, Result, option
+from emsworker.pipeline.outcomes import ATTEMPT_COLUMNS, FILTER_COLUMNS, header, outcomes, read_stories
 from emsworker.pipeline.output import Report, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark
 from emsworker.spark.profile import closing_session, open_stream
@@ -76,7 +76,7 @@ def find_threads(family: Any, ended: Any, attempts: Any) -> Any:
     after the child's birth.
 
     Args:
-        ended: the fates of the family.
+        ended: the outcomes of the family.
         attempts: of the family, with ``uid``.
     """
     from pyspark.sql import functions as F
@@ -102,8 +102,8 @@ def tell(family: Any, ended: Any, attempts: Any) -> Any:
         "queued_ms": F.unix_micros("claimedAt") - F.unix_micros("timestamp"),
         "took_ms": F.unix_micros("endedAt") - F.unix_micros("claimedAt"),
     }
-    fate = ended.select("uid", "group", "state", "client", "claimedAt", "endedAt", "tries")
-    frame = family.join(fate, "uid", "left").join(find_threads(family, ended, attempts), "uid", "left")
+    outcome = ended.select("uid", "group", "state", "client", "claimedAt", "endedAt", "tries")
+    frame = family.join(outcome, "uid", "left").join(find_threads(family, ended, attempts), "uid", "left")
     for name, micros in milliseconds.items():
         frame = frame.withColumn(name, micros / 1000.0)
     renamed = {"uid": "id", "timestamp": "born_at", "claimedAt": "claimed_at", "endedAt": "ended_at"}
@@ -161,7 +161,9 @@ def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> Result:
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     attempts = data.log("attempts", *ATTEMPT_COLUMNS, "error string")
-    ended = fates(family, data.cursors(), read_stories(data, partial(narrow, family=family)), data.filters()).persist()
+    ended = outcomes(
+        family, data.cursors(), read_stories(data, partial(narrow, family=family)), data.filters()
+    ).persist()
     its = attempts.join(F.broadcast(family.select(*_PLACE, "uid")), list(_PLACE)).persist()
     try:
         told = tell(family, ended, its)

@@ -137,19 +137,19 @@ def check_declared(topic: Topic, group: Group, declared: Filter | None, order: O
     if declared is not None and declared != group.filter:
         raise _other_filter(topic, group, declared)
     if order not in (Order.NONE, group.order):
-        mend = (
+        fix = (
             f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
             "good; ask for the same, or name another group"
         )
-        raise ConfigError([Problem("order", repr(str(order)), mend)])
+        raise ConfigError([Problem("order", repr(str(order)), fix)])
 
 
 def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:
-    mend = (
+    fix = (
         f"group {group.name!r} of topic {topic.name!r} has {str(group.filter)!r}; declare the same in every worker, or "
         f"change it with `{change_command(topic.name, group.name, declared)}`"
     )
-    return ConfigError([Problem("filter", repr(str(declared)), mend)])
+    return ConfigError([Problem("filter", repr(str(declared)), fix)])
 
 
 def change_command(topic: str, name: str, wanted: Filter) -> str:

@@ -31,9 +31,9 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
-from emsworker.publishing.terms import Terms, read_dedup
+from emsworker.publishing.delivery import DeliveryOptions, read_dedup
 from emsworker.publishing.transaction import Transaction
-from emsworker.store import dedup, foreign, pending
+from emsworker.store import dedup, foreign, outbox
 from emsworker.store.database import Database, until_connected
 from emsworker.store.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
 from emsworker.store.session import Session
@@ -87,7 +87,7 @@ class Outbox:
         self._mover = _Mover(database, ring)
 
     def send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
     ) -> list[Receipt]:
         """Write messages down, by themselves or with somebody's transaction.
 
@@ -95,27 +95,27 @@ class Outbox:
             TopicDeleted: the topic was deleted meanwhile.
         """
         try:
-            return self._send(topic, outgoing, messages, terms)
+            return self._send(topic, outgoing, messages, delivery)
         except AssertionBroken as error:
             raise TopicDeleted(topic.name) from error
 
     def _send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
     ) -> list[Receipt]:
-        when = terms.when(self._app.server_time)
+        when = delivery.when(self._app.server_time)
         keys = [dedup_key_of(topic, one) for one in outgoing]
 
         def write(run: dedup.Run) -> list[Receipt]:
             return self._write(run, topic, messages, keys, when)
 
-        if terms.transaction is None:
+        if delivery.transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
-            if terms.direct:
+            if delivery.direct:
                 self._move(self._database.thread_session())
             return receipts
-        receipts = write(partial(foreign.run, terms.transaction))
-        if isinstance(terms.transaction, OutboxTransaction):
-            terms.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+        receipts = write(partial(foreign.run, delivery.transaction))
+        if isinstance(delivery.transaction, OutboxTransaction):
+            delivery.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
         else:
             self._mover.wake()
         return receipts
@@ -126,7 +126,7 @@ class Outbox:
         topic: Topic,
         messages: Sequence[NewMessage],
         keys: Sequence[dedup.DedupKey | None],
-        when: pending.When,
+        when: outbox.When,
     ) -> list[Receipt]:
         """In a transaction: take the keys, write down what they do not forbid."""
         taken: dict[int, bytes] = {}
@@ -137,7 +137,7 @@ class Outbox:
                 taken[number] = holder
         new = [message for number, message in enumerate(messages) if number not in taken]
         for part in self._parts(new):
-            run(pending.insert_text(self._database.name, topic.id, part, self._producer_id, when))
+            run(outbox.insert_text(self._database.name, topic.id, part, self._producer_id, when))
         return [
             Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
             for number, message in enumerate(messages)
@@ -149,7 +149,7 @@ class Outbox:
         Raises:
             MessageTooLarge: there is one that it does not take, nor the relay's that would move it; nothing was sent.
         """
-        weights = [pending.weight_of(message) for message in messages]
+        weights = [outbox.weight_of(message) for message in messages]
         most = _ANY_SERVER_BYTES if sum(weights) <= _ANY_SERVER_BYTES else self._max_packet
         parts: list[list[NewMessage]] = []
         size = math.inf
@@ -238,11 +238,11 @@ class Outbox:
             return False
         receipt, topic = created[0]
         uid = parse_uid(receipt.id)
-        return bool(self._database.call(lambda session: pending.find_kept(session, topic.id, [uid])))
+        return bool(self._database.call(lambda session: outbox.find_kept(session, topic.id, [uid])))
 
     def _move(self, session: Session) -> None:
         try:
-            self._ring(pending.relay_due(session, _RELAY_BATCH).topic_ids)
+            self._ring(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
         except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may have no right to
             log.info("the beat moves what was committed just now: %s", error)
 
@@ -292,7 +292,7 @@ class _Mover:
         with self._database.session() as session:
             while self._goes_on():
                 try:
-                    moved = pending.relay_due(session, _RELAY_BATCH).topic_ids
+                    moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
                 except (ConnectionLost, Conflict, EmsError) as error:
                     log.info("the outbox missed a turn, the beat takes it: %s", error)
                 except Exception:  # a thread that died here would never be started again

@@ -23,7 +23,7 @@ from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, Sto
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.offsets import Allocator
-from emsworker.publishing.wakeup import Bell
+from emsworker.publishing.notifier import Notifier
 from emsworker.store.database import until_connected
 from emsworker.store.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.messages import PartitionBatch, escape_message, find_uids, next_free_offset, publish
@@ -81,18 +81,24 @@ class Producer:
     Args:
         session: used by one leader at a time.
         allocator: who hands out offsets.
-        bell: wakes idle workers.
+        notifier: wakes idle workers.
         producer_id: kept with every message.
         timeout_s: how long a send may take, reconnects included.
         max_packet: the server's max_allowed_packet, in bytes.
     """
 
     def __init__(
-        self, session: Session, allocator: Allocator, bell: Bell, producer_id: str, timeout_s: float, max_packet: int
+        self,
+        session: Session,
+        allocator: Allocator,
+        notifier: Notifier,
+        producer_id: str,
+        timeout_s: float,
+        max_packet: int,
     ) -> None:
         self._session = session
         self._allocator = allocator
-        self._bell = bell
+        self._notifier = notifier
         self._producer_id = producer_id
         self._timeout_s = timeout_s
         self._mutex = forks.Lock()
@@ -224,7 +230,7 @@ class Producer:
         for entry in entries:
             if entry.receipt is not None and entry.receipt.partition is not None:
                 places.setdefault(entry.topic.id, set()).add(entry.receipt.partition)
-        self._bell.ring_at(places)
+        self._notifier.ring_at(places)
 
     def _publish(self, entries: list[_Entry]) -> None:
         """Until no entry is open: place, insert, look at what stood in the way."""
@@ -297,7 +303,7 @@ class Producer:
             self._patiently(partial(self._allocator.reseed, self._session, batch.topic_id, batch.partition))
 
     def _refuse_deleted(self, batches: list[tuple[PartitionBatch, list[_Entry]]]) -> None:
-        """Some partition is gone, or Redis handed out an offset below the floor; only the former is an error."""
+        """Raise if a partition is gone; an offset from Redis below the log start offset is no error."""
         for batch, members in batches:
             if self._patiently(partial(next_free_offset, self._session, batch.topic_id, batch.partition)) is None:
                 for entry in members:

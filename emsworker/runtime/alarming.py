@@ -1,7 +1,7 @@
-"""The beat's duty to watch the groups by the rules of alarms, and to tell of what it finds.
+"""The beat's service to watch the groups by the rules of alarms, and to tell of what it finds.
 
-Telling happens in threads of its own, a few at once: a receiver that hangs holds up neither the other duties nor other
-receivers. What they come back with is written down at the duty's next turn.
+Telling happens in threads of its own, a few at once: a receiver that hangs holds up neither the other services nor
+other receivers. What they come back with is written down at the service's next turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHARE = 10  # measuring takes at most a tenth of the time
 
 
 class Alarms:
-    """The duty; it knows no app, only what ``ems alarms create`` has written."""
+    """The service; it knows no app, only what ``ems alarms create`` has written."""
 
     def __init__(self) -> None:
         self._back: queue.SimpleQueue[tuple[Delivery, str | None]] = queue.SimpleQueue()

@@ -1,9 +1,10 @@
-"""The beat: the duties that keep the house, done by one leader at a time.
+"""The beat: background maintenance, done by one leader at a time.
 
 Every ``ems worker`` has one (unless ``--no-beat``), in its supervisor, so that workers watch each other and nobody must
 watch the watcher; ``ems beat`` runs one alone. The leader holds a short lease; when it dies, the next one leads within
-``beat_lease_s``. A leader that was paused does no harm: every duty is a transaction that locks what it changes. So the
-one duty that cannot wait for the next leader, to move messages that are due, is done by the others when it is late.
+``beat_lease_s``. A leader that was paused does no harm: every service is a transaction that locks what it changes. So
+the one service that cannot wait for the next leader, to move messages that are due, is done by the others when it is
+late.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
-from emsworker.runtime.duties import DUTIES, STANDBY, Duty
+from emsworker.runtime.maintenance import SERVICES, STANDBY, Service
 from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.store import clients
 from emsworker.store.database import Database
@@ -27,7 +28,7 @@ from emsworker.store.errors import Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
 
-LEAD = "beat"
+LEADER_OF_BEAT = "beat"
 _LOOK_S = 0.2
 _RENEWALS = 3  # within a lease
 _LAST_S = 5.0
@@ -36,14 +37,14 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass
 class _Failing:
-    """A duty that failed at its last turn, and the pause before its next."""
+    """A service that failed at its last turn, and the pause before its next."""
 
     trouble: Trouble
     pause_s: float
 
 
-def _name(duty: Duty) -> str:
-    name: str = getattr(duty, "__name__", type(duty).__name__)
+def _name(service: Service) -> str:
+    name: str = getattr(service, "__name__", type(service).__name__)
     return name.lower().replace("_", " ")
 
 
@@ -63,17 +64,17 @@ class Beat(Runnable):
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
         self._next_lead = 0.0
-        self._next = {leading: dict.fromkeys(DUTIES if leading else STANDBY, 0.0) for leading in (True, False)}
+        self._next = {leading: dict.fromkeys(SERVICES if leading else STANDBY, 0.0) for leading in (True, False)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
-        self._failing: dict[Duty, _Failing] = {}
+        self._failing: dict[Service, _Failing] = {}
 
     def step(self) -> None:
-        """Lead if possible, do the duties whose time has come, and sleep until the next."""
+        """Lead if possible, do the services whose time has come, and sleep until the next."""
         try:
             if ticks() >= self._next_lead:
                 self._lead()
-            self._do_duties()
+            self._run_services()
         except (ConnectionLost, Conflict) as error:
             self._miss_turn(error, self._settings.beat_s)
         except Exception as error:  # it must not take the worker down, and every other worker after it
@@ -91,37 +92,37 @@ class Beat(Runnable):
 
     def _lead(self) -> None:
         self._next_lead = ticks() + max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
-        leads = clients.try_to_lead(self._session, LEAD, self._holder, self._settings.beat_lease_s)
+        leads = clients.try_to_lead(self._session, LEADER_OF_BEAT, self._holder, self._settings.beat_lease_s)
         if leads != self.leading:
             log.info("this beat %s", "leads" if leads else "leads no longer")
         self.leading = leads
 
-    def _do_duties(self) -> None:
-        duties = self._next[self.leading]
-        for duty, due in duties.items():
+    def _run_services(self) -> None:
+        services = self._next[self.leading]
+        for service, due in services.items():
             if ticks() >= due:
-                duties[duty] = ticks() + self._do(duty)
+                services[service] = ticks() + self._do(service)
 
-    def _do(self, duty: Duty) -> float:
+    def _do(self, service: Service) -> float:
         """Do it; seconds until its next turn. One that fails, at a damaged row, say, keeps no other from its own."""
         try:
-            pause_s = duty(self._session, self._settings)
+            pause_s = service(self._session, self._settings)
         except (ConnectionLost, Conflict):
             raise
         except Exception as error:
-            failing = self._failing.setdefault(duty, _Failing(Trouble(log), self._settings.beat_s))
-            failing.trouble.note(f"the beat cannot {_name(duty)}", error, exc_info=not isinstance(error, EmsError))
+            failing = self._failing.setdefault(service, _Failing(Trouble(log), self._settings.beat_s))
+            failing.trouble.note(f"the beat cannot {_name(service)}", error, exc_info=not isinstance(error, EmsError))
             failing.pause_s = min(2 * failing.pause_s, _LONGEST_PAUSE_S)
             return failing.pause_s
-        if (failed := self._failing.pop(duty, None)) is not None:
-            failed.trouble.over(f"the beat can {_name(duty)}")
+        if (failed := self._failing.pop(service, None)) is not None:
+            failed.trouble.over(f"the beat can {_name(service)}")
         return pause_s
 
     def shut_down(self) -> None:
         """Let another lead at once."""
         try:
             if self.leading:
-                clients.resign(self._session, LEAD, self._holder)
+                clients.resign(self._session, LEADER_OF_BEAT, self._holder)
         except (ConnectionLost, Conflict, EmsError):
             log.info("could not resign; the lease runs out by itself")
         self._session.close()
@@ -131,7 +132,7 @@ def run_beat(database: Database, settings: Settings, on_start: Callable[[], None
     """Keep the beat in this process until SIGTERM or SIGINT; returns the exit code. For the main thread.
 
     Args:
-        on_start: called when signals are taken care of.
+        on_start: called when signals are taken isolation of.
     """
     numbers = {signal.SIGTERM, signal.SIGINT}
     # The beat's thread inherits it; we fetch them ourselves, and they stay blocked until the process has ended.

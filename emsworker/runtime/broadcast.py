@@ -2,7 +2,7 @@
 
 No lock, no claim, no ack. It begins at the end of the topic, and keeps in memory where it is; a subscription with a
 stable name keeps that in ``ems_position`` as well, after every batch, and the next process in its place goes on there.
-The scout tells when there is something to read, so listening costs no polling of its own.
+The poller tells when there is something to read, so listening costs no polling of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Care, Claim, ClaimSource, Message, Outcome, Topic, TopicKind
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome, Topic, TopicKind
 from emsworker.declaring.broadcast import BroadcastRoute
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
-from emsworker.runtime.keeping import Keeper as ResultKeeper
+from emsworker.runtime.isolation import IsolationGate
 from emsworker.runtime.limits import send_soft_limit
+from emsworker.runtime.result_writer import ResultWriter
 from emsworker.runtime.runnable import Runnable, Trouble
-from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import broadcast as store
-from emsworker.store.broadcast import Batch, Extent, Keeper
+from emsworker.store.broadcast import Batch, Extent, NamedReader
 from emsworker.store.database import Database, until_connected
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole_at
@@ -57,13 +57,13 @@ class _Place:
     Args:
         next: the offset that it reads next.
         deaths: how many of those that had its name before have died here.
-        careful_to: up to here it runs one message at a time, so that the position names the one that kills.
+        isolated_to: up to here it runs one message at a time, so that the position names the one that kills.
         kept: what was written down last.
     """
 
     next: int
     deaths: int = 0
-    careful_to: int = 0
+    isolated_to: int = 0
     kept: int = 0
 
 
@@ -75,14 +75,14 @@ class Listener:
         topic, route: what it listens to, and its handler.
         executor: runs that.
         sizer: how many messages it reads at once.
-        keeper: keeps its position, if its name is stable.
+        reader: keeps its position, if its name is stable.
     """
 
     topic: Topic
     route: BroadcastRoute
     executor: Executor
     sizer: BatchSizer
-    keeper: Keeper | None
+    reader: NamedReader | None
     places: dict[int, _Place] = field(default_factory=dict)
 
     def behind(self, ends: Ends) -> list[int]:
@@ -146,14 +146,23 @@ class BroadcastReader(Runnable):
         loop, pool, ladder = self._loop, ThreadPoolExecutor(1), self._settings.retry_ladder()
         for route in routes:
             topic = app.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
-            no_results = ResultKeeper(self._settings.result_ttl_s)
+            no_results = ResultWriter(self._settings.result_ttl_s)
             executor = Executor(
-                route, ladder, app.middleware, self._session, self._may_go_on, Turns(), no_results, loop, pool, 1
+                route,
+                ladder,
+                app.middleware,
+                self._session,
+                self._may_go_on,
+                IsolationGate(),
+                no_results,
+                loop,
+                pool,
+                1,
             )
             name = f"{route.group}/{self._place}"
-            keeper = Keeper(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
+            reader = NamedReader(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
             sizer = BatchSizer(self._settings.claim_s, self._settings.batch)
-            self._listeners.append(Listener(topic, route, executor, sizer, keeper))
+            self._listeners.append(Listener(topic, route, executor, sizer, reader))
         until_connected(self._begin, self._settings.connect_timeout_s)
 
     def _may_go_on(self) -> bool:
@@ -172,10 +181,10 @@ class BroadcastReader(Runnable):
         self._rung.set()
 
     def _take_places(self, listener: Listener, extents: dict[int, Extent], beginning: dict[int, int]) -> None:
-        if listener.keeper is None:
+        if listener.reader is None:
             listener.places |= {partition: _Place(offset) for partition, offset in beginning.items()}
             return
-        found = store.take_positions(self._session, listener.keeper, beginning)
+        found = store.take_positions(self._session, listener.reader, beginning)
         for partition in beginning:
             position, end = found[partition], extents[partition].end
             place = _Place(position.next_offset, position.deaths, kept=position.next_offset)
@@ -184,15 +193,15 @@ class BroadcastReader(Runnable):
                 log.warning("%s had come to offset %d, which is not there any more", listener.route.group, place.next)
                 place.next = end
             if position.deaths:
-                place.careful_to = place.next + self._settings.batch
+                place.isolated_to = place.next + self._settings.batch
             if place.next == end:
                 self._keep(listener, partition)  # nothing of the topic's can have killed it
-            log.info("%s goes on at offset %d of partition %d", listener.keeper.name, place.next, partition)
+            log.info("%s goes on at offset %d of partition %d", listener.reader.name, place.next, partition)
 
-    # -- the scout's side ----------------------------------------------------------------------------------------------
+    # -- the poller's side ---------------------------------------------------------------------------------------------
 
     def look(self, session: Session, rung: bool) -> bool:
-        """See whether there is something to read, over the scout's session; seldom, unless somebody has rung."""
+        """See whether there is something to read, over the poller's session; seldom, unless somebody has rung."""
         if not rung and ticks() < self._next_look:
             return False
         self._ends = store.find_ends(session, list(self.topic_ids))
@@ -227,7 +236,7 @@ class BroadcastReader(Runnable):
                     return False
                 if partition not in listener.places:  # it was added after we had begun: all of it is new
                     extents = {partition: self._ends[listener.topic.id, partition]}
-                    self._take_places(listener, extents, {partition: extents[partition].floor})
+                    self._take_places(listener, extents, {partition: extents[partition].log_start})
                 went_on |= self._read(listener, partition)
         return went_on
 
@@ -238,8 +247,8 @@ class BroadcastReader(Runnable):
                 listener, partition, f"{counted(place.deaths, 'process')} {plural(place.deaths, 'has')} died in its run"
             )
             return True
-        careful = place.next < place.careful_to
-        size = 1 if careful else max(listener.sizer.size, listener.route.concurrency)
+        isolated = place.next < place.isolated_to
+        size = 1 if isolated else max(listener.sizer.size, listener.route.concurrency)
         batch = store.read(
             self._session,
             listener.topic,
@@ -257,8 +266,8 @@ class BroadcastReader(Runnable):
     def _at_gap(self, listener: Listener, partition: int, batch: Batch) -> bool:
         """Nothing is at the next offset: retention was quicker, or somebody is about to write there."""
         place = listener.places[partition]
-        if batch.floor > place.next:
-            there = min(batch.floor, batch.first or batch.floor)
+        if batch.log_start > place.next:
+            there = min(batch.log_start, batch.first or batch.log_start)
             log.warning(
                 "%s was overtaken by retention: it missed %s of partition %d of topic %s, from offset %d on",
                 listener.route.group,
@@ -287,7 +296,7 @@ class BroadcastReader(Runnable):
             place.next - 1,
             new_claim_id(),
             ClaimSource.STREAM,
-            Care.NONE,
+            Isolation.NONE,
             "",
             messages,
         )
@@ -301,7 +310,7 @@ class BroadcastReader(Runnable):
         if flush is None:
             return  # the main thread has passed over what hung here, and the process ends
         _tell(listener, flush)
-        place.next = flush.done_to + 1
+        place.next = flush.acked_to + 1
         self._keep(listener, partition)
         listener.sizer.record(work.passed(finished), ticks() - began)
 
@@ -321,17 +330,17 @@ class BroadcastReader(Runnable):
     def _keep(self, listener: Listener, partition: int) -> None:
         """Write down where a reader with a stable name is."""
         place = listener.places[partition]
-        if listener.keeper is None:
+        if listener.reader is None:
             return
-        if store.store_position(self._session, listener.keeper, partition, place.next):
+        if store.store_position(self._session, listener.reader, partition, place.next):
             place.deaths, place.kept = 0, place.next
             return
         log.error(
             "another process has taken the name %s, or it was forgotten: this one goes on, but its place is kept no "
             "longer; give workers different names (-n)",
-            listener.keeper.name,
+            listener.reader.name,
         )
-        listener.keeper = None
+        listener.reader = None
         place.deaths = 0
 
     # -- time limits, called by the main thread ------------------------------------------------------------------------
@@ -354,12 +363,12 @@ class BroadcastReader(Runnable):
         """The process will be replaced; the next one is not to run the same message."""
         self.hangs = True
         flush = work.unfinished()
-        if flush is None or listener.keeper is None:
+        if flush is None or listener.reader is None:
             return
         _tell(listener, flush)
         try:
             with self._database.session() as session:  # the thread's own may be in use
-                store.store_position(session, listener.keeper, work.claim.partition, offset + 1)
+                store.store_position(session, listener.reader, work.claim.partition, offset + 1)
         except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)
 
@@ -377,8 +386,8 @@ class BroadcastReader(Runnable):
                 for partition, place in listener.places.items():
                     if place.next != place.kept:
                         self._keep(listener, partition)
-                if listener.keeper is not None:
-                    store.sign_off(self._session, listener.keeper)
+                if listener.reader is not None:
+                    store.sign_off(self._session, listener.reader)
         except (ConnectionLost, Conflict, EmsError) as error:
             log.info("could not sign off: %s", error)
         self._session.close()

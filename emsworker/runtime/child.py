@@ -33,15 +33,15 @@ from emsworker.loader import load_app
 from emsworker.middleware import hooks
 from emsworker.runtime.broadcast import BroadcastReader
 from emsworker.runtime.completer import Completer
-from emsworker.runtime.consumer import Consumer, Duty, Shared
+from emsworker.runtime.consumer import Assignment, Consumer, Shared
 from emsworker.runtime.coroutines import EventLoop
-from emsworker.runtime.keeping import Keeper
-from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.lease import LeaseRenewer
 from emsworker.runtime.listener import Listener
+from emsworker.runtime.poller import Poller
 from emsworker.runtime.preflight import chosen_routes
 from emsworker.runtime.recycling import Recycler
+from emsworker.runtime.result_writer import ResultWriter
 from emsworker.runtime.runnable import Runnable, watch_threads
-from emsworker.runtime.scout import Scout
 
 log = logging.getLogger(__name__)
 
@@ -174,42 +174,48 @@ class Child:
 
     def _start(self, app: Ems) -> None:
         broadcasts = self._broadcasts = self._listen(app)
-        duties = {duty.group.id: duty for duty in self._duties(app)}
+        assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
         settings, database = app.settings, app.database
-        topic_of = {group_id: duty.topic.id for group_id, duty in duties.items()}
-        lease = LeaseKeeper(
+        topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
+        lease = LeaseRenewer(
             database, settings, self._spec.process_id, self._spec.name, local_ip(app.url), self._on_death
         )
         also = broadcasts.look if broadcasts is not None else None
-        in_order = [group_id for group_id, duty in duties.items() if duty.group.order is not Order.NONE]
-        scout = Scout(database, settings, topic_of, in_order, self._on_death, also)
+        in_order = [
+            group_id for group_id, assignment in assignments.items() if assignment.group.order is not Order.NONE
+        ]
+        poller = Poller(database, settings, topic_of, in_order, self._on_death, also)
         completer = Completer(
-            database, settings, lambda group_id: duties[group_id].ladder(settings.jitter), self._on_hang, self._on_death
+            database,
+            settings,
+            lambda group_id: assignments[group_id].ladder(settings.jitter),
+            self._on_hang,
+            self._on_death,
         )
         declare_schedules(app)
-        keeper = _keeper(app)
+        result_writer = _result_writer(app)
         recycler = self._recycler = self._make_recycler(settings)
         shared = Shared(
             database,
             settings,
             app.decoder,
             app.middleware,
-            duties,
+            assignments,
             lease,
-            scout,
+            poller,
             completer,
-            keeper,
+            result_writer,
             recycler,
             loop=EventLoop(self._on_death),
         )
         threads = self._spec.threads or settings.threads
         self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
-        self._lease, self._scout, self._completer = lease, scout, completer
-        self._sides = [lease, scout, completer]
-        app.on_publish = scout.ring
+        self._lease, self._poller, self._completer = lease, poller, completer
+        self._sides = [lease, poller, completer]
+        app.on_publish = poller.ring
         if app.redis_url is not None:
             topic_ids = {*topic_of.values(), *(broadcasts.topic_ids if broadcasts is not None else ())}
-            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, scout.ring, self._on_death)
+            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, poller.ring, self._on_death)
             self._listener.start()
         for thread in [*self._sides, *self._workers]:
             thread.start()
@@ -239,17 +245,17 @@ class Child:
         reader.take_on(app, routes)
         return reader
 
-    def _duties(self, app: Ems) -> list[Duty]:
+    def _assignments(self, app: Ems) -> list[Assignment]:
         routes = chosen_routes(app, self._spec.app, self._spec.topics, self._spec.groups)
-        duties = []
+        assignments = []
         for route in routes:
             topic = app.catalog.topic(route.topic)
             group = app.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
             declare_limit(app.database, group, route)
             declare_handlers(app.database, group, route)
-            duties.append(Duty(topic, group, route))
-        return duties
+            assignments.append(Assignment(topic, group, route))
+        return assignments
 
     # -- signals and the end -------------------------------------------------------------------------------------------
 
@@ -314,7 +320,7 @@ class Child:
     def _take_no_more(self) -> None:
         for thread in self._workers:
             thread.stop()
-        self._scout.stop()
+        self._poller.stop()
         if self._listener is not None:
             self._listener.stop()
 
@@ -346,13 +352,13 @@ class Child:
         self._note_signal(signal.SIGQUIT, None)
 
 
-def _keeper(app: Ems) -> Keeper:
+def _result_writer(app: Ems) -> ResultWriter:
     if app.settings.result_backend != "redis":
-        return Keeper(app.settings.result_ttl_s)
+        return ResultWriter(app.settings.result_ttl_s)
     from emsworker.results import RedisResults
 
     assert app.settings.redis_url is not None, "checked by Settings"
-    return Keeper(app.settings.result_ttl_s, RedisResults(app.settings.redis_url, app.stream_id))
+    return ResultWriter(app.settings.result_ttl_s, RedisResults(app.settings.redis_url, app.stream_id))
 
 
 def main(arguments: Sequence[str]) -> int:

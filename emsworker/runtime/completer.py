@@ -1,6 +1,6 @@
 """One completer for each process: it writes progress down while handlers run, and watches their time.
 
-- finished work is recorded every ``watermark_s``, also while the next message runs long;
+- finished work is recorded every ``ack_interval_s``, also while the next message runs long;
 - a message that runs long gives the claim's rest back, so that slow tasks do not hoard;
 - soft limits raise in the handler; hard limits and timeouts move the message to retry and have the process replaced,
   because a thread that hangs cannot be ended otherwise.
@@ -35,7 +35,7 @@ class Completer(Runnable):
 
     Args:
         database: where progress is written, over a session of its own.
-        settings: watermark_s, jitter.
+        settings: ack_interval_s, jitter.
         ladder_of: group id -> its ladder.
         on_hang: called with a reason when a handler's thread is beyond hope.
         on_death: see :class:`Runnable`.
@@ -72,7 +72,7 @@ class Completer(Runnable):
 
     def step(self) -> None:
         """Look at every claim once."""
-        self.sleep(self._settings.watermark_s / 2)
+        self.sleep(self._settings.ack_interval_s / 2)
         with self._mutex:
             works = list(self._works.values())
         for work in works:
@@ -86,7 +86,7 @@ class Completer(Runnable):
                 self._trouble.over("progress is written down")
 
     def _look_after(self, work: Work, now: float) -> None:
-        if work.urgent or (work.dirty and now - work.written_at >= self._settings.watermark_s):
+        if work.urgent or (work.dirty and now - work.written_at >= self._settings.ack_interval_s):
             work.write_down(self._session)
         if isinstance(work, LaneWork):
             self._look_after_lanes(work, now)
@@ -103,8 +103,8 @@ class Completer(Runnable):
             work.share_rest(self._session)
 
     def _look_after_lanes(self, work: LaneWork, now: float) -> None:
-        if now - work.began_at > _HOARD_S and not work.aside:
-            work.set_aside(self._session)
+        if now - work.began_at > _HOARD_S and not work.detached:
+            work.detach(self._session)
         for lane in work.lanes:
             with lane.lock:
                 running, since = lane.running, lane.running_since

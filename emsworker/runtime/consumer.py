@@ -22,19 +22,19 @@ from emsworker.middleware import Middleware
 from emsworker.runtime.completer import Completer
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
-from emsworker.runtime.keeping import Keeper
+from emsworker.runtime.hints import Hint
+from emsworker.runtime.isolation import IsolationGate
 from emsworker.runtime.lanework import LaneWork
-from emsworker.runtime.leads import Lead
-from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.lease import LeaseRenewer
 from emsworker.runtime.limiting import CLAIM_S, Limiter, Refunds
 from emsworker.runtime.losses import Losses, LostRun, LostUnderHandler, judge
+from emsworker.runtime.poller import Poller
 from emsworker.runtime.recycling import Allowance, Recycler
+from emsworker.runtime.result_writer import ResultWriter
 from emsworker.runtime.runnable import Runnable, Trouble
-from emsworker.runtime.scout import Scout
-from emsworker.runtime.turns import Turns
 from emsworker.runtime.work import Work
 from emsworker.store import claims, clients, ordered, progress
-from emsworker.store.claims import Miss, Taker
+from emsworker.store.claims import Claimant, NothingClaimed
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.progress import Flush
@@ -51,7 +51,7 @@ _MOST_LANES = 1024  # threads are made as they are needed
 
 
 @dataclass(frozen=True)
-class Duty:
+class Assignment:
     """What a process consumes: one group of one topic, and its handlers."""
 
     topic: Topic
@@ -71,14 +71,14 @@ class Shared:
     settings: Settings
     decoder: Decoder
     middleware: tuple[Middleware, ...]
-    duties: dict[int, Duty]
-    lease: LeaseKeeper
-    scout: Scout
+    assignments: dict[int, Assignment]
+    lease: LeaseRenewer
+    poller: Poller
     completer: Completer
-    keeper: Keeper
+    result_writer: ResultWriter
     recycler: Recycler
     refunds: Refunds = field(default_factory=Refunds)
-    turns: Turns = field(default_factory=Turns)
+    gate: IsolationGate = field(default_factory=IsolationGate)
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
@@ -104,22 +104,22 @@ class Consumer(Runnable):
         self._was_busy = False  # the last cursor was locked: wait for the next one
         self._in_doubt = False  # the last packet may have taken a claim that nobody knows of
         settings = shared.settings
-        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.duties}
-        self._at_once = {group_id: duty.route.concurrency for group_id, duty in shared.duties.items()}
+        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.assignments}
+        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in shared.assignments.items()}
         self._executors = {
             group_id: Executor(
-                duty.route,
-                duty.ladder(settings.jitter),
+                assignment.route,
+                assignment.ladder(settings.jitter),
                 shared.middleware,
                 self._session,
                 self._may_go_on,
-                shared.turns,
-                shared.keeper,
+                shared.gate,
+                shared.result_writer,
                 shared.loop,
                 shared.pool,
-                max(settings.threads, duty.route.concurrency),
+                max(settings.threads, assignment.route.concurrency),
             )
-            for group_id, duty in shared.duties.items()
+            for group_id, assignment in shared.assignments.items()
         }
         self._limiter = Limiter(self._session, shared.refunds)
         self.registered = forks.Event()
@@ -157,80 +157,86 @@ class Consumer(Runnable):
     # -- one claim -----------------------------------------------------------------------------------------------------
 
     def _take_and_run(self) -> None:
-        scout = self._shared.scout
-        lead = scout.next_lead()
-        if lead is None:
+        poller = self._shared.poller
+        hint = poller.next_hint()
+        if hint is None:
             self._write_before()
             self._limiter.leave()
-            scout.wait_for_lead(_IDLE_S)
+            poller.wait_for_lead(_IDLE_S)
             return
-        wanted = max(self._sizers[lead.group_id].size, self._at_once[lead.group_id])
+        wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
         with self._shared.recycler.allow(wanted) as allowance:
-            if allowance.size and lead.limited:
-                self._follow_within_limits(lead, allowance)
+            if allowance.size and hint.limited:
+                self._follow_within_limits(hint, allowance)
             elif allowance.size:
                 self._limiter.leave()
-                self._follow(lead, allowance.size, allowance)
+                self._follow(hint, allowance.size, allowance)
             else:  # the process ends as soon as the claims of its other threads have
                 self._write_before()
                 self.sleep(_SPENT_S)
 
-    def _follow_within_limits(self, lead: Lead, allowance: Allowance) -> None:
+    def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
         """With as many permits as there are, and a small claim: it is to start its messages now."""
-        duty, sizer = self._shared.duties[lead.group_id], self._sizers[lead.group_id]
-        wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[lead.group_id])
+        assignment, sizer = self._shared.assignments[hint.group_id], self._sizers[hint.group_id]
+        wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[hint.group_id])
         assert self._client_id is not None
-        at_once = duty.route.at_once or duty.group.order is Order.KEY
-        permit = self._limiter.ask(lead.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
+        at_once = assignment.route.at_once or assignment.group.order is Order.KEY
+        permit = self._limiter.ask(hint.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
         if not permit.granted:
             self._write_before()
-            self._shared.scout.hold(lead.group_id, permit.wait_s)
+            self._shared.poller.hold(hint.group_id, permit.wait_s)
             return
         try:
-            self._follow(lead, permit.granted, allowance)
+            self._follow(hint, permit.granted, allowance)
         finally:
-            self._limiter.end(lead.group_id, permit, allowance.started)
+            self._limiter.end(hint.group_id, permit, allowance.started)
 
-    def _follow(self, lead: Lead, size: int, allowance: Allowance) -> None:
+    def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
         try:
-            claim = self._take(lead, size)
+            claim = self._take(hint, size)
         except FenceLost:
             self._note_lost()
             return
         self._before = None
-        self._was_busy = claim is Miss.BUSY and lead.kind == "stream" and not lead.exclusive
+        self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
         if isinstance(claim, Claim):
             self._run(claim, allowance)
-            if lead.exclusive:
-                self._shared.scout.again(lead)
+            if hint.exclusive:
+                self._shared.poller.again(hint)
         elif not self._was_busy:
-            self._shared.scout.forget(lead)
+            self._shared.poller.forget(hint)
 
-    def _take(self, lead: Lead, size: int) -> Claim | Miss:
-        duty = self._shared.duties[lead.group_id]
+    def _take(self, hint: Hint, size: int) -> Claim | NothingClaimed:
+        assignment = self._shared.assignments[hint.group_id]
         assert self._client_id is not None
         shared = self._shared
-        taker = Taker(
-            duty.topic, duty.group, self._client_id, size, shared.settings.batch_bytes, shared.decoder, lead.limited
+        claimant = Claimant(
+            assignment.topic,
+            assignment.group,
+            self._client_id,
+            size,
+            shared.settings.batch_bytes,
+            shared.decoder,
+            hint.limited,
         )
-        if duty.group.order is not Order.NONE:
-            claim = ordered.take_next(self._session, taker, lead.partition, self._before)
-        elif lead.kind == "waiting":
-            lowest = numbered(lead.level, 0)
-            claim = claims.take_waiting(self._session, taker, self._before, from_partition=lowest)
-        elif lead.kind == "retries":
-            claim = claims.take_retries(self._session, taker, self._before)
+        if assignment.group.order is not Order.NONE:
+            claim = ordered.take_next(self._session, claimant, hint.partition, self._before)
+        elif hint.kind == "waiting":
+            lowest = numbered(hint.level, 0)
+            claim = claims.take_waiting(self._session, claimant, self._before, from_partition=lowest)
+        elif hint.kind == "retries":
+            claim = claims.take_retries(self._session, claimant, self._before)
         else:
-            wait = self._was_busy or self._shared.scout.alone
-            claim = claims.take_range(self._session, taker, lead.partition, self._before, wait=wait)
+            wait = self._was_busy or self._shared.poller.alone
+            claim = claims.take_range(self._session, claimant, hint.partition, self._before, wait=wait)
         if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
-            self._shared.scout.more()
+            self._shared.poller.more()
         return claim
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
-        duty = self._shared.duties[claim.group_id]
+        assignment = self._shared.assignments[claim.group_id]
         kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
-        work = kind(claim, duty.topic.id, duty.group.timeout_s, threading.get_ident())
+        work = kind(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
         self._shared.completer.watch(self.ident or 0, work)
         began = ticks()
         try:
@@ -257,7 +263,7 @@ class Consumer(Runnable):
             allowance.ran = work.completed
             allowance.started = work.started
             self._shared.completer.watch(self.ident or 0, None)
-            self._shared.scout.note_work()
+            self._shared.poller.note_work()
 
     def _write_before(self) -> None:
         if self._before is None:
@@ -302,11 +308,11 @@ class Consumer(Runnable):
             self._lost_run = None
             return
         (run, times), before = self._lost_run, self._before
-        server, done_to = server_run(self._session), progress.done_to(self._session, before.claim)
-        verdict = judge(run, times, server, ticks() - run.began, done_to)
+        server, acked_to = server_run(self._session), progress.acked_to(self._session, before.claim)
+        verdict = judge(run, times, server, ticks() - run.began, acked_to)
         self._lost_run = None
         if isinstance(verdict, str):
-            group = self._shared.duties[run.claim.group_id].group.name
+            group = self._shared.assignments[run.claim.group_id].group.name
             log.warning(
                 "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
                 self.name,
@@ -319,7 +325,7 @@ class Consumer(Runnable):
         ended = self._executors[run.claim.group_id].charge(run, verdict)
         self._before = replace(
             before,
-            done_to=ended.message.offset,
+            acked_to=ended.message.offset,
             failures=(*before.failures, *ended.failures),
             results=(*before.results, *ended.results),
         )

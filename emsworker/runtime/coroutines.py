@@ -1,7 +1,7 @@
 """Coroutines of a process: one event loop in a thread of its own, on which the consumers have theirs run.
 
 A consumer hands over a run of neighbours of its claim and waits; they run at once, and as soon as the first of them has
-ended it is taken note of, so that the watermark follows the lowest one that still runs.
+ended it is taken note of, so that the acked offset follows the lowest one that still runs.
 """
 
 from __future__ import annotations

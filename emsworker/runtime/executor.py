@@ -11,21 +11,21 @@ from functools import partial
 from emsworker.core.clock import ticks
 from emsworker.core.errors import BatchFailed, FenceLost, SoftTimeLimitExceeded, TransactionEnded
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Care, Claim, Failure, Message, Order, Outcome
+from emsworker.core.model import Claim, Failure, Isolation, Message, Order, Outcome
 from emsworker.core.url import redact
 from emsworker.declaring.options import HandlerOptions
 from emsworker.declaring.task import Handler, Route
 from emsworker.middleware import Middleware, hooks
 from emsworker.publishing.transaction import Transaction
 from emsworker.runtime.coroutines import EventLoop, guarded, run_together
-from emsworker.runtime.keeping import Keeper
+from emsworker.runtime.isolation import IsolationGate
 from emsworker.runtime.lanes import Lanes
 from emsworker.runtime.lanework import LaneWork
 from emsworker.runtime.limits import call_interruptibly
 from emsworker.runtime.losses import LostRun, LostUnderHandler
 from emsworker.runtime.meaning import describe, outcome_of, refuse_expired
+from emsworker.runtime.result_writer import ResultWriter
 from emsworker.runtime.runs import CoroutineRun, ThreadRun
-from emsworker.runtime.turns import Turns
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Ended, Work
 from emsworker.store import progress
@@ -48,8 +48,8 @@ class Executor:
         middleware: of the app.
         session: the thread's own; transactional handlers work in it.
         may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
-        turns: of the process, for messages under suspicion.
-        keeper: makes the results of those that are asked for.
+        gate: of the process, for messages under suspicion.
+        result_writer: makes the results of those that are asked for.
         loop: of the process, for coroutines.
         pool: of the process, for the lanes of keys that run in order; lanes: how many of them a claim gets.
     """
@@ -61,20 +61,20 @@ class Executor:
         middleware: tuple[Middleware, ...],
         session: Session,
         may_go_on: Callable[[], bool],
-        turns: Turns,
-        keeper: Keeper,
+        gate: IsolationGate,
+        result_writer: ResultWriter,
         loop: EventLoop,
         pool: ThreadPoolExecutor,
         lanes: int,
     ) -> None:
         self._route = route
         self._loop = loop
-        self._keeper = keeper
+        self._result_writer = result_writer
         self._value: object = None  # what the last handler returned
         self._ladder = ladder
         self._session = session
         self._may_go_on = may_go_on
-        self._turns = turns
+        self._gate = gate
         self._before = hooks(middleware, "before_run")
         self._after = hooks(middleware, "after_run")
         self._on_retry = hooks(middleware, "on_retry")
@@ -85,7 +85,7 @@ class Executor:
 
     def takes_lanes(self, claim: Claim) -> bool:
         """Whether a claim is to be run as :class:`LaneWork`."""
-        return claim.order is Order.KEY and claim.care is not Care.ALONE and not self._one_by_one
+        return claim.order is Order.KEY and claim.isolation is not Isolation.ALONE and not self._one_by_one
 
     def run(self, work: Work) -> bool:
         """Work through a claim; true if it came to its end.
@@ -101,7 +101,7 @@ class Executor:
             if work.held or not self._may_go_on():
                 return False
             if work.waits(messages[0]):
-                work.park(messages[0])
+                work.block(messages[0])
             elif not self._run(work, messages, handler):
                 return False
         return True
@@ -135,7 +135,7 @@ class Executor:
             return error
 
     def _run(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
-        if work.claim.care is Care.ALONE:
+        if work.claim.isolation is Isolation.ALONE:
             return self._run_alone(work, messages, handler)
         return self._run_together(work, messages, handler)
 
@@ -143,7 +143,7 @@ class Executor:
         """One by one, each in a turn of its own: a crash must name one message only."""
         if len(messages) > 1:
             return self._run_singly(work, messages, handler)
-        with self._turns.turn():
+        with self._gate.enter():
             ran = self._may_go_on() and self._run_together(work, messages, handler)
             if work.dirty:
                 work.write_down(self._session)  # or the next turn's crash would blame this message too
@@ -159,7 +159,7 @@ class Executor:
         for message in messages:
             message.run = ThreadRun(work, work, message, began)
         server = None
-        if work.claim.care is Care.ALONE:
+        if work.claim.isolation is Isolation.ALONE:
             work.write_down(self._session)
             server = server_run(self._session) if options.transactional else None
         try:
@@ -204,9 +204,9 @@ class Executor:
             failed = self._call_plainly(work, messages, handler)
             ran_s = ticks() - began
             failures = self._failures_of(messages, failed, options, ran_s)
-            self._keeper.put(rows := self._results(messages, options))
+            self._result_writer.put(rows := self._results(messages, options))
             self._tell_all(messages, failures, ran_s)  # first: once done, the completer may write it down
-            work.done(messages, failures, [ran_s] * len(messages), self._keeper.for_flush(rows))
+            work.done(messages, failures, [ran_s] * len(messages), self._result_writer.for_flush(rows))
 
     def _tell_all(self, messages: list[Message], failures: list[Failure], ran_s: float) -> None:
         outcomes = {failure.offset: failure for failure in failures}
@@ -230,7 +230,7 @@ class Executor:
         if not options.keeps_result:
             return []
         value, self._value = self._value, None
-        return self._keeper.rows(messages[0], options, value, None, None)
+        return self._result_writer.rows(messages[0], options, value, None, None)
 
     def _tell(self, message: Message, failure: Failure | None, error: BaseException | None, ran_s: float) -> None:
         """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""
@@ -256,7 +256,7 @@ class Executor:
         limit_s, guard = guarded(options, work.group_timeout_s)
         if not work.start(messages, guard, ticks()):
             return False
-        if work.claim.care is Care.ALONE:
+        if work.claim.isolation is Isolation.ALONE:
             work.write_down(self._session)
         ends: dict[int, Ended] = {}
 
@@ -292,10 +292,12 @@ class Executor:
         self, message: Message, options: HandlerOptions, value: object, error: BaseException | None, ran_s: float
     ) -> Ended:
         failure = self._failure(message, error, options, ran_s) if error is not None else None
-        rows = self._keeper.rows(message, options, value, failure, error)
-        self._keeper.put(rows)
+        rows = self._result_writer.rows(message, options, value, failure, error)
+        self._result_writer.put(rows)
         self._tell(message, failure, error, ran_s)
-        return Ended(message, [failure] if failure is not None else [], self._keeper.for_flush(rows), ran_s=ran_s)
+        return Ended(
+            message, [failure] if failure is not None else [], self._result_writer.for_flush(rows), ran_s=ran_s
+        )
 
     def _attempt(self, work: Work, message: Message, handler: Handler | BaseException, lane: Lane) -> Ended:
         """One message of a lane; a coroutine is waited for."""
@@ -320,7 +322,7 @@ class Executor:
     # -- transactions --------------------------------------------------------------------------------------------------
 
     def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:
-        """Handler and watermark in one transaction; from the start again when the server gives it up in a conflict."""
+        """Handler and acked offset in one transaction; retried from its start after a conflict."""
 
         def attempt() -> list[Failure]:
             began = ticks()
@@ -328,10 +330,10 @@ class Executor:
             ran_s = ticks() - began
             failures = self._failures_of(messages, failed, handler.options, ran_s)
             rows = self._results(messages, handler.options)
-            kept = self._keeper.for_flush(rows)
+            kept = self._result_writer.for_flush(rows)
             commit = partial(progress.commit_with, self._session)
             self._own(lambda: work.commit(messages, failures, ran_s, commit, kept))
-            self._keeper.put(rows)
+            self._result_writer.put(rows)
             return failures
 
         return self._session.again_on_conflict(attempt)
@@ -395,10 +397,10 @@ class Executor:
 
     def _fail(self, work: Work, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> None:
         failure = self._failure(message, error, options, ran_s)
-        rows = self._keeper.rows(message, options, None, failure, error)
-        self._keeper.put(rows)
+        rows = self._result_writer.rows(message, options, None, failure, error)
+        self._result_writer.put(rows)
         self._tell(message, failure, error, ran_s)
-        work.done([message], [failure], [ran_s], self._keeper.for_flush(rows))
+        work.done([message], [failure], [ran_s], self._result_writer.for_flush(rows))
 
     def _failure(self, message: Message, error: BaseException, options: HandlerOptions, ran_s: float) -> Failure:
         decision = options.decide(self._ladder, message.attempt, error)

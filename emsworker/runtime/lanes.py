@@ -1,9 +1,9 @@
 """Claims in which messages of a key come one after another: the keys are dealt to lanes, each with a thread.
 
 A lane has a queue in memory, in the order of the stream. A message that is to run again holds up its key: what comes
-later of it is parked. The watermark follows the lowest message that has not ended; when a claim is given back early,
-what has not ended below others that have is parked too, so that nothing that has ended is repeated. When a message
-takes long, what runs is set aside, and the partition is free for others.
+later of it is blocked. The acked offset follows the lowest message that has not ended; when a claim is given back
+early, what has not ended below others that have is blocked too, so that nothing that has ended is repeated. When a
+message takes long, what runs is detached, and the partition is free for others.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Lanes:
                     break
                 handler = self._resolve(message)
                 entry = work.enter(lane, message, self._limits_of(handler, work))
-                if entry is Entry.PARKED:
+                if entry is Entry.BLOCKED:
                     continue
                 if entry is Entry.STOP:
                     break

@@ -1,4 +1,4 @@
-"""A claim that is worked through in lanes: its messages end out of order, and slow ones are set aside."""
+"""A claim that is worked through in lanes: its messages end out of order, and slow ones are detached."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from emsworker.core.model import Claim, ClaimSource, Message
 from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.watch import Lane
 from emsworker.runtime.work import Ended, Work
-from emsworker.store import aside
+from emsworker.store import detaching
 from emsworker.store.progress import Flush
 from emsworker.store.session import Session
 
 
 class Entry(Enum):
-    """What a lane is to do with its next message: run it, pass over it because it is parked, or stop."""
+    """What a lane is to do with its next message: run it, pass over it because it is blocked, or stop."""
 
     RUN = 0
-    PARKED = 1
+    BLOCKED = 1
     STOP = 2
 
 
@@ -35,8 +35,8 @@ class LaneWork(Work):
         self._next = 0  # which of the messages is the lowest that has not ended
         self._ahead: dict[int, Ended] = {}  # by offset: what has ended before something lower has
         self._started: dict[int, Message] = {}
-        self._late: list[Ended] | None = None  # while slow ones are set aside: what has ended meanwhile
-        self.aside = False  # nothing of it is left but what ran too long for the others to wait for it
+        self._late: list[Ended] | None = None  # while slow ones are detached: what has ended meanwhile
+        self.detached = False  # nothing of it is left but what ran too long for the others to wait for it
 
     def start_lanes(self, lanes: list[Lane], limits: HandlerOptions) -> bool:
         """Begin to run all messages, each lane for itself; false if the claim was lost before."""
@@ -48,11 +48,11 @@ class LaneWork(Work):
     def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> Entry:
         """A lane comes to its next message."""
         with self.lock:
-            if self.lost or self.aside or self._late is not None:
+            if self.lost or self.detached or self._late is not None:
                 return Entry.STOP
             if self.waits(message):
-                self._end(Ended(message, (), (), parked=True))
-                return Entry.PARKED
+                self._end(Ended(message, (), (), blocked=True))
+                return Entry.BLOCKED
             self._started[message.offset] = message
             lane.start(message, options)
             return Entry.RUN
@@ -70,7 +70,7 @@ class LaneWork(Work):
     def _end(self, ended: Ended) -> None:
         self._note_order([ended.message], ended.failures)
         self._started.pop(ended.message.offset, None)
-        self._count += not ended.parked
+        self._count += not ended.blocked
         self._ahead[ended.message.offset] = ended
         messages = self.claim.messages
         while not self.all_ended and messages[self._next].offset in self._ahead:
@@ -80,7 +80,7 @@ class LaneWork(Work):
 
     @property
     def completed(self) -> int:
-        """See :class:`Work`; also of what was set aside."""
+        """See :class:`Work`; also of what was detached."""
         return self._count
 
     @property
@@ -99,21 +99,21 @@ class LaneWork(Work):
         return self._next == len(self.claim.messages)
 
     def _leave_no_gaps(self) -> None:
-        """The claim ends before all of it has: what has not, below what has, is parked and runs soon."""
+        """The claim ends before all of it has: what has not, below what has, is blocked and runs soon."""
         self._settle_up_to(max(self._ahead, default=0), spare=frozenset())
 
     def _settle_up_to(self, top: int, spare: frozenset[int]) -> None:
         for message in self.claim.messages[self._next :]:
             if message.offset <= top and message.offset not in spare:
-                self._settle(self._ahead.get(message.offset) or Ended(message, (), (), parked=True))
+                self._settle(self._ahead.get(message.offset) or Ended(message, (), (), blocked=True))
         self._ahead.clear()
 
-    # -- setting aside -------------------------------------------------------------------------------------------------
+    # -- detaching -------------------------------------------------------------------------------------------------
 
-    def set_aside(self, session: Session) -> None:
+    def detach(self, session: Session) -> None:
         """Keep only what runs, in a claim beside the stream, and let others go on with the partition.
 
-        What has ended is written down, what was not started is given back or parked. A message that runs holds up its
+        What has ended is written down, what was not started is given back or blocked. A message that runs holds up its
         own key, as one does that is to run again.
 
         Raises:
@@ -127,7 +127,7 @@ class LaneWork(Work):
                 flush, rest = self._split(running)
                 self._late = []
             try:
-                aside.set_aside(session, flush, rest)
+                detaching.detach(session, flush, rest)
             except BaseException:
                 self.lost = True
                 raise
@@ -144,15 +144,15 @@ class LaneWork(Work):
         if claim.source is ClaimSource.RETRY:
             self._settle_up_to(claim.hi, spare)
             return self._flush(), replace(claim, messages=running)
-        top = max(*spare, *self._ahead, self.done_to)
+        top = max(*spare, *self._ahead, self.acked_to)
         self._settle_up_to(top, spare)
-        self.done_to = top
+        self.acked_to = top
         lo, hi = running[0].offset, running[-1].offset
         kept = replace(
             claim,
             lo=lo,
             hi=hi,
-            done_to=lo - 1,
+            acked_to=lo - 1,
             claim_id=new_claim_id(),
             source=ClaimSource.RETRY,
             messages=running,
@@ -162,9 +162,9 @@ class LaneWork(Work):
 
     def _go_on_with(self, claim: Claim) -> None:
         if claim.claim_id != self.claim.claim_id:
-            self.done_to = self._written_to = claim.done_to
+            self.acked_to = self._written_to = claim.acked_to
         self.claim = claim
         self.last = claim.hi
         self._next = 0
         self.running = claim.messages[0].offset
-        self.aside = True
+        self.detached = True

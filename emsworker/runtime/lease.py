@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.25
 
 
-class LeaseKeeper(Runnable):
+class LeaseRenewer(Runnable):
     """Registers client ids and keeps them alive.
 
     Args:

@@ -1,6 +1,6 @@
 """How a consumer thread keeps to the limits of a group: it asks before each claim, and no thread waits for a permit.
 
-A group that may not start anything just now gets no leads for a while, so the threads run what other groups have. What
+A group that may not start anything just now gets no hints for a while, so the threads run what other groups have. What
 was claimed and not started in time goes back as a waiting claim, and its permits with the next question.
 """
 

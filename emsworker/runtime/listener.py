@@ -1,4 +1,4 @@
-"""The worker's side of wake-ups over Redis (see :mod:`emsworker.publishing.wakeup`)."""
+"""The worker's side of wake-ups over Redis (see :mod:`emsworker.publishing.notifier`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from emsworker.publishing.wakeup import Wake, channel_of
+from emsworker.publishing.notifier import Wake, channel_of
 from emsworker.runtime.runnable import Runnable, Trouble
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Listener(Runnable):
         """Listen over one connection, until it is lost."""
         import redis
 
-        from emsworker.offsets.wire import client_of
+        from emsworker.offsets.connection import client_of
 
         try:
             self._listen(client_of(self._redis_url, socket_connect_timeout=1.0, health_check_interval=5))

@@ -2,7 +2,7 @@
 
 A handler whose session is silent for longer than a timeout of the server, or of a proxy between, loses its connection
 every time. Nobody is to blame for one loss, nor for a second. A message that has lost its owners before runs alone
-(:class:`Care`), and one that loses its connection then is charged by its own task's options: it comes to an end.
+(:class:`Isolation`), and one that loses its connection then is charged by its own task's options: it comes to an end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from emsworker.core import forks
 from emsworker.core.counted import counted
 from emsworker.core.errors import ConnectionLostInHandler
-from emsworker.core.model import Care, Claim, Message
+from emsworker.core.model import Claim, Isolation, Message
 from emsworker.declaring.options import HandlerOptions
 from emsworker.store.errors import ConnectionLost
 from emsworker.store.schema import ServerRun
@@ -45,7 +45,7 @@ class LostRun:
     @property
     def alone(self) -> bool:
         """Whether the message runs alone, because earlier runs of it were lost."""
-        return self.claim.care is Care.ALONE
+        return self.claim.isolation is Isolation.ALONE
 
 
 class LostUnderHandler(ConnectionLost):
@@ -86,21 +86,21 @@ def _place(claim: Claim, message: Message) -> tuple[int, int, int]:
 
 
 def judge(
-    run: LostRun, times: int, server: ServerRun, since_s: float, done_to: int | None
+    run: LostRun, times: int, server: ServerRun, since_s: float, acked_to: int | None
 ) -> ConnectionLostInHandler | str:
     """Decide about a lost run, over a new connection.
 
     Args:
         times: how many losses in a row it was, as far as this process knows.
         server: who answers now; since_s: how many seconds ago the run began.
-        done_to: the last finished offset of its claim, or ``None`` if the claim is not its worker's any more.
+        acked_to: the last finished offset of its claim, or ``None`` if the claim is not its worker's any more.
 
     Returns:
         the error to charge the message with, or the reason why nobody is charged.
     """
-    if done_to is None:
+    if acked_to is None:
         return "its claim has another owner by now"
-    if done_to >= run.messages[-1].offset:
+    if acked_to >= run.messages[-1].offset:
         return "its transaction had been committed"
     if not run.alone:
         return "one loss may be anybody's fault; if it comes again, the message runs alone and is charged"

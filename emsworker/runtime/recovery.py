@@ -1,11 +1,12 @@
 """Decides what becomes of lost claims: who is charged, by which ladder, and how carefully the rest is run.
 
-Who is to blame? A claim's watermark is flushed every 100 ms, so after a crash the first unfinished message need not be
-the one that ran, and nobody is charged for it. Each crash narrows the suspicion down instead (:class:`Care`): what a
-first crash leaves is claimed by a few dozen; what a crash leaves of those is claimed one by one, each message written
-down before it starts and no two of them at once in a process. The third crash then names the poison exactly, and only
-that message is charged an attempt. A stuck claim names its message at once, because its living process has flushed
-everything before it. (An earlier design charged the first unfinished message of a first crash: mostly a neighbour.)
+Who is to blame? A claim's acked offset is flushed every 100 ms, so after a crash the first unfinished message need not
+be the one that ran, and nobody is charged for it. Each crash narrows the suspicion down instead (:class:`Isolation`):
+what a first crash leaves is claimed by a few dozen; what a crash leaves of those is claimed one by one, each message
+written down before it starts and no two of them at once in a process. The third crash then names the poison exactly,
+and only that message is charged an attempt. A stuck claim names its message at once, because its living process has
+flushed everything before it. (An earlier design charged the first unfinished message of a first crash: mostly a
+neighbour.)
 
 Whoever is charged is charged as its worker would have done it: by its own task's options, which the worker wrote down
 when it started, and by the one function that decides there too (:meth:`HandlerOptions.decide`).
@@ -21,7 +22,7 @@ from functools import partial
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import DecodeError, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import TASK_HEADER, Care, ClaimSource, Failure, Outcome
+from emsworker.core.model import TASK_HEADER, ClaimSource, Failure, Isolation, Outcome
 from emsworker.declaring.handlers import options_of
 from emsworker.store import handlers as handlers_store
 from emsworker.store import recovery as store
@@ -40,12 +41,12 @@ class Verdict:
 
     Attributes:
         charges: the first message that was not finished is charged an attempt.
-        care: how carefully the rest is to be run.
+        isolation: how carefully the rest is to be run.
     """
 
     outcome: Outcome
     charges: bool
-    care: Care
+    isolation: Isolation
 
 
 def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
@@ -57,12 +58,14 @@ def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
         lease_s: how long leases are.
     """
     outcome = Outcome.ORPHANED if lost.orphaned else Outcome.TIMEOUT
-    named = lost.running is not None and lost.running > lost.claim.done_to
+    named = lost.running is not None and lost.running > lost.claim.acked_to
     server_was_away = lost.over_s is not None and lost.over_s + lease_s > up_s
     charges = not lost.orphaned or (named and not server_was_away)
     if lost.claim.source is ClaimSource.RETRY:
-        return Verdict(outcome, charges, Care.ALONE)
-    return Verdict(outcome, charges, lost.claim.care if charges else Care(min(lost.claim.care + 1, Care.ALONE)))
+        return Verdict(outcome, charges, Isolation.ALONE)
+    return Verdict(
+        outcome, charges, lost.claim.isolation if charges else Isolation(min(lost.claim.isolation + 1, Isolation.ALONE))
+    )
 
 
 def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapping[str, HandlerRow]) -> Failure:
@@ -141,6 +144,6 @@ def _recover(session: Session, place: Place, up_s: float, lease_s: float, jitter
         ladder = Ladder.parse(lost.ladder, lost.max_attempts, jitter)
         handlers = handlers_store.list_handlers(session, place.group_id)
         failure = failure_of(suspect, verdict.outcome, ladder, handlers)
-    store.give_back(session, lost, failure, verdict.care)
+    store.give_back(session, lost, failure, verdict.isolation)
     charged = failure.offset if failure is not None else None
     return Recovered(place.group_id, place.partition, lost.claim.client_id, verdict.outcome, charged, lost.over_s)

@@ -69,8 +69,8 @@ class Recycler:
         try:
             size_mib = resident_mib()
         except OSError as error:
-            mend = f"the memory of a process cannot be measured on this system ({error}); leave the setting out"
-            raise ConfigError([Problem("max_memory_per_child", str(self._max_memory_mib), mend)]) from None
+            fix = f"the memory of a process cannot be measured on this system ({error}); leave the setting out"
+            raise ConfigError([Problem("max_memory_per_child", str(self._max_memory_mib), fix)]) from None
         if size_mib > self._max_memory_mib:
             log.error(
                 "max_memory_per_child is %d MiB, but the app alone takes %.0f MiB: each process will end after its "

@@ -47,7 +47,7 @@ class ThreadRun(Run):
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """See :class:`Run`."""
-        self._work.telling.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
+        self._work.progress_buffer.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
 
 
 class CoroutineRun(Run):
@@ -129,4 +129,4 @@ class CoroutineRun(Run):
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """See :class:`Run`."""
-        self._work.telling.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
+        self._work.progress_buffer.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))

@@ -1,4 +1,4 @@
-"""The beat's duty to fire periodic tasks, from the table alone: it knows no app."""
+"""The beat's service to fire periodic tasks, from the table alone: it knows no app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A beat duty: groups with a skip policy pass over what would be too late."""
+"""A beat service: groups with a skip policy pass over what would be too late."""
 
 from __future__ import annotations
 

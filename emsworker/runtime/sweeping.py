@@ -1,4 +1,4 @@
-"""Beat duties that remove what has served its time."""
+"""Beat services that remove what has served its time."""
 
 from __future__ import annotations
 

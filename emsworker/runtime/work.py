@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Care, Claim, ClaimSource, Failure, Message, Order
+from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
 from emsworker.declaring.options import HandlerOptions
-from emsworker.runtime.telling import Telling
+from emsworker.runtime.progress import ProgressBuffer
 from emsworker.runtime.watch import Watch
 from emsworker.store import progress
 from emsworker.store.progress import Flush
@@ -30,7 +30,7 @@ class Ended:
     message: Message
     failures: Sequence[Failure]
     results: Sequence[ResultRow]
-    parked: bool = False
+    blocked: bool = False
     ran_s: float = 0.0
 
 
@@ -49,21 +49,21 @@ class Work(Watch):
         self.claim = claim
         self.topic_id = topic_id
         self._flushing = forks.Lock()
-        self.done_to = claim.done_to
+        self.acked_to = claim.acked_to
         self.last = claim.hi  # the claim may be cut shorter while it runs
         self.lost = False  # it is somebody else's, or finished: nothing more is to be written
-        self.running_through = claim.done_to
-        self._parked: list[tuple[int, bytes | None]] = []
-        self._blocked = set(claim.blocked)
+        self.running_through = claim.acked_to
+        self._blocked: list[tuple[int, bytes | None]] = []
+        self._blocked_keys = set(claim.blocked_keys)
         self.held = False  # where a partition runs in order: a message is to run again before the next one
         self.began_at = ticks()
         self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._results: list[ResultRow] = []
         self._result_bytes = 0
         self._done_retries: list[tuple[int, int, int]] = []
-        self.telling = Telling(self.lock)
+        self.progress_buffer = ProgressBuffer(self.lock)
         self._given_up = False
-        self._written_to = claim.done_to
+        self._written_to = claim.acked_to
         self._told_timeout_s = timeout_s
         self.written_at = ticks()
 
@@ -74,30 +74,30 @@ class Work(Watch):
         with self.lock:
             if self.lost or messages[-1].offset > self.last:
                 return False
-            self._given_up = self.telling.closed = False
+            self._given_up = self.progress_buffer.closed = False
             self.begin(messages, options, now)
             return True
 
     def waits(self, message: Message) -> bool:
         """Whether an earlier message of its key is to run again before it."""
-        return message.key_bytes is not None and message.key_bytes in self._blocked
+        return message.key_bytes is not None and message.key_bytes in self._blocked_keys
 
-    def park(self, message: Message) -> None:
+    def block(self, message: Message) -> None:
         """It was not run, because an earlier one of its key is to run again."""
         with self.lock:
-            self._settle(Ended(message, (), (), parked=True))
+            self._settle(Ended(message, (), (), blocked=True))
 
     def _settle(self, ended: Ended) -> None:
         offset = ended.message.offset
-        if ended.parked:
-            self._parked.append((offset, ended.message.key_bytes))
+        if ended.blocked:
+            self._blocked.append((offset, ended.message.key_bytes))
         elif self.claim.source is ClaimSource.RETRY and not ended.failures:
             self._done_retries.append((offset, ended.message.attempt, round(ended.ran_s * 1000)))
         self._failures += ended.failures
         self._results += ended.results
         self._result_bytes += _bytes_of(ended.results)
-        self.telling.ended([ended.message])
-        self.done_to = offset
+        self.progress_buffer.ended([ended.message])
+        self.acked_to = offset
 
     def _leave_no_gaps(self) -> None:
         """Before the claim is given back: one that is worked through in order has none."""
@@ -110,7 +110,7 @@ class Work(Watch):
             return
         if self.claim.order is Order.PARTITION:
             self.held = True
-        self._blocked |= {m.key_bytes for m in messages if m.offset in again and m.key_bytes is not None}
+        self._blocked_keys |= {m.key_bytes for m in messages if m.offset in again and m.key_bytes is not None}
 
     def done(
         self,
@@ -141,8 +141,8 @@ class Work(Watch):
 
     def _ended(self, messages: list[Message]) -> None:
         self.running = None
-        self.done_to = messages[-1].offset
-        self.telling.ended(messages)
+        self.acked_to = messages[-1].offset
+        self.progress_buffer.ended(messages)
 
     def rewind(self) -> None:
         """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
@@ -156,18 +156,18 @@ class Work(Watch):
             finished: all of it has been run.
         """
         if self.claim.source is ClaimSource.RETRY:
-            return sum(message.offset <= self.done_to for message in self.claim.messages)
-        return (self.last if finished else self.done_to) - self.claim.done_to
+            return sum(message.offset <= self.acked_to for message in self.claim.messages)
+        return (self.last if finished else self.acked_to) - self.claim.acked_to
 
     @property
     def completed(self) -> int:
         """How many of its messages have ended, well or not."""
-        return sum(message.offset <= self.done_to for message in self.claim.messages)
+        return sum(message.offset <= self.acked_to for message in self.claim.messages)
 
     @property
     def started(self) -> int:
         """How many were started, as far as is known: where they run at once, all of them."""
-        top = self.running_through if self.running is not None else self.done_to
+        top = self.running_through if self.running is not None else self.acked_to
         return sum(message.offset <= top for message in self.claim.messages)
 
     def finish(self) -> Flush | None:
@@ -176,8 +176,8 @@ class Work(Watch):
             if self.lost:
                 return None
             self.running = None
-            self.done_to = self.last
-            self.lost = self.telling.closed = True
+            self.acked_to = self.last
+            self.lost = self.progress_buffer.closed = True
             return self._flush(finished=True)
 
     def unfinished(self) -> Flush | None:
@@ -186,25 +186,25 @@ class Work(Watch):
             if self.lost:
                 return None
             self.running = None
-            self.lost = self.telling.closed = True
+            self.lost = self.progress_buffer.closed = True
             return self._flush()
 
     # -- writing down --------------------------------------------------------------------------------------------------
 
-    def _flush(self, *, finished: bool = False, done_to: int | None = None) -> Flush:
+    def _flush(self, *, finished: bool = False, acked_to: int | None = None) -> Flush:
         return Flush(
             self.claim,
             self.topic_id,
-            self.done_to if done_to is None else done_to,
+            self.acked_to if acked_to is None else acked_to,
             self._needed_s,
-            running=self.running if self.claim.care is Care.ALONE else None,
+            running=self.running if self.claim.isolation is Isolation.ALONE else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
             results=tuple(self._results),
-            parked=tuple(self._parked),
-            reports=self.telling.fresh,
-            reports_ended=self.telling.stale,
+            blocked=tuple(self._blocked),
+            reports=self.progress_buffer.fresh,
+            reports_ended=self.progress_buffer.stale,
             was=self._written_to,
         )
 
@@ -212,7 +212,7 @@ class Work(Watch):
     def dirty(self) -> bool:
         """Whether there is something to write down."""
         return not self.lost and (
-            self.done_to != self._written_to
+            self.acked_to != self._written_to
             or bool(self._failures)
             or (self.running is not None and self._needed_s != self._told_timeout_s)
         )
@@ -221,7 +221,7 @@ class Work(Watch):
     def urgent(self) -> bool:
         """Whether a handler has asked for more time, or told something: the beat must hear of it by now."""
         asked = self.running is not None and self._needed_s > self._told_timeout_s
-        return not self.lost and (asked or self.telling.is_due)
+        return not self.lost and (asked or self.progress_buffer.is_due)
 
     @property
     def _needed_s(self) -> float:
@@ -255,7 +255,7 @@ class Work(Watch):
         try:
             progress.flush(session, flush)
         except FenceLost:
-            self.lost = self.telling.closed = True
+            self.lost = self.progress_buffer.closed = True
             raise
         self.written(flush)
 
@@ -266,9 +266,9 @@ class Work(Watch):
             self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
             del self._results[: len(flush.results)]
             del self._done_retries[: len(flush.done_offsets)]
-            del self._parked[: len(flush.parked)]
-            self.telling.written(flush.reports, flush.reports_ended)
-            self._written_to = flush.done_to
+            del self._blocked[: len(flush.blocked)]
+            self.progress_buffer.written(flush.reports, flush.reports_ended)
+            self._written_to = flush.acked_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
 
@@ -283,7 +283,7 @@ class Work(Watch):
         """Commit what a transactional handler did, together with everything so far and the end of its messages.
 
         Nobody else may write this claim's progress meanwhile: a flush that was made before and arrives after the
-        commit would move the watermark back, and the effect would happen twice.
+        commit would move the acked offset back, and the effect would happen twice.
 
         Args:
             ran_s: for how many seconds they ran, all together.
@@ -308,7 +308,7 @@ class Work(Watch):
         is_retry = self.claim.source is ClaimSource.RETRY
         own = _redone(messages, failures, [ran_s] * len(messages)) if is_retry else []
         with self.lock:
-            flush = self._flush(done_to=messages[-1].offset)
+            flush = self._flush(acked_to=messages[-1].offset)
         return replace(
             flush,
             done_offsets=(*flush.done_offsets, *own),
@@ -364,25 +364,25 @@ class Work(Watch):
                     return False
                 if self.lost:
                     return True
-                self._given_up = self.telling.closed = True
+                self._given_up = self.progress_buffer.closed = True
                 flush = self._flush(finished=True)
             if failure is not None:
-                flush = replace(flush, done_to=failure.offset, failures=(*flush.failures, failure))
-            self._cut(session, flush, Care.NONE if failure is not None else Care.ALONE)
+                flush = replace(flush, acked_to=failure.offset, failures=(*flush.failures, failure))
+            self._cut(session, flush, Isolation.NONE if failure is not None else Isolation.ALONE)
             return True
 
-    def _cut(self, session: Session, flush: Flush, care: Care = Care.NONE) -> None:
+    def _cut(self, session: Session, flush: Flush, isolation: Isolation = Isolation.NONE) -> None:
         """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
-        last = flush.done_to if flush.finished else self.last
+        last = flush.acked_to if flush.finished else self.last
         try:
-            progress.give_back(session, flush, last, care)
+            progress.give_back(session, flush, last, isolation)
         except FenceLost:
-            self.lost = self.telling.closed = True
+            self.lost = self.progress_buffer.closed = True
             raise
         self.written(flush)
         self.claim.hi = self.last = last
         self.lost = flush.finished
-        self.telling.closed |= flush.finished
+        self.progress_buffer.closed |= flush.finished
 
 
 def _redone(messages: list[Message], failures: list[Failure], ran_s: Sequence[float]) -> list[tuple[int, int, int]]:

@@ -128,10 +128,10 @@ def read_piece(
 
 def _check_kept(fetched: scan.Fetched, partition: EmsPartition) -> None:
     place = f"{partition.topic}/{partition.piece.partition}"
-    if fetched.floor is None:
+    if fetched.log_start is None:
         raise UnknownTopic(f"topic {partition.topic!r} was deleted while it was read")
-    if fetched.floor > fetched.piece.lo:
+    if fetched.log_start > fetched.piece.lo:
         raise DataLoss(
-            f"offsets {fetched.piece.lo} to {fetched.floor - 1} of {place} were deleted while they were read; "
+            f"offsets {fetched.piece.lo} to {fetched.log_start - 1} of {place} were deleted while they were read; "
             "lengthen the topic's retention, or set failOnDataLoss=false to read what is left"
         )

@@ -46,7 +46,7 @@ _CLAIM: dict[str, DataType] = {
     "doneTo": LongType(),
     "state": StringType(),
     "source": StringType(),
-    "care": IntegerType(),
+    "isolation": IntegerType(),
     "client": StringType(),
     "claimId": LongType(),
     "claimedAt": TimestampType(),
@@ -126,10 +126,10 @@ def check_schema(dataset: str, schema: StructType) -> None:
     known = KNOWN[dataset]
     for field in schema.fields:
         if field.name not in known:
-            mend = f"dataset={dataset} has no such column; it has {', '.join(known)}"
-            problems.append(Problem(f"column {field.name}", field.dataType.simpleString(), mend))
+            fix = f"dataset={dataset} has no such column; it has {', '.join(known)}"
+            problems.append(Problem(f"column {field.name}", field.dataType.simpleString(), fix))
         elif field.dataType.simpleString() != known[field.name].simpleString():
-            mend = f"its type is {known[field.name].simpleString()}; cast it afterwards"
-            problems.append(Problem(f"column {field.name}", field.dataType.simpleString(), mend))
+            fix = f"its type is {known[field.name].simpleString()}; cast it afterwards"
+            problems.append(Problem(f"column {field.name}", field.dataType.simpleString(), fix))
     if problems:
         raise ConfigError(problems)

@@ -21,7 +21,7 @@ _UTC = {"UTC", "Etc/UTC", "Z", "GMT"}
 def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **given: str) -> Any:
     """A data frame with the columns of ``format("ems")``, read at rest by Spark's JDBC source.
 
-    The offsets are planned here, now, by the same rules: up to the resolved frontier, cut by offsets and bytes. Unlike
+    The offsets are planned here, now, by the same rules: up to the high watermark, cut by offsets and bytes. Unlike
     ``format("ems")`` it cannot tell when retention overtakes it, and a query reads the columns that it uses only.
 
     Args:
@@ -43,8 +43,8 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         "pushFilters": options.push_filters,
     }
     if any(refused.values()):
-        mend = 'JDBC reads the plain columns of messages; use format("ems")'
-        raise ConfigError([Problem(f"option {name}", given.get(name, ""), mend) for name, on in refused.items() if on])
+        fix = 'JDBC reads the plain columns of messages; use format("ems")'
+        raise ConfigError([Problem(f"option {name}", given.get(name, ""), fix) for name, on in refused.items() if on])
     app = open_stream(options.profile)
 
     def plan(session: Session) -> list[Range]:

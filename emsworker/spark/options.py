@@ -90,7 +90,7 @@ class ReadOptions:
     max_trigger_delay_s: float
 
 
-class Bag:
+class OptionReader:
     """Options by name, in any case, from which each is taken once; problems are collected.
 
     Args:
@@ -104,7 +104,7 @@ class Bag:
         self.problems: list[Problem] = []
         for name, value in given.items():
             if name.lower() not in known:
-                self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _mend(name, for_what)))
+                self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _fix(name, for_what)))
 
     def has(self, name: str) -> bool:
         """Whether it is given."""
@@ -121,10 +121,10 @@ class Bag:
             self.problem(name, str(error))
             return default
 
-    def problem(self, name: str, mend: str) -> None:
+    def problem(self, name: str, fix: str) -> None:
         """Note what is wrong with an option."""
         value = self._given.get(name.lower())
-        self.problems.append(Problem(f"option {name}", "not given" if value is None else repr(value), mend))
+        self.problems.append(Problem(f"option {name}", "not given" if value is None else repr(value), fix))
 
     def check(self) -> None:
         """Raise ConfigError if anything was wrong."""
@@ -136,7 +136,7 @@ def _shown(name: str, value: str) -> str:
     return "***" if re.search("passw|pwd|secret|token|url|user", name, re.IGNORECASE) else value
 
 
-def _mend(name: str, for_what: str) -> str:
+def _fix(name: str, for_what: str) -> str:
     if name.lower().startswith("kafka."):
         return "there is no Kafka client here; take it out (the server is named by EMS_URL or a profile)"
     if name.lower() in _CLIENTS:
@@ -269,11 +269,11 @@ def duration(text: str) -> float:
 
 def dataset_of(given: Mapping[str, str]) -> tuple[str, bool, bool]:
     """What decides about the columns: dataset, includeHeaders, includeMeta; the other options are not looked at."""
-    bag = Bag({}, (), "a read")
-    bag._given = {name.lower(): value for name, value in given.items()}
-    dataset = bag.get("dataset", one_of(*DATASETS), "messages")
-    headers, meta = bag.get("includeHeaders", boolean, False), bag.get("includeMeta", boolean, False)
-    bag.check()
+    options_in = OptionReader({}, (), "a read")
+    options_in._given = {name.lower(): value for name, value in given.items()}
+    dataset = options_in.get("dataset", one_of(*DATASETS), "messages")
+    headers, meta = options_in.get("includeHeaders", boolean, False), options_in.get("includeMeta", boolean, False)
+    options_in.check()
     return dataset, headers, meta
 
 
@@ -284,29 +284,31 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         ConfigError: naming every wrong option.
     """
     mine = _STREAM if streaming else _ENDS
-    bag = Bag(given, _COMMON + _OURS + _SPLITS + _STARTS + mine, "a streaming read" if streaming else "a batch read")
-    options = ReadOptions(
-        subscription=_subscription(bag),
-        dataset=bag.get("dataset", one_of(*DATASETS), "messages"),
-        group=bag.get("group", str, None),
-        profile=bag.get("profile", str, None),
-        starting=_starting(bag, streaming),
-        ending=_ending(bag),
-        min_partitions=bag.get("minPartitions", positive, None),
-        max_records_per_partition=bag.get("maxRecordsPerPartition", positive, None),
-        partition_bytes=bag.get("partitionBytes", size, 128 << 20),
-        fetch_bytes=bag.get("fetchBytes", size, 8 << 20),
-        fail_on_data_loss=bag.get("failOnDataLoss", boolean, True),
-        include_headers=bag.get("includeHeaders", boolean, False),
-        include_meta=bag.get("includeMeta", boolean, False),
-        include_cancelled=bag.get("includeCancelled", boolean, False),
-        push_filters=bag.get("pushFilters", boolean, False),
-        max_offsets=bag.get("maxOffsetsPerTrigger", positive, None),
-        min_offsets=bag.get("minOffsetsPerTrigger", positive, None),
-        max_trigger_delay_s=bag.get("maxTriggerDelay", duration, 900.0),
+    options_in = OptionReader(
+        given, _COMMON + _OURS + _SPLITS + _STARTS + mine, "a streaming read" if streaming else "a batch read"
     )
-    _check_together(bag, options, streaming)
-    bag.check()
+    options = ReadOptions(
+        subscription=_subscription(options_in),
+        dataset=options_in.get("dataset", one_of(*DATASETS), "messages"),
+        group=options_in.get("group", str, None),
+        profile=options_in.get("profile", str, None),
+        starting=_starting(options_in, streaming),
+        ending=_ending(options_in),
+        min_partitions=options_in.get("minPartitions", positive, None),
+        max_records_per_partition=options_in.get("maxRecordsPerPartition", positive, None),
+        partition_bytes=options_in.get("partitionBytes", size, 128 << 20),
+        fetch_bytes=options_in.get("fetchBytes", size, 8 << 20),
+        fail_on_data_loss=options_in.get("failOnDataLoss", boolean, True),
+        include_headers=options_in.get("includeHeaders", boolean, False),
+        include_meta=options_in.get("includeMeta", boolean, False),
+        include_cancelled=options_in.get("includeCancelled", boolean, False),
+        push_filters=options_in.get("pushFilters", boolean, False),
+        max_offsets=options_in.get("maxOffsetsPerTrigger", positive, None),
+        min_offsets=options_in.get("minOffsetsPerTrigger", positive, None),
+        max_trigger_delay_s=options_in.get("maxTriggerDelay", duration, 900.0),
+    )
+    _check_together(options_in, options, streaming)
+    options_in.check()
     return options
 
 
@@ -326,11 +328,13 @@ def write_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool)
         ConfigError: naming every wrong option.
     """
     known = ("topic", "profile", *(("checkpointlocation",) if streaming else ("jobid",)))
-    bag = Bag(given, known, "a streaming write" if streaming else "a batch write")
-    options = WriteOptions(bag.get("topic", _name, None), bag.get("profile", str, None), bag.get("jobId", _job, None))
+    options_in = OptionReader(given, known, "a streaming write" if streaming else "a batch write")
+    options = WriteOptions(
+        options_in.get("topic", _name, None), options_in.get("profile", str, None), options_in.get("jobId", _job, None)
+    )
     if overwrite:
-        bag.problems.append(Problem("mode", "overwrite", "a stream is only appended to; use append"))
-    bag.check()
+        options_in.problems.append(Problem("mode", "overwrite", "a stream is only appended to; use append"))
+    options_in.check()
     return options
 
 
@@ -347,46 +351,50 @@ def _job(text: str) -> str:
     return text
 
 
-def _subscription(bag: Bag) -> Subscription:
-    given = [name for name in ("subscribe", "subscribePattern", "assign") if bag.has(name)]
+def _subscription(options_in: OptionReader) -> Subscription:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if options_in.has(name)]
     if len(given) != 1:
-        bag.problem("subscribe", "give exactly one of subscribe, subscribePattern and assign")
+        options_in.problem("subscribe", "give exactly one of subscribe, subscribePattern and assign")
     return Subscription(
-        bag.get("subscribe", _names, ()),
-        bag.get("subscribePattern", _pattern, None),
-        bag.get("assign", _assignment, None),
+        options_in.get("subscribe", _names, ()),
+        options_in.get("subscribePattern", _pattern, None),
+        options_in.get("assign", _assignment, None),
     )
 
 
-def _starting(bag: Bag, streaming: bool) -> Limit:
-    strategy = bag.get("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error")
+def _starting(options_in: OptionReader, streaming: bool) -> Limit:
+    strategy = options_in.get("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error")
     return Limit(
-        bag.get("startingOffsets", _offsets if streaming else _starting_offsets, "latest" if streaming else "earliest"),
-        bag.get("startingTimestamp", _milliseconds, None),
-        bag.get("startingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),
+        options_in.get(
+            "startingOffsets", _offsets if streaming else _starting_offsets, "latest" if streaming else "earliest"
+        ),
+        options_in.get("startingTimestamp", _milliseconds, None),
+        options_in.get("startingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),
         strict=strategy == "error",
     )
 
 
-def _ending(bag: Bag) -> Limit:
+def _ending(options_in: OptionReader) -> Limit:
     return Limit(
-        bag.get("endingOffsets", _ending_offsets, "latest"),
-        bag.get("endingTimestamp", _milliseconds, None),
-        bag.get("endingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),
+        options_in.get("endingOffsets", _ending_offsets, "latest"),
+        options_in.get("endingTimestamp", _milliseconds, None),
+        options_in.get("endingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),
         strict=False,
     )
 
 
-def _check_together(bag: Bag, options: ReadOptions, streaming: bool) -> None:
-    engine = bag.get("engine", one_of("python", "jdbc"), "python")
+def _check_together(options_in: OptionReader, options: ReadOptions, streaming: bool) -> None:
+    engine = options_in.get("engine", one_of("python", "jdbc"), "python")
     if engine == "jdbc":
-        bag.problem("engine", 'format("ems") runs in Python; emsworker.spark.read_jdbc(spark, ...) reads by JDBC')
+        options_in.problem(
+            "engine", 'format("ems") runs in Python; emsworker.spark.read_jdbc(spark, ...) reads by JDBC'
+        )
     if options.dataset == "messages":
         if options.group is not None:
-            bag.problem("group", "messages belong to no group; it goes with the other datasets")
+            options_in.problem("group", "messages belong to no group; it goes with the other datasets")
     elif streaming:
-        bag.problem("dataset", "only messages can be streamed; the log of a group changes while it is read")
+        options_in.problem("dataset", "only messages can be streamed; the log of a group changes while it is read")
     if options.include_cancelled and options.dataset != "messages":
-        bag.problem("includeCancelled", "it goes with dataset=messages")
+        options_in.problem("includeCancelled", "it goes with dataset=messages")
     if options.min_offsets and options.max_offsets and options.min_offsets > options.max_offsets:
-        bag.problem("minOffsetsPerTrigger", "must not be above maxOffsetsPerTrigger")
+        options_in.problem("minOffsetsPerTrigger", "must not be above maxOffsetsPerTrigger")

@@ -106,7 +106,7 @@ def plan(session: Session, options: ReadOptions) -> list[Range]:
     """The ranges of a batch read, one for each source.
 
     Raises:
-        DataLoss: a range begins below the floor, and failOnDataLoss is on.
+        DataLoss: a range begins below the log start offset, and failOnDataLoss is on.
         OutOfRange: it ends beyond the end, or at a hole that is not closed yet.
     """
     sources = find_sources(session, options)
@@ -139,7 +139,7 @@ def _message_range(session: Session, options: ReadOptions, source: Source) -> Ra
     if hi > bounds.end:
         raise OutOfRange(f"endingOffsets = {hi} for {source.place}: it ends at {bounds.end}")
     hi = max(lo, hi)
-    hole = scan.find_frontier(session, source.topic.id, bounds, lo, hi)
+    hole = scan.find_high_watermark(session, source.topic.id, bounds, lo, hi)
     if hole < hi and exact:
         raise OutOfRange(
             f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "
@@ -149,7 +149,7 @@ def _message_range(session: Session, options: ReadOptions, source: Source) -> Ra
 
 
 def _log_range(session: Session, options: ReadOptions, source: Source) -> Range:
-    """What a group left behind may lie below the floor: dead letters outlive their messages."""
+    """What a group left behind may lie below the log start offset: dead letters outlive their messages."""
     default = options.starting.timestamp_ms is None and options.starting.by_timestamp is None
     if default and options.starting.offsets == "earliest":
         lo = 0
@@ -177,26 +177,28 @@ def start_of(session: Session, options: ReadOptions, source: Source) -> int:
         return found
     offset = offset_of(limit, source)
     if offset in (EARLIEST, LATEST):
-        return bounds.floor if offset == EARLIEST else bounds.end
+        return bounds.log_start if offset == EARLIEST else bounds.end
     if offset > bounds.end:
         raise OutOfRange(f"startingOffsets = {offset} for {source.place}: it ends at {bounds.end}")
-    return above_floor(options, source, max(1, offset))
+    return above_log_start(options, source, max(1, offset))
 
 
-def above_floor(options: ReadOptions, source: Source, offset: int) -> int:
-    """The offset, or the floor if that is higher.
+def above_log_start(options: ReadOptions, source: Source, offset: int) -> int:
+    """The offset, or the log start offset if that is higher.
 
     Raises:
         DataLoss: it is, and failOnDataLoss is on.
     """
-    floor = source.bounds.floor
-    if offset >= floor:
+    log_start = source.bounds.log_start
+    if offset >= log_start:
         return offset
-    text = f"offsets {offset} to {floor - 1} of {source.place} have been deleted (its floor is {floor})"
+    text = (
+        f"offsets {offset} to {log_start - 1} of {source.place} have been deleted (its log start offset is {log_start})"
+    )
     if options.fail_on_data_loss:
-        raise DataLoss(f"{text}; begin at {floor}, or set failOnDataLoss=false to read what is left")
+        raise DataLoss(f"{text}; begin at {log_start}, or set failOnDataLoss=false to read what is left")
     log.warning("%s; reading on from there", text)
-    return floor
+    return log_start
 
 
 def _end_of(session: Session, limit: Limit, source: Source) -> tuple[int, bool]:
@@ -224,7 +226,7 @@ def offset_of(limit: Limit, source: Source) -> int:
 
 def _offset_at(session: Session, source: Source, time_ms: int) -> int:
     bounds = source.bounds
-    return scan.find_time(session, source.topic.id, bounds.partition, bounds.floor, bounds.end, time_ms * 1000)
+    return scan.find_time(session, source.topic.id, bounds.partition, bounds.log_start, bounds.end, time_ms * 1000)
 
 
 # -- in how many pieces ------------------------------------------------------------------------------------------------

@@ -64,12 +64,12 @@ def _section(profile: str) -> configparser.SectionProxy:
     try:
         parser.read_string(path.read_text(encoding="utf-8"))
     except OSError as error:
-        mend = f"the profile file {path} cannot be read ({error.strerror}); {_FILE_VARIABLE} names another"
-        raise ConfigError([Problem("profile", profile, mend)]) from None
+        fix = f"the profile file {path} cannot be read ({error.strerror}); {_FILE_VARIABLE} names another"
+        raise ConfigError([Problem("profile", profile, fix)]) from None
     except configparser.Error:  # its text repeats lines, and so may repeat a password
-        mend = f"the profile file {path} is malformed; write [{profile}] and below it url = mysql://..."
-        raise ConfigError([Problem("profile", profile, mend)]) from None
+        fix = f"the profile file {path} is malformed; write [{profile}] and below it url = mysql://..."
+        raise ConfigError([Problem("profile", profile, fix)]) from None
     if not parser.has_option(profile, "url"):
-        mend = f"{path} has no section [{profile}] with a url; it has {', '.join(parser.sections()) or 'none'}"
-        raise ConfigError([Problem("profile", profile, mend)])
+        fix = f"{path} has no section [{profile}] with a url; it has {', '.join(parser.sections()) or 'none'}"
+        raise ConfigError([Problem("profile", profile, fix)])
     return parser[profile]

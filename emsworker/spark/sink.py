@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.ids import new_uid
-from emsworker.publishing.wakeup import Bell
+from emsworker.publishing.notifier import Notifier
 from emsworker.spark.options import WriteOptions
 from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.spark.rows import Rows
@@ -106,7 +106,7 @@ def _commit(options: WriteOptions, batch: Batch, tasks: Sequence[Staged]) -> Non
             database.call(partial(staging.give_up, tasks=tasks))
         topics = database.call(partial(staging.move, batch=batch, producer_id=who))
         topics |= database.call(partial(staging.tidy, producer_id=who))
-        Bell(app.redis_url, app.stream_id, lambda *_: None).ring(topics)
+        Notifier(app.redis_url, app.stream_id, lambda *_: None).ring(topics)
 
 
 def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:

@@ -37,7 +37,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._schema = schema
         self._options = options
-        self._resolved: dict[tuple[int, int], int] = {}
+        self._high_watermarks: dict[tuple[int, int], int] = {}
         self._goal: dict[Place, int] | None = None
         self._waiting_since: float | None = None
 
@@ -65,7 +65,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
 
     def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:
-        """Up to where the next micro-batch may read: the resolved frontier, or less by the limit.
+        """Up to where the next micro-batch may read: the high watermark, or less by the limit.
 
         Raises:
             DataLoss: a topic or partition is gone, and failOnDataLoss is on.
@@ -90,7 +90,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._goal is not None:
                 hi = min(hi, self._goal.get(_place(source), lo))
             near = hi if far is None else min(hi, lo + far)
-            found = self._frontier(session, source, lo, near)
+            found = self._high_watermark(session, source, lo, near)
             ranges.append(Range(source, lo, max(lo, hi if found == near else found)))
         return ranges
 
@@ -104,24 +104,24 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _concrete(self, session: Session, source: Source, offset: int) -> int:
         if offset == LATEST:
-            return self._frontier(session, source, source.bounds.floor, source.bounds.end)
+            return self._high_watermark(session, source, source.bounds.log_start, source.bounds.end)
         if offset == EARLIEST:
-            return source.bounds.floor
+            return source.bounds.log_start
         if offset > source.bounds.end and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{source.place} ends at {source.bounds.end}, but the checkpoint has it at offset {offset}: the topic "
                 "was made anew; begin with a new checkpoint, or set failOnDataLoss=false to wait for that offset"
             )
-        return planning.above_floor(self._options, source, offset)
+        return planning.above_log_start(self._options, source, offset)
 
-    def _frontier(self, session: Session, source: Source, lo: int, hi: int) -> int:
+    def _high_watermark(self, session: Session, source: Source, lo: int, hi: int) -> int:
         """The first offset of a range without a row; what was found whole once is not counted again."""
         key = (source.topic.id, source.bounds.partition)
-        known = max(lo, self._resolved.get(key, 0))
+        known = max(lo, self._high_watermarks.get(key, 0))
         if known >= hi:
             return hi
-        self._resolved[key] = scan.find_frontier(session, source.topic.id, source.bounds, known, hi)
-        return self._resolved[key]
+        self._high_watermarks[key] = scan.find_high_watermark(session, source.topic.id, source.bounds, known, hi)
+        return self._high_watermarks[key]
 
     def _is_too_little(self, offsets: int) -> bool:
         """Whether minOffsetsPerTrigger says to wait, which it does for at most maxTriggerDelay."""
@@ -137,7 +137,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember the frontier of now: nothing later is read by this query."""
+        """Remember the high watermark of now: nothing later is read by this query."""
         self._goal = self._ends()
 
     def reportLatestOffset(self) -> Journal:
@@ -163,7 +163,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lo = start.get(place, EARLIEST)
             if place in sources and lo != LATEST:
                 source = sources[place]
-                lo = source.bounds.floor if lo == EARLIEST else planning.above_floor(options, source, lo)
+                lo = source.bounds.log_start if lo == EARLIEST else planning.above_log_start(options, source, lo)
                 ranges.append(Range(source, min(lo, hi), hi))
         return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
 

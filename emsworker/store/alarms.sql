@@ -39,7 +39,7 @@ FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id
 
 -- name: list_claims
 -- Live claims only, of which there are few. One that is held back on purpose is as good as one that is worked on.
-SELECT group_id, `partition`, SUM(IF(source = 'stream', hi - done_to, 0)), MIN(IF(source = 'stream', done_to + 1, NULL)), 
+SELECT group_id, `partition`, SUM(IF(source = 'stream', hi - acked_to, 0)), MIN(IF(source = 'stream', acked_to + 1, NULL)), 
   SUM(state = 'start' OR COALESCE(not_before > NOW(6), 0)),
   MAX(IF(state = 'start', TIMESTAMPDIFF(MICROSECOND, progress_at, NOW(6)) / 1000000, 0))
 FROM ems_claim FORCE INDEX (live) WHERE state IN ('start', 'waiting') GROUP BY group_id, `partition`

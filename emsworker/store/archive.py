@@ -73,7 +73,7 @@ class Lock:
 
 
 def get_place(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
-    """The floor of a partition, and how far it is deleted; ``None`` if it is gone."""
+    """The log start offset of a partition, and how far it is deleted; ``None`` if it is gone."""
     rows = session.rows(_SQL.get_place, {"topic_id": topic_id, "partition": partition})
     return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
@@ -136,7 +136,7 @@ def delete_attempts(session: Session, group_id: int, partition: int, keys: Seque
 
 
 def delete_messages(database: Database, where: Range) -> Iterator[int]:
-    """Delete a range below the floor, a piece at a time; yields how many offsets each had. Harmless when repeated."""
+    """Delete a range below the log start offset, a piece at a time; yields each piece's size. Idempotent."""
     for piece in _pieces(where, _DELETE_OFFSETS):
         database.call(partial(retention.delete_messages, piece=piece.args))
         yield piece.hi - piece.lo

@@ -15,7 +15,7 @@ SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, kind,
 FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
 -- name: sum_claims
-SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', lo, hi, done_to, state, source, care, COALESCE(client_id, '-'),
+SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', lo, hi, acked_to, state, source, isolation, COALESCE(client_id, '-'),
   claim_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', progress_at)),
   256), 15), 16, 10) AS UNSIGNED)), 0)
 FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done'
@@ -45,7 +45,7 @@ JOIN ems_attempt a ON a.group_id = g.id AND a.`partition` = s.`partition` AND a.
 WHERE s.topic_id = %(topic_id)s AND s.`partition` = %(partition)s AND s.`offset` IN %(offsets)s
 
 -- name: get_place
-SELECT floor, trimmed FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+SELECT log_start, trimmed FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: delete_claims
 -- Exactly those that were copied: an id is never given twice.

@@ -26,7 +26,7 @@ _SQL = Statements("broadcast")
 class Extent:
     """A partition: the first offset that is kept, the one after its last row, and whether it may be read."""
 
-    floor: int
+    log_start: int
     end: int
     readable: bool
 
@@ -37,14 +37,14 @@ class Batch:
 
     Attributes:
         hi: the last offset, or ``None`` if nothing is at the first one.
-        floor: of the partition; above the offset that was asked for, something was deleted before it was read.
+        log_start: of the partition; above the offset that was asked for, something was deleted before it was read.
         first: the first offset that there is, or ``None``.
         rows: the messages, without tombstones and what the filter leaves out.
         now: the server's clock.
     """
 
     hi: int | None
-    floor: int
+    log_start: int
     first: int | None = None
     rows: Sequence[tuple[Any, ...]] = ()
     now: str = ""
@@ -72,7 +72,7 @@ class ReaderRow:
 
 
 @dataclass(frozen=True)
-class Keeper:
+class NamedReader:
     """A reader with a stable name.
 
     Args:
@@ -93,8 +93,8 @@ def find_ends(session: Session, topic_ids: Sequence[int]) -> dict[tuple[int, int
     """The extent of every partition of these topics, by topic id and partition."""
     rows = session.rows(_SQL.find_ends, {"topic_ids": sorted(topic_ids)})
     return {
-        (int(topic_id), int(partition)): Extent(int(floor), max(int(floor), int(end)), bool(readable))
-        for topic_id, partition, floor, end, readable in rows
+        (int(topic_id), int(partition)): Extent(int(log_start), max(int(log_start), int(end)), bool(readable))
+        for topic_id, partition, log_start, end, readable in rows
     }
 
 
@@ -105,24 +105,24 @@ def read(
     where = {"topic_id": topic.id, "partition": partition}
     packet = session.packet()
     packet.add(_SQL.read_sizes, where | {"from_offset": offset, "limit": limit})
-    packet.add(_SQL.get_floor, where)
-    sizes, floors = (result.rows for result in packet.send())
-    floor = int(floors[0][0]) if floors else 0
+    packet.add(_SQL.get_log_start, where)
+    sizes, log_starts = (result.rows for result in packet.send())
+    log_start = int(log_starts[0][0]) if log_starts else 0
     hi, size = offset - 1, 0
     for found, bytes_ in sizes:
         if found != hi + 1 or (size and size + bytes_ > limit_bytes):
             break
         hi, size = int(found), size + int(bytes_)
     if hi < offset:
-        return Batch(None, floor, int(sizes[0][0]) if sizes else None)
+        return Batch(None, log_start, int(sizes[0][0]) if sizes else None)
     packet = session.packet()
     packet.add(_SQL.get_now)
     packet.add(_SQL.read_bodies, where | {"lo": offset, "hi": hi} | wanted.args)
     now, rows = (result.rows for result in packet.send())
-    return Batch(hi, floor, offset, rows, now[0][0])
+    return Batch(hi, log_start, offset, rows, now[0][0])
 
 
-def take_positions(session: Session, keeper: Keeper, beginning: Mapping[int, int]) -> dict[int, Position]:
+def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int, int]) -> dict[int, Position]:
     """Take a name over from whoever had it; by partition, where it had come to.
 
     Args:
@@ -133,25 +133,25 @@ def take_positions(session: Session, keeper: Keeper, beginning: Mapping[int, int
     """
 
     def work(session: Session) -> None:
-        if not hold_topic(session, keeper.topic_id):
-            raise TopicDeleted(f"of reader {keeper.name}")
+        if not hold_topic(session, reader.topic_id):
+            raise TopicDeleted(f"of reader {reader.name}")
         for partition, offset in sorted(beginning.items()):
-            session.execute(_SQL.take_position, keeper.args | {"partition": partition, "next_offset": offset})
+            session.execute(_SQL.take_position, reader.args | {"partition": partition, "next_offset": offset})
 
     session.transaction(work)
-    rows = session.rows(_SQL.get_positions, keeper.args)
+    rows = session.rows(_SQL.get_positions, reader.args)
     return {int(partition): Position(int(offset), int(deaths)) for partition, offset, deaths in rows}
 
 
-def store_position(session: Session, keeper: Keeper, partition: int, offset: int) -> bool:
+def store_position(session: Session, reader: NamedReader, partition: int, offset: int) -> bool:
     """Write down where a reader is; false if another process has taken its name."""
-    args = keeper.args | {"partition": partition, "next_offset": offset}
+    args = reader.args | {"partition": partition, "next_offset": offset}
     return session.change(_SQL.store_position, args) == 1
 
 
-def sign_off(session: Session, keeper: Keeper) -> None:
+def sign_off(session: Session, reader: NamedReader) -> None:
     """A reader ends well."""
-    session.change(_SQL.sign_off, keeper.args)
+    session.change(_SQL.sign_off, reader.args)
 
 
 def list_positions(session: Session) -> list[ReaderRow]:

@@ -1,6 +1,6 @@
 -- name: find_ends
 -- Of each partition the first offset that is kept, and the one after its last row; and whether the topic may be read.
-SELECT p.topic_id, p.`partition`, p.floor, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
+SELECT p.topic_id, p.`partition`, p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
   WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition` ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1,
   t.rule IN ('rw', 'r')
 FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE p.topic_id IN %(topic_ids)s
@@ -10,9 +10,9 @@ FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE p.topic_id IN %
 SELECT `offset`, size FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
--- name: get_floor
--- Read after the rows: retention raises the floor first, so what is missing below it was deleted.
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+-- name: get_log_start
+-- Read after the rows: retention raises the log start offset first, so what is missing below it was deleted.
+SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: read_bodies
 -- Tombstones have nothing to run, and what the filter leaves out is not fetched; damaged headers match no filter.
@@ -45,7 +45,7 @@ UPDATE ems_position SET reader = NULL, stored_at = NOW(6) WHERE topic_id = %(top
 
 -- name: list_positions
 SELECT t.name, s.name, s.`partition`, s.next_offset,
-  GREATEST(p.floor, COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+  GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1),
   s.reader IS NOT NULL, s.stored_at
 FROM ems_position s JOIN ems_topic t ON t.id = s.topic_id JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`

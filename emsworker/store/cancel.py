@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from emsworker.core.model import Topic
-from emsworker.store import parking
+from emsworker.store import blocking
 from emsworker.store.dead import utc
 from emsworker.store.dedup import is_unfinished
 from emsworker.store.session import Session
@@ -48,7 +48,7 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
 
     def work(session: Session) -> Cancelled | None:
         args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
-        if session.execute(_SQL.delete_pending, args).affected:
+        if session.execute(_SQL.delete_outbox, args).affected:
             return Cancelled.DELAYED
         rows = session.rows(_SQL.lock_message, args)
         if not rows:
@@ -71,11 +71,11 @@ def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) ->
     keyed = session.rows(_SQL.list_keyed_groups, place) if key is not None else ()
     packet = session.packet()
     for (group_id,) in keyed:
-        parking.lock_turn_of(packet, group_id, place["partition"])
+        blocking.lock_turn_of(packet, group_id, place["partition"])
     packet.add(_SQL.drop_waiting_retries, place)
     for (group_id,) in keyed:
         assert key is not None
-        parking.promote_of(packet, group_id, place["partition"], key)
+        blocking.promote_of(packet, group_id, place["partition"], key)
     packet.send()
 
 
@@ -90,7 +90,7 @@ def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Pr
     messages = sum(_purge_partition(session, topic.id, n, progress, dry_run) for n in topic.partition_numbers())
     return Purged(
         messages,
-        _purge_pending(session, topic.id, progress, dry_run),
+        _purge_outbox(session, topic.id, progress, dry_run),
         sum(_purge_retries(session, topic.id, group_id, progress, dry_run) for group_id in group_ids),
     )
 
@@ -116,16 +116,16 @@ def _step(session: Session, progress: Progress, dry_run: bool, count: str, chang
     return done
 
 
-def _purge_pending(session: Session, topic_id: int, progress: Progress, dry_run: bool) -> int:
+def _purge_outbox(session: Session, topic_id: int, progress: Progress, dry_run: bool) -> int:
     args: dict[str, Any] = {"topic_id": topic_id, "limit": _CHUNK}
-    left = int(session.rows(_SQL.count_pending, args)[0][0])
+    left = int(session.rows(_SQL.count_outbox, args)[0][0])
     if dry_run:
         return left
     total = 0
     # Not more than there were at first: what is sent meanwhile stays, or is taken as part of them.
-    while left > 0 and (rows := session.rows(_SQL.list_pending, args)):
+    while left > 0 and (rows := session.rows(_SQL.list_outbox, args)):
         uids = {"uids": [row[0] for row in rows[:left]]}
-        total += _step(session, progress, False, "", _SQL.delete_some_pending, args | uids)
+        total += _step(session, progress, False, "", _SQL.delete_some_outbox, args | uids)
         left -= len(rows)
     return total
 

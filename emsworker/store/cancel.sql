@@ -1,6 +1,6 @@
--- name: delete_pending
+-- name: delete_outbox
 -- By the unique key, forced, as the relay does: it waits for nobody but a relay that moves this very message.
-DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid = %(uid)s
+DELETE p FROM ems_outbox p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid = %(uid)s
 
 -- name: lock_message
 SELECT `partition`, `offset`, kind, `key` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
@@ -20,12 +20,12 @@ SELECT id FROM ems_group WHERE topic_id = %(topic_id)s AND ordering = 'key' ORDE
 
 -- name: find_unfinished_from
 -- Where the unfinished part of a partition begins and ends: at the hindmost cursor or live claim of any group, or at the
--- floor if the topic has no group.
+-- log start offset if the topic has no group.
 SELECT COALESCE(LEAST(
     (SELECT MIN(c.next_offset) FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
      WHERE g.topic_id = p.topic_id AND c.`partition` = p.`partition`),
-    COALESCE((SELECT MIN(l.done_to) + 1 FROM ems_group g JOIN ems_claim l FORCE INDEX (live) ON l.group_id = g.id AND l.state IN ('start', 'waiting')
-     WHERE g.topic_id = p.topic_id AND l.`partition` = p.`partition` AND l.source = 'stream'), 18446744073709551615)), p.floor),
+    COALESCE((SELECT MIN(l.acked_to) + 1 FROM ems_group g JOIN ems_claim l FORCE INDEX (live) ON l.group_id = g.id AND l.state IN ('start', 'waiting')
+     WHERE g.topic_id = p.topic_id AND l.`partition` = p.`partition` AND l.source = 'stream'), 18446744073709551615)), p.log_start),
   (SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`)
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
@@ -36,14 +36,14 @@ SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` =
 UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
 
--- name: count_pending
-SELECT COUNT(*) FROM ems_pending WHERE topic_id = %(topic_id)s
+-- name: count_outbox
+SELECT COUNT(*) FROM ems_outbox WHERE topic_id = %(topic_id)s
 
--- name: list_pending
-SELECT uid FROM ems_pending WHERE topic_id = %(topic_id)s LIMIT %(limit)s
+-- name: list_outbox
+SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s LIMIT %(limit)s
 
--- name: delete_some_pending
-DELETE p FROM ems_pending p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid IN %(uids)s
+-- name: delete_some_outbox
+DELETE p FROM ems_outbox p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid IN %(uids)s
 
 -- name: count_retries
 SELECT COUNT(*) FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL

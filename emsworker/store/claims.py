@@ -17,7 +17,7 @@ from typing import Any
 
 from emsworker.core.codec import Decoder
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Care, Claim, ClaimSource, Group, Message, Topic
+from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Message, Topic
 from emsworker.store.errors import ConnectionLost
 from emsworker.store.progress import Flush, add_flush, send_fenced
 from emsworker.store.session import Packet, Result, Session
@@ -28,7 +28,7 @@ _FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a
 
 
 @dataclass(frozen=True)
-class Taker:
+class Claimant:
     """Who takes work, for which group, and how much at most.
 
     Attributes:
@@ -60,7 +60,7 @@ class Taker:
         }
 
 
-class Miss(Enum):
+class NothingClaimed(Enum):
     """Why nothing was claimed: there was nothing, or another client held the cursor just then."""
 
     EMPTY = 0
@@ -136,24 +136,24 @@ def find_work(session: Session, group_ids: Sequence[int]) -> Look:
 
 
 def take_range(
-    session: Session, taker: Taker, partition: int, before: Flush | None = None, *, wait: bool = False
-) -> Claim | Miss:
+    session: Session, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+) -> Claim | NothingClaimed:
     """Claim the next messages of a partition, and record the end of the claim before in the same transaction.
 
     Args:
-        wait: wait for the cursor if another client holds it, instead of returning ``Miss.BUSY``.
+        wait: wait for the cursor if another client holds it, instead of returning ``NothingClaimed.BUSY``.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
     lock = _SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip
     statements = (lock, _SQL.find_range, _SQL.insert_claim, _SQL.move_cursor)
-    return _take(session, taker, before, statements, {"partition": partition})
+    return _take(session, claimant, before, statements, {"partition": partition})
 
 
 def take_waiting(
-    session: Session, taker: Taker, before: Flush | None = None, *, from_partition: int = 0
-) -> Claim | Miss:
+    session: Session, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+) -> Claim | NothingClaimed:
     """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
 
     Args:
@@ -163,32 +163,32 @@ def take_waiting(
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
     statements = (_SQL.find_waiting, _SQL.cut_waiting, _SQL.adopt_waiting, _SQL.add_rest)
-    return _take(session, taker, before, statements, {"from_partition": from_partition, "rest_id": new_claim_id()})
+    return _take(session, claimant, before, statements, {"from_partition": from_partition, "rest_id": new_claim_id()})
 
 
 def _take(
-    session: Session, taker: Taker, before: Flush | None, statements: Sequence[str], more: dict[str, int]
-) -> Claim | Miss:
-    args = taker.args | more
+    session: Session, claimant: Claimant, before: Flush | None, statements: Sequence[str], more: dict[str, int]
+) -> Claim | NothingClaimed:
+    args = claimant.args | more
 
-    def attempt() -> Claim | Miss:
+    def attempt() -> Claim | NothingClaimed:
         packet = open_packet(session, args, before)
         packet.add_all(statements, args)
         packet.commit()
         packet.add(_SQL.get_claimed)
-        packet.add(_SQL.read_bodies, args | taker.group.filter.args)
+        packet.add(_SQL.read_bodies, args | claimant.group.filter.args)
         results = send_fenced(packet)
-        partition, lo, hi, care, now = results[-2].rows[0]
+        partition, lo, hi, isolation, now = results[-2].rows[0]
         if hi is None or lo is None:
-            return Miss.BUSY if lo is None else Miss.EMPTY
-        claim = claim_of(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
-        fill(session, taker, claim, results[-1].rows)
+            return NothingClaimed.BUSY if lo is None else NothingClaimed.EMPTY
+        claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM)
+        fill(session, claimant, claim, results[-1].rows)
         return claim
 
     return session.again_on_conflict(attempt)
 
 
-def fill(session: Session, taker: Taker, claim: Claim, rows: Sequence[tuple[Any, ...]]) -> None:
+def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tuple[Any, ...]]) -> None:
     """Give a claim its messages: all of those that the group wants, or none of it is believed.
 
     Raises:
@@ -196,11 +196,11 @@ def fill(session: Session, taker: Taker, claim: Claim, rows: Sequence[tuple[Any,
             not returned would look like tombstones, and be done without a run.
     """
     if len(rows) <= claim.hi - claim.lo:
-        where = {"topic_id": taker.topic.id, "partition": claim.partition, "lo": claim.lo, "hi": claim.hi}
-        wanted = session.rows(_SQL.count_bodies, where | taker.group.filter.args)[0][0]
+        where = {"topic_id": claimant.topic.id, "partition": claim.partition, "lo": claim.lo, "hi": claim.hi}
+        wanted = session.rows(_SQL.count_bodies, where | claimant.group.filter.args)[0][0]
         if wanted != len(rows):
             raise ConnectionLost(f"of the messages of a claim the server returned {len(rows)} instead of {wanted}")
-    claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in rows]
+    claim.messages = [Message(claimant.topic.name, claim.partition, row, claimant.decoder) for row in rows]
 
 
 def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None) -> Packet:
@@ -213,56 +213,56 @@ def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None)
     return packet
 
 
-def claim_of(taker: Taker, row: tuple[Any, ...], source: ClaimSource) -> Claim:
-    """The claim that a taker has got: partition, lo, hi, care, and the server's time."""
-    partition, lo, hi, care, now = row
+def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> Claim:
+    """The claim that a claimant has got: partition, lo, hi, isolation, and the server's time."""
+    partition, lo, hi, isolation, now = row
     return Claim(
-        taker.group.id,
+        claimant.group.id,
         partition,
         lo,
         hi,
         lo - 1,
-        taker.claim_id,
+        claimant.claim_id,
         source,
-        Care(care),
-        taker.client_id,
-        order=taker.group.order,
+        Isolation(isolation),
+        claimant.client_id,
+        order=claimant.group.order,
         taken_at=str(now),
     )
 
 
-def take_retries(session: Session, taker: Taker, before: Flush | None = None) -> Claim | Miss:
+def take_retries(session: Session, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
     """Claim due retries of one partition.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
 
-    def attempt() -> Claim | Miss:
-        packet = open_packet(session, taker.args, before)
-        packet.add_all((_SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim), taker.args)
+    def attempt() -> Claim | NothingClaimed:
+        packet = open_packet(session, claimant.args, before)
+        packet.add_all((_SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim), claimant.args)
         packet.commit()
-        packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), taker.args)
-        return retries_claimed(taker, send_fenced(packet))
+        packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), claimant.args)
+        return retries_claimed(claimant, send_fenced(packet))
 
     return session.again_on_conflict(attempt)
 
 
-def retries_claimed(taker: Taker, results: Sequence[Result]) -> Claim | Miss:
+def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:
     """The claim of retries that a packet has got, as its last two statements tell.
 
     Raises:
         ConnectionLost: the server returned fewer rows than it holds.
     """
     if not results[-2].rows:
-        return Miss.EMPTY
+        return NothingClaimed.EMPTY
     *found, count = results[-2].rows[0]
-    claim = claim_of(taker, tuple(found), ClaimSource.RETRY)
+    claim = claim_of(claimant, tuple(found), ClaimSource.RETRY)
     rows = results[-1].rows
     if len(rows) != count:
         raise ConnectionLost(f"of the retries of a claim the server returned {len(rows)} instead of {count}")
     claim.messages = [
-        Message(taker.topic.name, claim.partition, row[1:], taker.decoder, row[0] + 1)
+        Message(claimant.topic.name, claim.partition, row[1:], claimant.decoder, row[0] + 1)
         for row in rows
         if row[2] is not None
     ]

@@ -3,7 +3,7 @@
 -- nobody takes anything of a group that is paused by now, or limited without a permit: a look may be old, and a wake-up sends
 -- clients without one. What follows in the packet hangs on variables, never on ROW_COUNT(): once its client has died MySQL
 -- answers -1 to that and goes on to the COMMIT, and a claim would stand whose cursor had not moved.
-SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_care = 0, @ems_old = NULL, @ems_later = 0,
+SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_isolation = 0, @ems_old = NULL, @ems_later = 0,
   @ems_may = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6))
   AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.id = %(group_id)s AND g.paused = 0 AND t.rule IN ('rw', 'r'))
   AND (%(permitted)s = 1 OR NOT EXISTS (SELECT 1 FROM ems_limit WHERE group_id = %(group_id)s AND (per_s IS NOT NULL OR max_running IS NOT NULL))),
@@ -28,7 +28,7 @@ SELECT MAX(r.`offset`) INTO @ems_hi FROM (
 ) r WHERE @ems_may = 1 AND r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
 
 -- name: insert_claim
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
 SELECT %(group_id)s, %(partition)s, @ems_lo, %(claim_id)s, @ems_hi, @ems_lo - 1, 'start', 'stream', 0, %(client_id)s, NOW(6), NOW(6),
   NOW(6) + INTERVAL %(timeout_s)s SECOND
 FROM DUAL WHERE @ems_hi IS NOT NULL AND @ems_old IS NULL
@@ -39,43 +39,43 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT
 
 -- name: find_waiting
 -- From a partition on, the first of those with higher priority.
-SELECT `partition`, lo, hi, care, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_care, @ems_old FROM ems_claim FORCE INDEX (live)
+SELECT `partition`, lo, hi, isolation, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_isolation, @ems_old FROM ems_claim FORCE INDEX (live)
 WHERE @ems_may = 1 AND state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
 -- Only as much as a claim should hold, and the less the more often owners have died in it; the rest goes on waiting.
-SET @ems_end = @ems_hi, @ems_hi = LEAST(@ems_hi, @ems_lo + %(batch)s - 1, @ems_lo + CASE @ems_care WHEN 0 THEN %(batch)s WHEN 1 THEN %(few)s ELSE 1 END - 1)
+SET @ems_end = @ems_hi, @ems_hi = LEAST(@ems_hi, @ems_lo + %(batch)s - 1, @ems_lo + CASE @ems_isolation WHEN 0 THEN %(batch)s WHEN 1 THEN %(few)s ELSE 1 END - 1)
 
 -- name: add_rest
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
-SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiting', 'stream', @ems_care, NULL, NOW(6), NOW(6), NOW(6)
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiting', 'stream', @ems_isolation, NULL, NOW(6), NOW(6), NOW(6)
 FROM DUAL WHERE @ems_hi < @ems_end
 
 -- name: adopt_waiting
--- A new token for a new tenure; the row is locked, so it is as it was found.
+-- A new token for a new owner; the row is locked, so it is as it was found.
 UPDATE ems_claim SET claim_id = %(claim_id)s, hi = @ems_hi, state = 'start', client_id = %(client_id)s, not_before = NULL, claimed_at = NOW(6),
   progress_at = NOW(6), deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND @ems_hi IS NOT NULL
 
 -- name: find_due_retry
-SELECT `partition`, `offset`, care INTO @ems_p, @ems_old, @ems_care FROM ems_retry FORCE INDEX (due)
+SELECT `partition`, `offset`, isolation INTO @ems_p, @ems_old, @ems_isolation FROM ems_retry FORCE INDEX (due)
 WHERE @ems_may = 1 AND group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_retries
 -- Of one partition; one under suspicion is taken alone, so that a crash names it exactly.
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
-AND care = @ems_care AND (care = 0 OR `offset` = @ems_old)
+AND isolation = @ems_isolation AND (isolation = 0 OR `offset` = @ems_old)
 LIMIT %(batch)s
 
 -- name: insert_retry_claim
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
-SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_care, %(client_id)s,
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_isolation, %(client_id)s,
   NOW(6), NOW(6), NOW(6) + INTERVAL %(timeout_s)s SECOND
 FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s GROUP BY r.`partition`
 
 -- name: get_claimed
-SELECT @ems_p, @ems_lo, @ems_hi, @ems_care, NOW(6)
+SELECT @ems_p, @ems_lo, @ems_hi, @ems_isolation, NOW(6)
 
 -- name: read_bodies
 -- After the commit, outside the lock; tombstones have nothing to run, and what the group's filter leaves out is not fetched.
@@ -104,7 +104,7 @@ AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_
 
 -- name: get_retry_claim
 -- And how many retries it holds.
-SELECT `partition`, lo, hi, care, NOW(6), (SELECT COUNT(*) FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s)
+SELECT `partition`, lo, hi, isolation, NOW(6), (SELECT COUNT(*) FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s)
 FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
@@ -127,7 +127,7 @@ UNION ALL
 (SELECT 2, w.group_id, w.`partition`, w.next_offset, IF(w.due = 1 OR w.waiting = 1, w.next_offset, w.head) FROM (
   SELECT c.group_id, c.`partition`, c.next_offset,
     IF(g.ordering = 'none', 0, (SELECT b.lo FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'start' AND b.group_id = c.group_id
-     AND b.`partition` = c.`partition` AND b.aside = 0 LIMIT 1) IS NOT NULL) AS busy,
+     AND b.`partition` = c.`partition` AND b.detached = 0 LIMIT 1) IS NOT NULL) AS busy,
     IF(g.ordering = 'none', NULL, (SELECT IF(b.not_before > NOW(6), 0, 1) FROM ems_claim b FORCE INDEX (live) WHERE b.state = 'waiting'
      AND b.group_id = c.group_id AND b.`partition` = c.`partition` ORDER BY b.lo LIMIT 1)) AS waiting,
     CASE g.ordering WHEN 'none' THEN NULL
@@ -153,7 +153,7 @@ UNION ALL
   FROM ems_group g WHERE g.id IN %(group_ids)s)
 UNION ALL
 (SELECT 4, g.id, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6),
-  (SELECT p.due_at FROM ems_pending p FORCE INDEX (PRIMARY) WHERE p.topic_id = g.topic_id ORDER BY p.topic_id, p.due_at LIMIT 1))
+  (SELECT p.due_at FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = g.topic_id ORDER BY p.topic_id, p.due_at LIMIT 1))
   FROM ems_group g WHERE g.id IN %(group_ids)s)
 UNION ALL
 (SELECT 4, 0, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(next_at) FROM ems_schedule)))

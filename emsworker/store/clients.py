@@ -26,9 +26,9 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class LeaderRow:
-    """Who holds a duty."""
+    """Who holds a service."""
 
-    duty: str
+    service: str
     holder: str
     expires_at: str
     alive: bool
@@ -79,17 +79,17 @@ def list_clients(session: Session) -> list[ClientRow]:
     return [ClientRow(*row) for row in session.rows(_SQL.list_clients)]
 
 
-def try_to_lead(session: Session, duty: str, holder: str, lease_s: float) -> bool:
-    """Take or keep a duty; true while ``holder`` leads."""
-    args = {"duty": duty, "holder": holder, "lease_s": lease_s}
+def try_to_lead(session: Session, service: str, holder: str, lease_s: float) -> bool:
+    """Take or keep a service; true while ``holder`` leads."""
+    args = {"service": service, "holder": holder, "lease_s": lease_s}
 
-    # Each is a transaction by itself: the first row of a duty is written once, and by one of those that try.
+    # Each is a transaction by itself: the first row of a service is written once, and by one of those that try.
     return bool(session.change(_SQL.try_to_lead, args) or session.change(_SQL.add_leader, args))
 
 
-def resign(session: Session, duty: str, holder: str) -> None:
-    """Give a duty up, so that another can take it at once."""
-    session.change(_SQL.resign, {"duty": duty, "holder": holder})
+def resign(session: Session, service: str, holder: str) -> None:
+    """Give a service up, so that another can take it at once."""
+    session.change(_SQL.resign, {"service": service, "holder": holder})
 
 
 def list_leaders(session: Session) -> list[LeaderRow]:

@@ -14,7 +14,7 @@ DELETE FROM ems_client WHERE process_id = %(process_id)s
 DELETE FROM ems_client WHERE client_id IN %(client_ids)s
 
 -- name: find_expired_clients
--- A plain read: a duty that waits for a row, which a renewal holds while the server is slow, keeps recovery waiting too.
+-- A plain read: a service that waits for a row, which a renewal holds while the server is slow, keeps recovery waiting too.
 SELECT client_id FROM ems_client WHERE expires_at < NOW(6)
 
 -- name: lock_expired_clients
@@ -30,13 +30,13 @@ SELECT client_id, process_id, name, started_at, renewed_at, expires_at, expires_
 
 -- name: try_to_lead
 UPDATE ems_leader SET holder = %(holder)s, expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
-WHERE duty = %(duty)s AND (holder = %(holder)s OR expires_at < NOW(6))
+WHERE service = %(service)s AND (holder = %(holder)s OR expires_at < NOW(6))
 
 -- name: add_leader
-INSERT IGNORE INTO ems_leader (duty, holder, expires_at) VALUES (%(duty)s, %(holder)s, NOW(6) + INTERVAL %(lease_s)s SECOND)
+INSERT IGNORE INTO ems_leader (service, holder, expires_at) VALUES (%(service)s, %(holder)s, NOW(6) + INTERVAL %(lease_s)s SECOND)
 
 -- name: resign
-DELETE FROM ems_leader WHERE duty = %(duty)s AND holder = %(holder)s
+DELETE FROM ems_leader WHERE service = %(service)s AND holder = %(holder)s
 
 -- name: list_leaders
-SELECT duty, holder, expires_at, expires_at > NOW(6) FROM ems_leader ORDER BY duty
+SELECT service, holder, expires_at, expires_at > NOW(6) FROM ems_leader ORDER BY service

@@ -19,11 +19,11 @@ class Position:
     """Where a group stands in a partition.
 
     Attributes:
-        floor: the first offset that is kept; end: the one after the last row.
+        log_start: the first offset that is kept; end: the one after the last row.
     """
 
     partition: int
-    floor: int
+    log_start: int
     end: int
     cursor: int
 
@@ -37,7 +37,7 @@ def list_positions(session: Session, group: Group) -> list[Position]:
 def find_offset_at(session: Session, topic_id: int, position: Position, when: datetime) -> int:
     """The first offset of a message that was born at a time (UTC) or later: a binary search over the primary key."""
     where = {"topic_id": topic_id, "partition": position.partition, "born_at": when.replace(tzinfo=None)}
-    lo, hi = position.floor, position.end
+    lo, hi = position.log_start, position.end
     while lo < hi:
         middle = (lo + hi) // 2
         rows = session.rows(_SQL.get_born_from, where | {"offset": middle})
@@ -50,18 +50,18 @@ def find_offset_at(session: Session, topic_id: int, position: Position, when: da
 
 @dataclass(frozen=True)
 class Held:
-    """A cursor and the floor of its partition, both held until the commit."""
+    """A cursor and the log start offset of its partition, both held until the commit."""
 
     cursor: int
-    floor: int
+    log_start: int
 
 
 def hold(session: Session, group: Group, partition: int) -> Held | None:
-    """Inside a transaction: lock a group's cursor, then the floor, in this order; ``None`` if the group is gone."""
+    """In a transaction: lock a group's cursor, then the log start offset, in this order; ``None`` if it is gone."""
     where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
     cursor = session.rows(_SQL.lock_cursor, where)
-    floor = session.rows(_SQL.get_floor, where)
-    return Held(int(cursor[0][0]), int(floor[0][0])) if cursor and floor else None
+    log_start = session.rows(_SQL.get_log_start, where)
+    return Held(int(cursor[0][0]), int(log_start[0][0])) if cursor and log_start else None
 
 
 def skip_to(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
@@ -96,7 +96,7 @@ def reset(session: Session, group: Group, partition: int, to: int, reason: str) 
     places.
 
     Args:
-        to: the new cursor; never below the floor.
+        to: the new cursor; never below the log start offset.
 
     Returns:
         by how many offsets it was moved, negative for back.
@@ -105,7 +105,7 @@ def reset(session: Session, group: Group, partition: int, to: int, reason: str) 
 
     def work(session: Session) -> int:
         cursor = int(session.rows(_SQL.lock_cursor, where)[0][0])
-        target = max(to, int(session.rows(_SQL.get_floor, where)[0][0]))
+        target = max(to, int(session.rows(_SQL.get_log_start, where)[0][0]))
         if target > cursor:
             return _forward(session, where, cursor, target, reason)
         if target < cursor:
@@ -118,13 +118,13 @@ def reset(session: Session, group: Group, partition: int, to: int, reason: str) 
 
 def _take_back(session: Session, where: dict[str, Any], offset: int) -> None:
     behind = where | {"offset": offset}
-    for lo, claim_id, done_to, care in session.rows(_SQL.list_live_behind, behind):
+    for lo, claim_id, acked_to, isolation in session.rows(_SQL.list_live_behind, behind):
         session.execute(_SQL.delete_claim, where | {"lo": lo, "claim_id": claim_id})
-        done = min(done_to, offset - 1)
+        done = min(acked_to, offset - 1)
         parts = ((lo, done, done, "done"), (done + 1, offset - 1, done, "waiting"))
         for first, last, upto, state in parts:
             if first <= last:
-                part = {"lo": first, "hi": last, "done_to": upto, "state": state, "care": care}
+                part = {"lo": first, "hi": last, "acked_to": upto, "state": state, "isolation": isolation}
                 session.execute(_SQL.add_claim, where | part | {"claim_id": new_claim_id()})
     claimed = sorted({row[0] for row in session.rows(_SQL.list_retry_claims_behind, behind)} - {None})
     if claimed:

@@ -2,9 +2,9 @@
 -- Every claim of new messages locks this row first: while it is held, none is born.
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
 
--- name: get_floor
+-- name: get_log_start
 -- Shared, so that retention does not raise it before our commit.
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
+SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: set_cursor
 UPDATE ems_cursor SET next_offset = %(next_offset)s WHERE group_id = %(group_id)s AND `partition` = %(partition)s
@@ -18,10 +18,10 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at) VALUES (%(group_id)s, %(partition)s, %(lo)s, %(hi)s, %(reason)s, NOW(6))
 
 -- name: list_positions
--- Each partition with its floor, the offset after its last row, and the group's cursor.
-SELECT c.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT m.`offset` + 1 FROM ems_message m FORCE INDEX (PRIMARY)
+-- Each partition with its log start offset, the offset after its last row, and the group's cursor.
+SELECT c.`partition`, p.log_start, GREATEST(p.log_start, COALESCE((SELECT m.`offset` + 1 FROM ems_message m FORCE INDEX (PRIMARY)
   WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
-  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor)), c.next_offset
+  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start)), c.next_offset
 FROM ems_cursor c JOIN ems_partition p ON p.topic_id = %(topic_id)s AND p.`partition` = c.`partition`
 WHERE c.group_id = %(group_id)s ORDER BY c.`partition`
 
@@ -32,15 +32,15 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 
 -- name: list_live_behind
 -- Live claims of the stream that reach an offset, locked: an owner's next flush waits, and finds the claim gone.
-SELECT lo, claim_id, done_to, care FROM ems_claim FORCE INDEX (live)
+SELECT lo, claim_id, acked_to, isolation FROM ems_claim FORCE INDEX (live)
 WHERE state IN ('start', 'waiting') AND group_id = %(group_id)s AND `partition` = %(partition)s AND source = 'stream' AND hi >= %(offset)s FOR UPDATE
 
 -- name: delete_claim
 DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 
 -- name: add_claim
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
-VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(done_to)s, %(state)s, 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(acked_to)s, %(state)s, 'stream', %(isolation)s, NULL, NOW(6), NOW(6), NOW(6))
 
 -- name: list_retry_claims_behind
 -- Locked, those that nobody has claimed, too: whoever is claiming one just now is waited for, and seen.

@@ -121,7 +121,7 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
     if held is None:
         return 0
     dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
-    _note_restored(session, group, partition, [offset for offset in dead if offset < held.floor])
+    _note_restored(session, group, partition, [offset for offset in dead if offset < held.log_start])
     movable = _with_message(session, where, dead)
     if not movable:
         return 0
@@ -155,10 +155,10 @@ def delete_dead(session: Session, group: Group, places: Sequence[Place], progres
 
     def work(session: Session, partition: int, offsets: list[int]) -> int:
         where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
-        floor = session.rows(_SQL.get_floor, where)
+        log_start = session.rows(_SQL.get_log_start, where)
         dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
         # Retention has passed these by, for a dead letter keeps its attempts: it is told to come back for them.
-        _note_restored(session, group, partition, [offset for offset in dead if floor and offset < floor[0][0]])
+        _note_restored(session, group, partition, [offset for offset in dead if log_start and offset < log_start[0][0]])
         return session.execute(_SQL.delete_dead, where | {"offsets": offsets}).affected
 
     return _by_chunk(session, places, progress, work)

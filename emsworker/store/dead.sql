@@ -1,6 +1,6 @@
--- name: get_floor
--- Shared, so that retention cannot raise the floor past us before our commit.
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
+-- name: get_log_start
+-- Shared, so that retention cannot raise the log start offset past us before our commit.
+SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: list_dead
 -- One page of a group, by primary key, without the bodies.
@@ -33,7 +33,7 @@ SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` =
 
 -- name: restore_messages
 -- Retention has deleted them: a retry reads its body from the stream, so the dead letter's copy goes back to its old
--- place (below the floor, where no cursor passes again). IGNORE, because its id may have been sent anew meanwhile.
+-- place (below the log start offset, where no cursor passes again). IGNORE, because its id may have been sent anew meanwhile.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id)
 SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s

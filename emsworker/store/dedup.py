@@ -64,7 +64,7 @@ def take_key(
 def is_unfinished(session: Session, topic_id: int, uid: bytes) -> bool:
     """Whether a message is still pending, or some group has not finished it."""
     args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
-    if session.rows(_SQL.find_pending, args):  # asked first: the relay moves it from here to there
+    if session.rows(_SQL.find_outbox, args):  # asked first: the relay moves it from here to there
         return True
     place = session.rows(_SQL.find_place, args)
     if not place:

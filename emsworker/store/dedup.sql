@@ -12,8 +12,8 @@ SELECT uid, expires_at > UTC_TIMESTAMP(6) FROM %(table)s WHERE %(where)s FOR UPD
 -- name: renew_key
 UPDATE %(table)s SET uid = %(uid)s, expires_at = %(until)s, look_at = %(until)s WHERE %(where)s
 
--- name: find_pending
-SELECT 1 FROM ems_pending WHERE topic_id = %(topic_id)s AND uid = %(uid)s
+-- name: find_outbox
+SELECT 1 FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid = %(uid)s
 
 -- name: find_place
 SELECT `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s AND kind = 'message'
@@ -25,7 +25,7 @@ OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id
   WHERE g.topic_id = %(topic_id)s AND c.`partition` = %(partition)s AND c.next_offset <= %(offset)s)
 OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_claim c FORCE INDEX (live) ON c.group_id = g.id AND c.state IN ('start', 'waiting')
   WHERE g.topic_id = %(topic_id)s AND c.source = 'stream' AND c.`partition` = %(partition)s
-  AND c.lo <= %(offset)s AND c.hi >= %(offset)s AND c.done_to < %(offset)s)
+  AND c.lo <= %(offset)s AND c.hi >= %(offset)s AND c.acked_to < %(offset)s)
 OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_retry r ON r.group_id = g.id
   WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s)
 

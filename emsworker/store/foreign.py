@@ -8,7 +8,7 @@ from typing import Any
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.store.errors import AssertionBroken, asserts
 
-_MEND = (
+_FIX = (
     "give the object of `app.transaction()`, a DB-API connection such as PyMySQL's, "
     "or a SQLAlchemy Connection or Session (of an async one, its sync_connection or sync_session)"
 )
@@ -65,4 +65,4 @@ def _on_dbapi(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
 
 
 def _refused(connection: Any) -> ConfigError:
-    return ConfigError([Problem("transaction", f"a {type(connection).__module__}.{type(connection).__name__}", _MEND)])
+    return ConfigError([Problem("transaction", f"a {type(connection).__module__}.{type(connection).__name__}", _FIX)])

@@ -6,12 +6,12 @@ GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT (id, topic_id, name) ON {database}.ems_group TO {user};
 GRANT SELECT ON {database}.ems_cursor TO {user};
-GRANT SELECT (group_id, `partition`, lo, hi, done_to, state, source) ON {database}.ems_claim TO {user};
+GRANT SELECT (group_id, `partition`, lo, hi, acked_to, state, source) ON {database}.ems_claim TO {user};
 GRANT SELECT ON {database}.ems_result TO {user};
 GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
 GRANT SELECT (topic_id, `partition`, `offset`, uid, kind), INSERT ON {database}.ems_message TO {user};
-GRANT SELECT (topic_id, uid), INSERT, UPDATE ON {database}.ems_pending TO {user};
+GRANT SELECT (topic_id, uid), INSERT, UPDATE ON {database}.ems_outbox TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_dedup TO {user};
 GRANT SELECT (group_id, `partition`, `offset`) ON {database}.ems_retry TO {user};
 GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_dead TO {user};
@@ -25,13 +25,13 @@ GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {use
 -- name: producer_cancel
 -- Takes back what was not run yet; so it could take back the messages of others.
 GRANT SELECT (`key`), UPDATE (kind, body, size) ON {database}.ems_message TO {user};
-GRANT DELETE ON {database}.ems_pending TO {user};
+GRANT DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT (ordering) ON {database}.ems_group TO {user};
 GRANT UPDATE (skipped) ON {database}.ems_cursor TO {user};
 GRANT SELECT (claim_id, due_at, `key`), UPDATE (due_at), DELETE ON {database}.ems_retry TO {user};
 
 -- name: worker
--- Runs what is sent, does the beat's duties, and sends as well. It creates, changes and deletes no topics and groups, changes
+-- Runs what is sent, does the beat's services, and sends as well. It creates, changes and deletes no topics and groups, changes
 -- no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL asks for it where a row is locked.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
@@ -40,7 +40,7 @@ GRANT SELECT ON {database}.ems_group TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_partition TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_message TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_pending TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
@@ -97,7 +97,7 @@ GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
 GRANT SELECT ON {database}.ems_message TO {user};
-GRANT SELECT (topic_id, uid) ON {database}.ems_pending TO {user};
+GRANT SELECT (topic_id, uid) ON {database}.ems_outbox TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
 GRANT SELECT ON {database}.ems_cursor TO {user};
 GRANT SELECT ON {database}.ems_claim TO {user};

@@ -54,7 +54,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         the first offset of each batch, in sorted order of (topic, partition).
 
     Raises:
-        AssertionBroken: a partition is gone, or an offset lies below the floor.
+        AssertionBroken: a partition is gone, or an offset lies below the log start offset.
         Conflict: others kept the partition locked; nothing was kept.
         Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; nothing was kept.
     """
@@ -113,7 +113,7 @@ def find_uids(session: Session, topic_id: int, uids: Sequence[bytes]) -> dict[by
 
 def next_free_offset(session: Session, topic_id: int, partition: int) -> int | None:
     """One past everything that MySQL knows to be allocated, or ``None`` if there is no such partition."""
-    rows = session.rows(_SQL.get_frontier, {"topic_id": topic_id, "partition": partition})
+    rows = session.rows(_SQL.find_next_free_offset, {"topic_id": topic_id, "partition": partition})
     return int(rows[0][0]) if rows else None
 
 

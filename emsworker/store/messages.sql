@@ -1,7 +1,7 @@
 -- name: raise_counter
 -- The row stays locked until the commit, so commit order is offset order and there are no holes. Past all rows, which may
--- have been placed without this counter; and never below the floor: there nobody reads.
-UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset, p.floor,
+-- have been placed without this counter; and never below the log start offset: there nobody reads.
+UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset, p.log_start,
   COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s), 0) + 1)) + %(count)s
 WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
@@ -10,9 +10,9 @@ WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 
 -- name: known_offset
--- The offset of the first row; NULL, which no row may have, if the partition is gone or the offset lies below the floor. Shared,
--- so that retention cannot raise the floor past us before our commit.
-(SELECT IF(floor <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
+-- The offset of the first row; NULL, which no row may have, if the partition is gone or the offset lies below the log start offset. Shared,
+-- so that retention cannot raise the log start offset past us before our commit.
+(SELECT IF(log_start <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
 -- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals.
@@ -21,9 +21,9 @@ INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, t
 -- name: find_uids
 SELECT uid, `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 
--- name: get_frontier
--- One past everything ever allocated, as far as MySQL knows: rows, counter, floor.
-SELECT GREATEST(p.next_offset, p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)
+-- name: find_next_free_offset
+-- One past everything ever allocated, as far as MySQL knows: rows, counter, log start offset.
+SELECT GREATEST(p.next_offset, p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
 -- name: insert_tombstones

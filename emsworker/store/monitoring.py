@@ -17,9 +17,9 @@ class PartitionLag:
     """How far one group is in one partition.
 
     Attributes:
-        frontier: the last offset of the partition, 0 if it never had one.
+        last_offset: the last offset of the partition, 0 if it never had one.
         cursor: the next offset that the group has not claimed.
-        unclaimed: offsets from the cursor to the frontier.
+        unclaimed: offsets from the cursor to the high watermark.
         claimed: offsets that live clients hold and have not finished.
         waiting: claimed offsets whose client has stopped or died: they wait for another one.
         retries: messages that wait for their next attempt, or run in it.
@@ -30,7 +30,7 @@ class PartitionLag:
 
     group_id: int
     partition: int
-    frontier: int
+    last_offset: int
     cursor: int
     unclaimed: int
     claimed: int
@@ -43,33 +43,33 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class Extent:
-    """The length of one partition: ``floor`` is its first offset, ``end`` one past its last."""
+    """The length of one partition: ``log_start`` is its first offset, ``end`` one past its last."""
 
     topic_id: int
     partition: int
-    floor: int
+    log_start: int
     end: int
 
 
 def list_lags(session: Session) -> list[PartitionLag]:
     """How far every group is in every partition, read in one packet."""
     packet = session.packet()
-    for statement in (_SQL.list_frontiers, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
+    for statement in (_SQL.list_positions, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
         packet.add(statement)
-    frontiers, claimed, retries, dead = (result.rows for result in packet.send())
+    positions, claimed, retries, dead = (result.rows for result in packet.send())
     claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3]), int(row[4])) for row in claimed}
     retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
     dead_by = {(row[0], row[1]): int(row[2]) for row in dead}
     lags = []
-    for group_id, partition, _floor, cursor, frontier, skipped in frontiers:
+    for group_id, partition, _log_start, cursor, last_offset, skipped in positions:
         key = (group_id, partition)
-        unclaimed = max(0, int(frontier) - int(cursor) + 1)
+        unclaimed = max(0, int(last_offset) - int(cursor) + 1)
         in_claims, first_claimed, held = claimed_by.get(key, (0, None, 0))
         in_retry, first_retry = retries_by.get(key, (0, None))
         open_offsets = [first_claimed if in_claims else None, first_retry, int(cursor) if unclaimed else None]
         lowest = min((offset for offset in open_offsets if offset is not None), default=None)
         counts = (unclaimed, held, in_claims - held, in_retry, dead_by.get(key, 0))
-        lags.append(PartitionLag(group_id, partition, int(frontier), int(cursor), *counts, lowest, int(skipped)))
+        lags.append(PartitionLag(group_id, partition, int(last_offset), int(cursor), *counts, lowest, int(skipped)))
     return lags
 
 
@@ -101,22 +101,22 @@ def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
         return []
     packet = session.packet()
     for one in extents:
-        args: dict[str, Any] = {"topic_id": one.topic_id, "partition": one.partition, "from_offset": one.floor}
-        if one.end - one.floor <= _SHORT:
+        args: dict[str, Any] = {"topic_id": one.topic_id, "partition": one.partition, "from_offset": one.log_start}
+        if one.end - one.log_start <= _SHORT:
             packet.add(_SQL.count_messages, args)
         else:
-            packet.add(_SQL.count_sample, args | {"offsets": _spread(one.floor, one.end)})
+            packet.add(_SQL.count_sample, args | {"offsets": _spread(one.log_start, one.end)})
     found = [int(result.rows[0][0]) for result in packet.send()]
-    lengths = [one.end - one.floor for one in extents]
+    lengths = [one.end - one.log_start for one in extents]
     return [
         count if length <= _SHORT else round(length * count / _SAMPLE)
         for count, length in zip(found, lengths, strict=True)
     ]
 
 
-def _spread(floor: int, end: int) -> list[int]:
+def _spread(log_start: int, end: int) -> list[int]:
     """Offsets from all over a partition."""
-    return [floor + number * (end - floor) // _SAMPLE for number in range(_SAMPLE)]
+    return [log_start + number * (end - log_start) // _SAMPLE for number in range(_SAMPLE)]
 
 
 def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
@@ -125,7 +125,7 @@ def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
         return []
     packet = session.packet()
     for extent in extents:
-        args = {"topic_id": extent.topic_id, "partition": extent.partition, "from_offset": extent.floor}
+        args = {"topic_id": extent.topic_id, "partition": extent.partition, "from_offset": extent.log_start}
         packet.add(_SQL.get_mean_size, args)
     return [float(result.rows[0][0] or 0) for result in packet.send()]
 

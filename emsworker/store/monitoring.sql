@@ -1,9 +1,9 @@
--- name: list_frontiers
--- Each cursor with its partition's floor and last offset; one index dive each, however long the stream is
+-- name: list_positions
+-- Each cursor with its partition's log start offset and last offset; one index dive each, however long the stream is
 -- (see list_bounds in scan.sql).
-SELECT c.group_id, c.`partition`, p.floor, c.next_offset,
+SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
-    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1), c.skipped
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1), c.skipped
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
 ORDER BY c.group_id, c.`partition`
@@ -11,7 +11,7 @@ ORDER BY c.group_id, c.`partition`
 -- name: count_claimed
 -- What claims of the stream have not finished, in all and in the hands of live clients; a claim of retries is counted by
 -- its retries.
-SELECT c.group_id, c.`partition`, SUM(c.hi - c.done_to), MIN(c.done_to + 1), SUM(IF(k.client_id IS NULL, 0, c.hi - c.done_to))
+SELECT c.group_id, c.`partition`, SUM(c.hi - c.acked_to), MIN(c.acked_to + 1), SUM(IF(k.client_id IS NULL, 0, c.hi - c.acked_to))
 FROM ems_claim c LEFT JOIN ems_client k ON c.state = 'start' AND k.client_id = c.client_id AND k.expires_at > NOW(6)
 WHERE c.state IN ('start', 'waiting') AND c.source = 'stream' GROUP BY c.group_id, c.`partition`
 
@@ -27,10 +27,10 @@ SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: list_extents
--- Each partition with its floor, one past its last offset, and the mean size of its last messages.
-SELECT p.topic_id, p.`partition`, p.floor,
+-- Each partition with its log start offset, one past its last offset, and the mean size of its last messages.
+SELECT p.topic_id, p.`partition`, p.log_start,
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
-    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1) + 1
 FROM ems_partition p ORDER BY p.topic_id, p.`partition`
 
 -- name: count_messages

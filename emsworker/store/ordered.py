@@ -6,8 +6,8 @@ to anybody for longer than a claim, so there is nothing to rebalance when client
 
 - ``order="partition"``: a message that is to run again waits in ``ems_retry``; as long as it does, nothing else of its
   partition is taken.
-- ``order="key"``: it holds up only its own key (:mod:`emsworker.store.parking`). When its time has come it is claimed
-  together with what waits behind it. That is not done beside a claim of the stream, which would go on parking messages
+- ``order="key"``: it holds up only its own key (:mod:`emsworker.store.blocking`). When its time has come it is claimed
+  together with what waits behind it. That is not done beside a claim of the stream, which would go on blocking messages
   of the key: at full load a chain would grow as fast as it is run (measured: after one failure in a hundred, half of
   all messages went that way).
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Order
-from emsworker.store.claims import Miss, Taker, claim_of, fill, open_packet, retries_claimed
+from emsworker.store.claims import Claimant, NothingClaimed, claim_of, fill, open_packet, retries_claimed
 from emsworker.store.progress import Flush, send_fenced
 from emsworker.store.session import Packet, Result, Session
 from emsworker.store.sql import Statements
@@ -25,19 +25,21 @@ _SQL = Statements("ordered")
 _TAKE = Statements("claims")
 
 
-def take_next(session: Session, taker: Taker, partition: int, before: Flush | None = None) -> Claim | Miss:
+def take_next(
+    session: Session, claimant: Claimant, partition: int, before: Flush | None = None
+) -> Claim | NothingClaimed:
     """Claim what comes next in a partition, and record the end of the claim before in the same transaction.
 
     Raises:
         FenceLost: the claim before is somebody else's by now; nothing was kept.
     """
-    args = taker.args | {"partition": partition, "rest_id": new_claim_id()} | taker.group.filter.args
+    args = claimant.args | {"partition": partition, "rest_id": new_claim_id()} | claimant.group.filter.args
 
-    def attempt() -> Claim | Miss:
+    def attempt() -> Claim | NothingClaimed:
         packet = open_packet(session, args, before)
-        packet.add_all((*_OWNER, *_RETRIES[taker.group.order], _TAKE.insert_retry_claim, *_STREAM), args)
+        packet.add_all((*_OWNER, *_RETRIES[claimant.group.order], _TAKE.insert_retry_claim, *_STREAM), args)
         packet.commit()
-        return _taken(taker, packet, args)
+        return _taken(claimant, packet, args)
 
     return session.again_on_conflict(attempt)
 
@@ -68,19 +70,19 @@ _READ = (
 )
 
 
-def _taken(taker: Taker, packet: Packet, args: dict[str, object]) -> Claim | Miss:
+def _taken(claimant: Claimant, packet: Packet, args: dict[str, object]) -> Claim | NothingClaimed:
     packet.add_all(_READ, args)
     results: list[Result] = send_fenced(packet)
-    keys, blocked, claimed, bodies = (result.rows for result in results[-6:-2])
-    partition, lo, hi, care, now = claimed[0]
+    keys, blocked_keys, claimed, bodies = (result.rows for result in results[-6:-2])
+    partition, lo, hi, isolation, now = claimed[0]
     if partition is None:
-        return Miss.BUSY
+        return NothingClaimed.BUSY
     if hi is None or lo is None:
-        claim = retries_claimed(taker, results)
+        claim = retries_claimed(claimant, results)
         if isinstance(claim, Claim):
             claim.keys = dict(keys)
         return claim
-    claim = claim_of(taker, (int(partition), int(lo), int(hi), care, now), ClaimSource.STREAM)
-    fill(packet.session, taker, claim, bodies)
-    claim.blocked = frozenset(row[0] for row in blocked) if claim.order is Order.KEY else frozenset()
+    claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM)
+    fill(packet.session, claimant, claim, bodies)
+    claim.blocked_keys = frozenset(row[0] for row in blocked_keys) if claim.order is Order.KEY else frozenset()
     return claim

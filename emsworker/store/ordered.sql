@@ -1,13 +1,13 @@
 -- name: check_owner
 -- One owner of a partition at a time. The cursor is locked, so no claim is born meanwhile; one that ends in between is
--- seen next time. A message that was set aside because it takes long holds up nobody but its key. Without a place to begin
+-- seen next time. A message that was detached because it takes long holds up nobody but its key. Without a place to begin
 -- at nothing that follows finds anything.
 SET @ems_lo = IF(@ems_may = 0 OR (SELECT c.lo FROM ems_claim c FORCE INDEX (live)
-    WHERE c.state = 'start' AND c.group_id = %(group_id)s AND c.`partition` = @ems_p AND c.aside = 0 LIMIT 1) IS NOT NULL, NULL, @ems_lo)
+    WHERE c.state = 'start' AND c.group_id = %(group_id)s AND c.`partition` = @ems_p AND c.detached = 0 LIMIT 1) IS NOT NULL, NULL, @ems_lo)
 
 -- name: find_first_retry
 -- Where a whole partition is in order a message that is to run again holds up everything behind it.
-SELECT `offset`, care INTO @ems_old, @ems_care FROM ems_retry FORCE INDEX (PRIMARY)
+SELECT `offset`, isolation INTO @ems_old, @ems_isolation FROM ems_retry FORCE INDEX (PRIMARY)
 WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partition)s ORDER BY group_id, `partition`, `offset` LIMIT 1
 
 -- name: take_first_retry
@@ -15,27 +15,27 @@ UPDATE ems_retry SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = @ems_old AND claim_id IS NULL AND due_at <= NOW(6)
 
 -- name: find_due_key
-SELECT `offset`, care INTO @ems_old, @ems_care FROM ems_retry FORCE INDEX (turn)
+SELECT `offset`, isolation INTO @ems_old, @ems_isolation FROM ems_retry FORCE INDEX (turn)
 WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_keys
 -- The first of each key; one under suspicion is taken alone.
 UPDATE ems_retry FORCE INDEX (turn) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6)
-AND @ems_old IS NOT NULL AND care = @ems_care AND (care = 0 OR `offset` = @ems_old)
+AND @ems_old IS NOT NULL AND isolation = @ems_isolation AND (isolation = 0 OR `offset` = @ems_old)
 LIMIT %(batch)s
 
 -- name: find_near
 -- What waits behind the first of each key comes along, as far as it is near: that bounds a claim, and a chain is not run
 -- one message at a time.
 SELECT MIN(`offset`) + 4 * %(batch)s INTO @ems_near FROM ems_retry FORCE INDEX (due)
-WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND care = 0
+WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND isolation = 0
 
 -- name: take_behind
 UPDATE ems_retry h FORCE INDEX (due) JOIN ems_retry f FORCE INDEX (lane)
   ON f.group_id = h.group_id AND f.`partition` = h.`partition` AND f.`key` = h.`key` AND f.`offset` > h.`offset`
 SET f.claim_id = %(claim_id)s
-WHERE h.group_id = %(group_id)s AND h.claim_id = %(claim_id)s AND f.`offset` < @ems_near AND f.claim_id IS NULL AND f.care = 0
+WHERE h.group_id = %(group_id)s AND h.claim_id = %(claim_id)s AND f.`offset` < @ems_near AND f.claim_id IS NULL AND f.isolation = 0
 
 -- name: give_way
 -- What is to run again comes before anything else of its partition.
@@ -43,7 +43,7 @@ SET @ems_lo = IF(@ems_old IS NULL, @ems_lo, NULL)
 
 -- name: find_first_waiting
 -- What was given back comes before anything new; while its time has not come nothing else may pass it.
-SELECT lo, hi, care, claim_id, IF(not_before > NOW(6), 1, 0) INTO @ems_lo, @ems_hi, @ems_care, @ems_old, @ems_later
+SELECT lo, hi, isolation, claim_id, IF(not_before > NOW(6), 1, 0) INTO @ems_lo, @ems_hi, @ems_isolation, @ems_old, @ems_later
 FROM ems_claim FORCE INDEX (live)
 WHERE @ems_lo IS NOT NULL AND state = 'waiting' AND group_id = %(group_id)s AND `partition` = %(partition)s ORDER BY lo LIMIT 1 FOR UPDATE
 

@@ -1,4 +1,4 @@
-"""Recording how a claim goes: its watermark, what failed, and what its owner gives back.
+"""Recording how a claim goes: its acked offset, what failed, and what its owner gives back.
 
 Every packet begins with the fence: it finishes only as the owner, or rolls back as a whole.
 """
@@ -11,9 +11,9 @@ from typing import Any
 
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Care, Claim, ClaimSource, ClaimState, Failure, Order
+from emsworker.core.model import Claim, ClaimSource, ClaimState, Failure, Isolation, Order
 from emsworker.core.run import Report
-from emsworker.store import parking
+from emsworker.store import blocking
 from emsworker.store.errors import AssertionBroken
 from emsworker.store.reports import add_reports
 from emsworker.store.results import ResultRow, add_results, storable
@@ -28,7 +28,7 @@ class Flush:
     """How far a claim has come, to be written down by its owner.
 
     Args:
-        done_to: the last finished offset.
+        acked_to: the last finished offset.
         was: the one that was written before, as far as its owner knows; ``None`` to write in any case.
         running: the message that is being started, told only while the claim is under suspicion.
         timeout_s: how long the running message may take from now on.
@@ -38,12 +38,12 @@ class Flush:
         failures: what did not end well since the last flush.
         results: of those that ended since, where somebody asked for them.
         reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
-        parked: offset and key of those that were not run because an earlier one of their key is to run again.
+        blocked: offset and key of those that were not run because an earlier one of their key is to run again.
     """
 
     claim: Claim
     topic_id: int
-    done_to: int
+    acked_to: int
     timeout_s: float
     running: int | None = None
     finished: bool = False
@@ -52,7 +52,7 @@ class Flush:
     results: Sequence[ResultRow] = ()
     reports: Sequence[Report] = ()
     reports_ended: Sequence[bytes] = ()
-    parked: Sequence[tuple[int, bytes | None]] = ()
+    blocked: Sequence[tuple[int, bytes | None]] = ()
     was: int | None = None
 
 
@@ -75,11 +75,11 @@ def flush(session: Session, progress: Flush) -> None:
     except FenceLost:
         # An earlier try may have been committed though its answer was lost.
         ends = session.rows(_SQL.get_end, _fence(progress.claim))
-        if progress.finished or progress.was == progress.done_to or not ends or ends[0][1] != progress.done_to:
+        if progress.finished or progress.was == progress.acked_to or not ends or ends[0][1] != progress.acked_to:
             raise
 
 
-def done_to(session: Session, claim: Claim) -> int | None:
+def acked_to(session: Session, claim: Claim) -> int | None:
     """The last finished offset of a claim as it was written down; ``None`` if it is not its owner's any more."""
     ends = session.rows(_SQL.get_end, _fence(claim))
     return int(ends[0][1]) if ends else None
@@ -114,22 +114,24 @@ def send_fenced(packet: Packet) -> list[Result]:
 def add_flush(packet: Packet, progress: Flush) -> None:
     """Append the statements of a flush to an open transaction: first the fence, then what went wrong."""
     claim = progress.claim
-    args = _fence(claim) | {"done_to": progress.done_to, "timeout_s": progress.timeout_s, "running": progress.running}
+    args = _fence(claim) | {"acked_to": progress.acked_to, "timeout_s": progress.timeout_s, "running": progress.running}
     args["was"] = progress.was
     if progress.finished and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.end_retry_claim, args)
     else:
-        packet.add(_SQL.move_watermark, args | {"state": ClaimState.DONE if progress.finished else ClaimState.START})
+        packet.add(_SQL.move_acked_to, args | {"state": ClaimState.DONE if progress.finished else ClaimState.START})
     packet.assert_one_matched()
-    by_key = claim.order is Order.KEY and (progress.done_offsets or progress.failures or progress.parked)
+    by_key = claim.order is Order.KEY and (progress.done_offsets or progress.failures or progress.blocked)
     if by_key:
-        parking.lock_turn(packet, claim)
+        blocking.lock_turn(packet, claim)
     _add_done_retries(packet, progress)
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
     if by_key:
-        parking.park(packet, claim, progress.parked)
+        blocking.block(packet, claim, progress.blocked)
         ended = [offset for offset, *_ in progress.done_offsets]
-        parking.promote(packet, claim, [key for _, key in progress.parked] + _keys_of(claim, ended, progress.failures))
+        blocking.promote(
+            packet, claim, [key for _, key in progress.blocked] + _keys_of(claim, ended, progress.failures)
+        )
     add_results(packet, progress.topic_id, claim.group_id, progress.results)
     add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
@@ -240,12 +242,12 @@ def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence
 # -- giving back -------------------------------------------------------------------------------------------------------
 
 
-def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NONE) -> None:
+def give_back(session: Session, progress: Flush, last: int, isolation: Isolation = Isolation.NONE) -> None:
     """Keep a claim only up to ``last`` and return the rest, which was not started, with no attempt charged.
 
     Args:
         progress: recorded in the same transaction; it may finish the claim.
-        care: how carefully the rest is to be run, at least.
+        isolation: how carefully the rest is to be run, at least.
 
     Raises:
         FenceLost: the claim is somebody else's by now; nothing was kept.
@@ -256,12 +258,12 @@ def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NO
         packet = session.packet()
         packet.begin()
         if last < claim.lo and claim.source is ClaimSource.STREAM:
-            packet.add(_SQL.release_claim, _fence(claim) | {"care": int(max(claim.care, care))})
+            packet.add(_SQL.release_claim, _fence(claim) | {"isolation": int(max(claim.isolation, isolation))})
             packet.assert_one_matched()
             packet.commit()
             send_fenced(packet)
             return
-        add_cut(packet, claim, last, care)
+        add_cut(packet, claim, last, isolation)
         add_flush(packet, progress)
         packet.commit()
         send_fenced(packet)
@@ -276,12 +278,17 @@ def give_back(session: Session, progress: Flush, last: int, care: Care = Care.NO
         flush(session, progress)
 
 
-def add_cut(packet: Packet, claim: Claim, last: int, care: Care) -> None:
+def add_cut(packet: Packet, claim: Claim, last: int, isolation: Isolation) -> None:
     """Append to an open transaction that a claim ends at ``last``, behind the fence; what comes after it goes back."""
     packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
     packet.assert_one_matched()
     if claim.source is ClaimSource.RETRY:
         packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
     elif last < claim.hi:
-        rest = {"lo": last + 1, "hi": claim.hi, "claim_id": new_claim_id(), "care": int(max(claim.care, care))}
+        rest = {
+            "lo": last + 1,
+            "hi": claim.hi,
+            "claim_id": new_claim_id(),
+            "isolation": int(max(claim.isolation, isolation)),
+        }
         packet.add(_SQL.add_waiting, _fence(claim) | rest)

@@ -1,10 +1,10 @@
--- name: move_watermark
+-- name: move_acked_to
 -- Finish as the owner: a zombie's update matches no row, and its transaction rolls back. So does one that was made
--- before another whose answer was lost: it would move the watermark back, and a transactional effect would be repeated.
-UPDATE ems_claim SET done_to = %(done_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
+-- before another whose answer was lost: it would move the acked offset back, and a transactional effect would be repeated.
+UPDATE ems_claim SET acked_to = %(acked_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
   deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
-AND client_id = %(client_id)s AND state = 'start' AND (%(was)s IS NULL OR done_to = %(was)s)
+AND client_id = %(client_id)s AND state = 'start' AND (%(was)s IS NULL OR acked_to = %(was)s)
 
 -- name: end_retry_claim
 -- A claim of retries leaves no log row: ems_attempt tells what became of each message.
@@ -20,19 +20,19 @@ AND client_id = %(client_id)s AND state = 'start' AND hi = %(was_hi)s
 
 -- name: get_end
 -- Where a claim ends and how far it has come by now, if it is still its owner's.
-SELECT hi, done_to FROM ems_claim
+SELECT hi, acked_to FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
 -- name: release_claim
 -- Nothing of it was started: it waits for another owner as it is.
-UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, care = %(care)s, progress_at = NOW(6)
+UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, isolation = %(isolation)s, progress_at = NOW(6)
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
 -- name: add_waiting
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
-VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(isolation)s, NULL, NOW(6), NOW(6), NOW(6))
 
 -- name: release_retries
 -- Retries that were claimed and not started go back as they were.
@@ -54,7 +54,7 @@ ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last
 
 -- name: mark_suspects
 -- They have taken their process or their connection along: from now on they run alone.
-UPDATE ems_retry SET care = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+UPDATE ems_retry SET isolation = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: insert_attempts
 INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES

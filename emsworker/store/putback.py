@@ -1,7 +1,8 @@
 """Putting archived messages back to where they were, for one group only.
 
-A message comes back below the floor, where no cursor passes again, with a note that retention is to spare it until it
-has been run (as for a requeued dead letter), and with a retry of the group, to which no attempt is charged. A piece at
+A message comes back below the log start offset, where no cursor passes again, with a note that retention is to spare it
+until it has been run (as for a requeued dead letter), and with a retry of the group, to which no attempt is charged. A
+piece at
 a time, in one transaction that also counts the piece in the ledger: a job that is run again goes on where it was.
 """
 
@@ -69,13 +70,13 @@ def put_back(session: Session, group: Group, partition: int, rows: Sequence[Row]
     args = {"sink": job.encode(), "step": step}
 
     def work(session: Session) -> PutBack:
-        # The ledger first, then cursor and floor as everybody locks them.
+        # The ledger first, then cursor and log start offset as everybody locks them.
         if session.execute(_SQL.add_step, args).affected != 1:
             return PutBack()
         held = hold(session, group, partition)
         if held is None:
             raise UnknownGroup(f"group {group.name!r} was deleted meanwhile")
-        below = {row.offset: row for row in rows if row.offset < min(held.floor, held.cursor)}
+        below = {row.offset: row for row in rows if row.offset < min(held.log_start, held.cursor)}
         kept = len(rows) - len(below)
         if not below:
             return PutBack(kept=kept)

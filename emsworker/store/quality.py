@@ -1,4 +1,4 @@
-"""What only the server can tell about the order of the house: rows that point at nothing."""
+"""What only the server can tell about the order of things: rows that point at nothing."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def ownerless_claims(session: Session, patience_s: float) -> list[Orphans]:
 
 
 def places(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
-    """The floor of each partition, and how far it is deleted."""
+    """The log start offset of each partition, and how far it is deleted."""
     rows = session.rows(_SQL.list_places)
-    return {(int(topic_id), int(number)): (int(floor), int(trimmed)) for topic_id, number, floor, trimmed in rows}
+    return {
+        (int(topic_id), int(number)): (int(log_start), int(trimmed)) for topic_id, number, log_start, trimmed in rows
+    }

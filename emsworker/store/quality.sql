@@ -13,4 +13,4 @@ AND NOT EXISTS (SELECT 1 FROM ems_client k WHERE k.client_id = c.client_id)
 GROUP BY g.topic_id, g.name, c.`partition`
 
 -- name: list_places
-SELECT topic_id, `partition`, floor, trimmed FROM ems_partition ORDER BY topic_id, `partition`
+SELECT topic_id, `partition`, log_start, trimmed FROM ems_partition ORDER BY topic_id, `partition`

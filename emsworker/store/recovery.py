@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from emsworker.core.filters import Filter
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Care, Claim, ClaimSource, Failure, Order
-from emsworker.store import parking
+from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Order
+from emsworker.store import blocking
 from emsworker.store.progress import add_failures
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
@@ -78,17 +78,17 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
     rows = session.rows(_SQL.lock_lost, where)
     if not rows or not (rows[0][-2] or rows[0][-1]):
         return None  # the owner finished it, is finishing it, or came back with a good lease
-    hi, done_to, running, source, care, client_id, over_s, orphaned, _ = rows[0]
+    hi, acked_to, running, source, isolation, client_id, over_s, orphaned, _ = rows[0]
     ladder, max_attempts, order = next(iter(session.rows(_SQL.get_group, where)), (None, None, Order.NONE))
     claim = Claim(
         place.group_id,
         place.partition,
         place.lo,
         hi,
-        done_to,
+        acked_to,
         place.claim_id,
         ClaimSource(source),
-        Care(care),
+        Isolation(isolation),
         client_id,
         order=Order(order),
     )
@@ -105,7 +105,7 @@ def find_suspect(session: Session, lost: Lost) -> Suspect | None:
         rows = session.rows(_SQL.list_claimed_retries, where)
     else:
         wanted = Filter.from_text(session.rows(_SQL.get_filter, where)[0][0])
-        rest = {"from_offset": lost.claim.done_to + 1, "hi": lost.claim.hi}
+        rest = {"from_offset": lost.claim.acked_to + 1, "hi": lost.claim.hi}
         rows = session.rows(_SQL.find_suspect, where | wanted.args | rest)
     if not rows:
         return None
@@ -120,27 +120,27 @@ def forget(session: Session, lost: Lost) -> None:
     session.execute(_SQL.delete_claim, lost.place._asdict())
 
 
-def give_back(session: Session, lost: Lost, failure: Failure | None, care: Care) -> None:
+def give_back(session: Session, lost: Lost, failure: Failure | None, isolation: Isolation) -> None:
     """End a lost claim after what was finished of it; the rest waits for other owners.
 
     Args:
         failure: of the message that is charged, the first one that was not finished.
-        care: how carefully the rest is to be run.
+        isolation: how carefully the rest is to be run.
     """
     claim, where = lost.claim, lost.place._asdict()
     if claim.source is ClaimSource.RETRY:
         _charge(session, lost, failure)
-        session.execute(_SQL.release_claimed_retries, where | {"care": int(care)})
+        session.execute(_SQL.release_claimed_retries, where | {"isolation": int(isolation)})
         session.execute(_SQL.delete_claim, where)
         return
-    if claim.done_to < claim.lo:
+    if claim.acked_to < claim.lo:
         session.execute(_SQL.delete_claim, where)  # the log keeps no empty ranges
     else:
-        session.execute(_SQL.truncate_claim, where | {"done_to": claim.done_to})
+        session.execute(_SQL.truncate_claim, where | {"acked_to": claim.acked_to})
     _charge(session, lost, failure)
-    rest = claim.done_to + 1 if failure is None else failure.offset + 1
+    rest = claim.acked_to + 1 if failure is None else failure.offset + 1
     if rest <= claim.hi:
-        values: dict[str, Any] = {"lo": rest, "hi": claim.hi, "claim_id": new_claim_id(), "care": int(care)}
+        values: dict[str, Any] = {"lo": rest, "hi": claim.hi, "claim_id": new_claim_id(), "isolation": int(isolation)}
         session.execute(_SQL.add_waiting, where | values)
 
 
@@ -150,8 +150,8 @@ def _charge(session: Session, lost: Lost, failure: Failure | None) -> None:
     claim = lost.claim
     packet = session.packet()
     if claim.order is Order.KEY:
-        parking.lock_turn(packet, claim)
+        blocking.lock_turn(packet, claim)
     add_failures(packet, claim, lost.place.topic_id, [failure], claim.client_id)
     if failure.retry_in_s is None:
-        parking.promote(packet, claim, [claim.keys.get(failure.offset)])
+        blocking.promote(packet, claim, [claim.keys.get(failure.offset)])
     packet.send()

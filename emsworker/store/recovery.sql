@@ -10,7 +10,7 @@ WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at
 -- Looked at again under the lock: the owner may have come back in between. Whoever holds the lock just now is recovering
 -- or finishing the claim, so there is nothing to wait for; a beat that waits would lose its lead.
 -- And for how many seconds its owner's lease has been over; NULL if he has signed off.
-SELECT c.hi, c.done_to, c.running, c.source, c.care, c.client_id,
+SELECT c.hi, c.acked_to, c.running, c.source, c.isolation, c.client_id,
   (SELECT TIMESTAMPDIFF(MICROSECOND, l.expires_at, NOW(6)) / 1000000 FROM ems_client l WHERE l.client_id = c.client_id),
   NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)),
   EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.renewed_at > c.deadline_at)
@@ -19,7 +19,7 @@ WHERE c.group_id = %(group_id)s AND c.`partition` = %(partition)s AND c.lo = %(l
 FOR UPDATE SKIP LOCKED
 
 -- name: truncate_claim
-UPDATE ems_claim SET state = 'done', hi = %(done_to)s, progress_at = NOW(6)
+UPDATE ems_claim SET state = 'done', hi = %(acked_to)s, progress_at = NOW(6)
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 
 -- name: delete_claim
@@ -43,7 +43,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(o
 SELECT `offset`, attempt, `key` FROM ems_retry FORCE INDEX (due) WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s ORDER BY `offset`
 
 -- name: release_claimed_retries
-UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, care = %(care)s WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, isolation = %(isolation)s WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: get_filter
 SELECT filter FROM ems_group WHERE id = %(group_id)s
@@ -52,5 +52,5 @@ SELECT filter FROM ems_group WHERE id = %(group_id)s
 SELECT ladder, max_attempts, ordering FROM ems_group WHERE id = %(group_id)s
 
 -- name: add_waiting
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at)
-VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(care)s, NULL, NOW(6), NOW(6), NOW(6))
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(isolation)s, NULL, NOW(6), NOW(6), NOW(6))

@@ -3,9 +3,9 @@
 What is to be run again becomes waiting claims (ranges) or retries to which no attempt is charged (single messages):
 both are taken by any worker of the group as it goes, and retention keeps what they need. A piece at a time, in one
 transaction that holds the group's cursor: no claim of new messages is born meanwhile, no other replay, reset or
-requeue runs, and the floor stays where it is. Only messages below the cursor that are in no live claim and in no retry
-are taken, so that none is in two places. The rows of live claims are not locked: whatever happens to what is live,
-what is done stays done.
+requeue runs, and the log start offset stays where it is. Only messages below the cursor that are in no live claim and
+in no retry are taken, so that none is in two places. The rows of live claims are not locked: whatever happens to what
+is live, what is done stays done.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def replay_piece(session: Session, group: Group, piece: Piece) -> Replayed:
         if held is None:
             raise UnknownGroup(f"group {group.name!r} was deleted meanwhile")
         taken = _taken(session, where)
-        judged, again = _judge(piece, held.cursor, held.floor, taken)
+        judged, again = _judge(piece, held.cursor, held.log_start, taken)
         if again and piece.wanted is not None:
             _add_claims(session, where, list(_runs(piece.wanted, set(again), taken)))
         elif again:
@@ -104,7 +104,7 @@ def _where(group: Group, piece: Piece) -> dict[str, Any]:
 
 
 def _taken(session: Session, where: dict[str, Any]) -> list[Range]:
-    """What is live, as ranges that don't overlap; a message that is parked or set aside may lie in a claim, too."""
+    """What is live, as ranges that don't overlap; a message that is blocked or detached may lie in a claim, too."""
     found: list[Range] = []
     for lo, hi in sorted((int(lo), int(hi)) for lo, hi in session.rows(_SQL.list_taken, where)):
         if found and lo <= found[-1][1]:
@@ -114,8 +114,8 @@ def _taken(session: Session, where: dict[str, Any]) -> list[Range]:
     return found
 
 
-def _judge(piece: Piece, cursor: int, floor: int, taken: list[Range]) -> tuple[Replayed, list[int]]:
-    below = [offset for offset in piece.offsets if floor <= offset < cursor]
+def _judge(piece: Piece, cursor: int, log_start: int, taken: list[Range]) -> tuple[Replayed, list[int]]:
+    below = [offset for offset in piece.offsets if log_start <= offset < cursor]
     again = [offset for offset in below if not _covers(taken, offset)]
     unclaimed = sum(offset >= cursor for offset in piece.offsets)
     window = piece.window

@@ -5,17 +5,17 @@ SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(
 -- What of a window is live already, as ranges. One statement, so one snapshot: a message goes from claim to claim and to retry in
 -- transactions, and is seen in one of them. Live claims never overlap, so at most one of each state that begins before the
 -- window can reach into it.
-(SELECT done_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
+(SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
   AND `partition` = %(partition)s AND lo BETWEEN %(lo)s AND %(hi)s AND source = 'stream')
 UNION ALL
-(SELECT done_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND group_id = %(group_id)s
+(SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND group_id = %(group_id)s
   AND `partition` = %(partition)s AND lo BETWEEN %(lo)s AND %(hi)s)
 UNION ALL
-(SELECT done_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
+(SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
   AND `partition` = %(partition)s AND lo < %(lo)s AND source = 'stream'
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
 UNION ALL
-(SELECT done_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND group_id = %(group_id)s
+(SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND group_id = %(group_id)s
   AND `partition` = %(partition)s AND lo < %(lo)s
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
 UNION ALL
@@ -27,7 +27,7 @@ SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition`
 
 -- name: add_waiting
 -- Its rows are appended by the store.
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at) VALUES
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at) VALUES
 
 -- name: waiting_row
 (%(group_id)s,%(partition)s,%(lo)s,%(claim_id)s,%(hi)s,%(lo)s - 1,'waiting','stream',0,NULL,NOW(6),NOW(6),NOW(6))

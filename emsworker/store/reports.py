@@ -1,4 +1,4 @@
-"""How far running messages have come, as their handlers tell it; written along with the watermark, behind its fence."""
+"""Progress that handlers report of running messages; written with the acked offset, behind its fence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of tasks: written with the watermark of their claim, read by whoever asks, swept by the beat."""
+"""Results of tasks: written with the acked offset of their claim, read by whoever asks, swept by the beat."""
 
 from __future__ import annotations
 

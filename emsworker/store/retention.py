@@ -1,11 +1,11 @@
 """Retention: deleting what nobody needs any more, in pieces that hold no lock for long.
 
-First the floor of a partition is raised and committed, then the rows below it are deleted. The floor never passes an
-offset that a group has yet to run; a topic may say that age wins over what is not *claimed* yet, but the body of a
-message that is claimed or waits for a retry is never removed. The cursors of groups that are overtaken move with the
-floor. A crash between the two leaves rows below the floor, which the next round deletes. ``trimmed`` remembers how far
-the deleting has come, so that each round begins where the last one ended, and not by scanning what the server's purge
-has not cleared away yet.
+First the log start offset of a partition is raised and committed, then the rows below it are deleted. The log start
+offset never passes an offset that a group has yet to run; a topic may say that age wins over what is not *claimed* yet,
+but the body of a message that is claimed or waits for a retry is never removed. The cursors of groups that are
+overtaken move with the log start offset. A crash between the two leaves rows below the log start offset, which the next
+round deletes. ``trimmed`` remembers how far the deleting has come, so that each round begins where the last one ended,
+and not by scanning what the server's purge has not cleared away yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("retention")
-_RAISE = (_SQL.lock_cursors, _SQL.lock_partition, _SQL.find_needed, _SQL.raise_floor, _SQL.read_floor)
+_RAISE = (_SQL.lock_cursors, _SQL.lock_partition, _SQL.find_needed, _SQL.raise_log_start, _SQL.read_log_start)
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Kept:
         retention_s: seconds for which a message is kept, or ``None`` for ever.
         trim_done: delete as soon as every group is done with it.
         age_wins: delete what is too old even if a group has not claimed it.
-        archive_first: only the job that archives it raises the floor and deletes.
-        floor: what lies below is never read again; trimmed: what lies below has been deleted.
+        archive_first: only the job that archives it raises the log start offset and deletes.
+        log_start: what lies below is never read again; trimmed: what lies below has been deleted.
         groups: how many groups the topic has.
     """
 
@@ -41,7 +41,7 @@ class Kept:
     trim_done: bool
     age_wins: bool
     archive_first: bool
-    floor: int
+    log_start: int
     trimmed: int
     groups: int
 
@@ -56,21 +56,21 @@ def list_kept(session: Session) -> list[Kept]:
     return [Kept(*row[:4], *map(bool, row[4:7]), *row[7:]) for row in session.rows(_SQL.list_kept_for_a_time)]
 
 
-def raise_floor(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:
-    """Raise the floor over messages that need not be kept, at most ``limit`` of them.
+def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:
+    """Raise the log start offset over messages that need not be kept, at most ``limit`` of them.
 
     Where age wins, the cursors of groups that have not claimed so far move along, and what they pass over is written
-    down: in the same transaction, for below the floor nobody may claim anything.
+    down: in the same transaction, for below the log start offset nobody may claim anything.
 
     Args:
         tell: called with each such group and how many messages it passes over.
 
     Returns:
-        the floor.
+        the log start offset.
     """
     target = _target(session, kept, limit)
     if target is None:
-        return kept.floor
+        return kept.log_start
 
     def attempt() -> tuple[int, list[tuple[int, int]]]:
         packet = session.packet()
@@ -81,48 +81,48 @@ def raise_floor(session: Session, kept: Kept, limit: int, tell: Callable[[int, i
         packet.add(_SQL.add_skips, target)
         packet.add(_SQL.skip_cursors, target)
         packet.commit()
-        packet.add(_SQL.get_floor, kept.where)
+        packet.add(_SQL.get_log_start, kept.where)
         results = packet.send()
-        floor = results[-1].rows
+        log_start = results[-1].rows
         passed = [(int(group_id), int(count)) for group_id, count in results[overtaken].rows]
-        return int(floor[0][0]) if floor else kept.floor, passed
+        return int(log_start[0][0]) if log_start else kept.log_start, passed
 
-    floor, passed = session.again_on_conflict(attempt)
+    log_start, passed = session.again_on_conflict(attempt)
     for group_id, count in passed:
         if tell is not None:
             tell(group_id, count)
-    return floor
+    return log_start
 
 
-def plan_floor(session: Session, kept: Kept, limit: int) -> int:
-    """Where :func:`raise_floor` would raise the floor to just now; changes nothing."""
+def plan_log_start(session: Session, kept: Kept, limit: int) -> int:
+    """Where :func:`raise_log_start` would raise the log start offset to just now; changes nothing."""
     target = _target(session, kept, limit)
     if target is None:
-        return kept.floor
+        return kept.log_start
     packet = session.packet()
     packet.add(_SQL.find_needed, target)
-    packet.add(_SQL.plan_floor, target)
-    return max(kept.floor, int(packet.send()[-1].rows[0][0]))
+    packet.add(_SQL.plan_log_start, target)
+    return max(kept.log_start, int(packet.send()[-1].rows[0][0]))
 
 
 def _target(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
-    """How far the floor may rise for all that age and settings say."""
+    """How far the log start offset may rise for all that age and settings say."""
     early = kept.trim_done and kept.groups > 0  # without a group nobody is done with anything
     if not early and kept.retention_s is None:
         return None
     age_s = 0 if early else kept.retention_s
-    args = kept.where | {"floor": kept.floor, "limit": limit, "retention_s": age_s}
+    args = kept.where | {"log_start": kept.log_start, "limit": limit, "retention_s": age_s}
     end = session.rows(_SQL.find_end_of_old, args)[0][0]
-    if end is None or end <= kept.floor:
+    if end is None or end <= kept.log_start:
         return None
     yields = kept.age_wins and not early
     groups = [group_id for (group_id,) in session.rows(_SQL.list_cursors, kept.where)] if yields else []
-    return kept.where | {"floor": int(end), "overtaken": groups or [0]}  # no group has the id 0
+    return kept.where | {"log_start": int(end), "overtaken": groups or [0]}  # no group has the id 0
 
 
-def delete_below(session: Session, kept: Kept, floor: int, limit: int) -> int:
-    """Delete at most ``limit`` offsets below the floor, and the log that tells of them; returns how far that came."""
-    hi = min(floor, kept.trimmed + limit)
+def delete_below(session: Session, kept: Kept, log_start: int, limit: int) -> int:
+    """Delete at most ``limit`` offsets below the log start offset, with their log; returns up to where it did."""
+    hi = min(log_start, kept.trimmed + limit)
     if hi <= kept.trimmed:
         return kept.trimmed
     piece = kept.where | {"lo": kept.trimmed, "hi": hi}
@@ -149,7 +149,7 @@ def delete_messages(session: Session, piece: dict[str, int]) -> None:
 
 
 def list_restored(session: Session, topic_id: int) -> list[tuple[int, int]]:
-    """Partition and offset of some places that were spared below the floor and that no group has to run any more."""
+    """Partition and offset of some messages spared below the log start offset that no group has to run any more."""
     return [
         (int(partition), int(offset)) for partition, offset in session.rows(_SQL.list_restored, {"topic_id": topic_id})
     ]
@@ -158,7 +158,7 @@ def list_restored(session: Session, topic_id: int) -> list[tuple[int, int]]:
 def delete_restored(
     session: Session, topic_id: int, places: Sequence[tuple[int, int]], *, archived: bool = False
 ) -> int:
-    """Delete messages that were spared below the floor for a dead letter that is none any more, and their attempts.
+    """Delete messages spared below the log start offset for a dead letter that no longer exists, and their attempts.
 
     Args:
         places: of :func:`list_restored`; one whose message is to run once more by now is passed over.

@@ -1,15 +1,15 @@
 -- name: list_kept_for_a_time
 -- Partitions of topics from which something may ever be deleted.
-SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, t.archive_first, p.floor, p.trimmed,
+SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, t.archive_first, p.log_start, p.trimmed,
   (SELECT COUNT(*) FROM ems_group g WHERE g.topic_id = t.id)
 FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
 WHERE t.retention_s IS NOT NULL OR t.trim_done = 1 ORDER BY t.id, p.`partition`
 
 -- name: find_end_of_old
--- One past the last of the first rows from the floor on that are all older than the retention; NULL if there are none.
+-- One past the last of the first rows from the log start offset on that are all older than the retention; NULL if there are none.
 SELECT COALESCE(MIN(IF(m.young, m.`offset`, NULL)), MAX(m.`offset`) + 1) FROM (
   SELECT `offset`, born_at > NOW(6) - INTERVAL %(retention_s)s SECOND AS young FROM ems_message
-  WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(floor)s ORDER BY `offset` LIMIT %(limit)s) m
+  WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(log_start)s ORDER BY `offset` LIMIT %(limit)s) m
 
 -- name: list_cursors
 SELECT g.id FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s WHERE g.topic_id = %(topic_id)s
@@ -20,9 +20,9 @@ SELECT g.id FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`parti
 SELECT group_id FROM ems_cursor WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s ORDER BY group_id FOR UPDATE
 
 -- name: lock_partition
--- Whoever adds a cursor or requeues a dead letter reads the floor under a shared lock of this row, so nobody comes to need
+-- Whoever adds a cursor or requeues a dead letter reads the log start offset under a shared lock of this row, so nobody comes to need
 -- more meanwhile.
-SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE
+SELECT log_start INTO @ems_log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE
 
 -- name: find_needed
 -- The lowest offset that some group still needs: what it has not claimed (unless it may be overtaken), not finished, or must
@@ -32,36 +32,36 @@ SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
   SELECT c.next_offset AS `offset` FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s
   WHERE g.topic_id = %(topic_id)s AND g.id NOT IN %(overtaken)s
   UNION ALL
-  SELECT c.done_to + 1 FROM ems_group g JOIN ems_claim c FORCE INDEX (live) ON c.state IN ('start', 'waiting') AND c.group_id = g.id
+  SELECT c.acked_to + 1 FROM ems_group g JOIN ems_claim c FORCE INDEX (live) ON c.state IN ('start', 'waiting') AND c.group_id = g.id
   WHERE g.topic_id = %(topic_id)s AND c.`partition` = %(partition)s AND c.source = 'stream'
   UNION ALL
   SELECT (SELECT r.`offset` FROM ems_retry r FORCE INDEX (PRIMARY) WHERE r.group_id = g.id AND r.`partition` = %(partition)s
     ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1) FROM ems_group g WHERE g.topic_id = %(topic_id)s
 ) needed
 
--- name: plan_floor
--- Behind find_needed: what raise_floor would make of it.
-SELECT LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
+-- name: plan_log_start
+-- Behind find_needed: what raise_log_start would make of it.
+SELECT LEAST(%(log_start)s, COALESCE(@ems_needed, %(log_start)s))
 
--- name: raise_floor
-UPDATE ems_partition SET floor = LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND floor < LEAST(%(floor)s, COALESCE(@ems_needed, %(floor)s))
+-- name: raise_log_start
+UPDATE ems_partition SET log_start = LEAST(%(log_start)s, COALESCE(@ems_needed, %(log_start)s))
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND log_start < LEAST(%(log_start)s, COALESCE(@ems_needed, %(log_start)s))
 
--- name: read_floor
-SELECT floor INTO @ems_floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+-- name: read_log_start
+SELECT log_start INTO @ems_log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: list_overtaken
-SELECT group_id, @ems_floor - next_offset FROM ems_cursor
-WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_floor
+SELECT group_id, @ems_log_start - next_offset FROM ems_cursor
+WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_log_start
 
 -- name: add_skips
 INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at)
-SELECT group_id, `partition`, next_offset, @ems_floor - 1, 'retention', NOW(6) FROM ems_cursor
-WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_floor
+SELECT group_id, `partition`, next_offset, @ems_log_start - 1, 'retention', NOW(6) FROM ems_cursor
+WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_log_start
 
 -- name: skip_cursors
-UPDATE ems_cursor SET skipped = skipped + @ems_floor - next_offset, next_offset = @ems_floor
-WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_floor
+UPDATE ems_cursor SET skipped = skipped + @ems_log_start - next_offset, next_offset = @ems_log_start
+WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_log_start
 
 -- name: delete_messages
 -- A piece of the primary key, with both ends known: what purge has not cleared away yet is never scanned again.
@@ -84,7 +84,7 @@ UPDATE ems_partition SET trimmed = %(hi)s WHERE topic_id = %(topic_id)s AND `par
 SELECT id FROM ems_group WHERE topic_id = %(topic_id)s
 
 -- name: list_restored
--- Messages of dead letters that were requeued or deleted, below the floor, and that no group has to run any more. What
+-- Messages of dead letters that were requeued or deleted, below the log start offset, and that no group has to run any more. What
 -- lies above `trimmed` is yet to be deleted with its neighbours, and perhaps archived before.
 SELECT s.`partition`, s.`offset` FROM ems_restored s JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`
 WHERE s.topic_id = %(topic_id)s AND s.`offset` < p.trimmed AND NOT EXISTS (
@@ -112,5 +112,5 @@ DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partit
 -- name: delete_restored
 DELETE FROM ems_restored WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
--- name: get_floor
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+-- name: get_log_start
+SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s

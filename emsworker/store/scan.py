@@ -1,6 +1,6 @@
 """Reading the stream in bulk, by ranges of offsets, without any lock.
 
-What lies below the *resolved frontier* of a partition, the first offset without a row, never changes (but for messages
+What lies below the *high watermark* of a partition, the first offset without a row, never changes (but for messages
 that are cancelled before anybody ran them), so readers that share a range between them agree although each sees another
 snapshot. A hole may still be filled by a slow producer: nothing is read past it.
 """
@@ -26,8 +26,8 @@ class Bounds:
     """A partition of a topic: its first offset, up to where it is known to have no hole, and one past its last row."""
 
     partition: int
-    floor: int
-    resolved: int
+    log_start: int
+    high_watermark: int
     end: int
 
 
@@ -84,11 +84,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The rows of a piece, and the floor of the partition after they were read (``None``: the partition is gone)."""
+    """The rows of a piece, and the log start offset after they were read (``None``: the partition is gone)."""
 
     piece: Piece
     rows: tuple[tuple[Any, ...], ...]
-    floor: int | None
+    log_start: int | None
 
 
 def list_bounds(session: Session, topic_id: int) -> list[Bounds]:
@@ -115,9 +115,9 @@ def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int)
     return hi
 
 
-def find_frontier(session: Session, topic_id: int, bounds: Bounds, lo: int, hi: int) -> int:
+def find_high_watermark(session: Session, topic_id: int, bounds: Bounds, lo: int, hi: int) -> int:
     """The same for a range of a partition of which is known how far it has no hole."""
-    known = max(lo, bounds.resolved)
+    known = max(lo, bounds.high_watermark)
     return find_hole(session, topic_id, bounds.partition, known, hi) if known < hi else hi
 
 
@@ -184,9 +184,9 @@ def _fetch(session: Session, query: Query, piece: Piece) -> Fetched:
         statement.append(getattr(_SQL, f"settled_{query.dataset}"))
         args |= {"below": query.below}
     packet.add("\n".join([*statement, getattr(_SQL, f"order_{query.dataset}")]), args)
-    packet.add(_SQL.get_floor, args)
-    rows, floors = (result.rows for result in packet.send())
-    return Fetched(piece, rows, int(floors[0][0]) if floors else None)
+    packet.add(_SQL.get_log_start, args)
+    rows, log_starts = (result.rows for result in packet.send())
+    return Fetched(piece, rows, int(log_starts[0][0]) if log_starts else None)
 
 
 def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:

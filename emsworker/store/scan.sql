@@ -2,16 +2,16 @@
 -- come from, what narrows them.
 
 -- name: list_bounds
--- Each partition of a topic: its floor, up to where it is known to have no hole, and one past its last row. One index dive
+-- Each partition of a topic: its log start offset, up to where it is known to have no hole, and one past its last row. One index dive
 -- each, however long the stream is, which MAX() would not be: of rows that depend on an outer one both servers read all.
-SELECT p.`partition`, p.floor, GREATEST(p.resolved, p.floor),
+SELECT p.`partition`, p.log_start, GREATEST(p.high_watermark, p.log_start),
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
-    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor - 1) + 1
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 
--- name: get_floor
--- Asked for after rows were read: retention raises the floor, and commits, before it deletes anything.
-SELECT floor FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
+-- name: get_log_start
+-- Asked for after rows were read: retention raises the log start offset, and commits, before it deletes anything.
+SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: count_rows
 -- As many rows as offsets means that there is no hole.
@@ -129,7 +129,7 @@ lo
 hi
 
 -- name: claims_doneTo
-done_to
+acked_to
 
 -- name: claims_state
 state
@@ -137,8 +137,8 @@ state
 -- name: claims_source
 source
 
--- name: claims_care
-care
+-- name: claims_isolation
+isolation
 
 -- name: claims_client
 client_id

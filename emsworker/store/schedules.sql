@@ -28,7 +28,7 @@ UPDATE ems_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, l
 
 -- name: insert_slots
 -- Its rows are appended. The uid is made of the schedule and the slot: twice is once.
-INSERT IGNORE INTO ems_pending (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
+INSERT IGNORE INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
 
 -- name: delete_schedule
 DELETE FROM ems_schedule WHERE name = %(name)s

@@ -125,8 +125,8 @@ def check_version(session: Session) -> None:
 def _mismatch(current: int) -> SchemaMissing:
     if current == 0:
         return SchemaMissing("the database has no tables of EMS; run `ems migrate`")
-    mend = "run `ems migrate`" if current < latest_version() else "install a newer emsworker"
-    return SchemaMissing(f"the tables of EMS are of version {current}, this code needs {latest_version()}; {mend}")
+    fix = "run `ems migrate`" if current < latest_version() else "install a newer emsworker"
+    return SchemaMissing(f"the tables of EMS are of version {current}, this code needs {latest_version()}; {fix}")
 
 
 def stream_id(session: Session) -> str:

@@ -94,10 +94,10 @@ def pieces(found: Sequence[Found], most_bytes: int) -> Iterator[list[Found]]:
 
 
 def list_extents(session: Session, topic_id: int) -> list[tuple[int, int, int]]:
-    """Each partition of a topic with its floor and one past its last offset."""
+    """Each partition of a topic with its log start offset and one past its last offset."""
     return [(int(row[0]), int(row[1]), int(row[2])) for row in session.rows(_SQL.list_extents, {"topic_id": topic_id})]
 
 
-def find_pending(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
+def find_outbox(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
     """Which of these messages are delayed still."""
-    return {uid for (uid,) in session.rows(_SQL.find_pending, {"topic_id": topic_id, "uids": list(uids)})}
+    return {uid for (uid,) in session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})}

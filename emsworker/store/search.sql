@@ -25,12 +25,12 @@ SELECT `offset`, body FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: list_extents
--- Each partition with its floor and one past its last row.
-SELECT p.`partition`, p.floor, GREATEST(p.floor, COALESCE((SELECT m.`offset` + 1 FROM ems_message m FORCE INDEX (PRIMARY)
+-- Each partition with its log start offset and one past its last row.
+SELECT p.`partition`, p.log_start, GREATEST(p.log_start, COALESCE((SELECT m.`offset` + 1 FROM ems_message m FORCE INDEX (PRIMARY)
   WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
-  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.floor))
+  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start))
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 
--- name: find_pending
+-- name: find_outbox
 -- Which of these messages are delayed still.
-SELECT uid FROM ems_pending WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
+SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s

@@ -39,7 +39,7 @@ class ClaimRow(NamedTuple):
     partition: int
     lo: int
     hi: int
-    done_to: int
+    acked_to: int
     state: str
     source: str
     client_id: str | None
@@ -52,7 +52,7 @@ class Snapshot:
     Attributes:
         topics: names by id; groups: by id.
         messages: by topic and partition, for each offset the uid (``None`` for a tombstone) and the kind.
-        floors: by topic and partition; cursors: by group and partition.
+        log_starts: by topic and partition; cursors: by group and partition.
         retries, dead, given_up: places of groups; attempted: those that were not just run as the stream goes.
         skips: group, partition, first and last offset of what a group never runs.
         pending: topic and uid of what may not be read yet.
@@ -62,7 +62,7 @@ class Snapshot:
     topics: dict[int, str] = field(default_factory=dict)
     groups: dict[int, GroupRow] = field(default_factory=dict)
     messages: dict[tuple[int, int], dict[int, tuple[str | None, str]]] = field(default_factory=dict)
-    floors: dict[tuple[int, int], int] = field(default_factory=dict)
+    log_starts: dict[tuple[int, int], int] = field(default_factory=dict)
     cursors: dict[tuple[int, int], int] = field(default_factory=dict)
     claims: list[ClaimRow] = field(default_factory=list)
     retries: set[Place] = field(default_factory=set)
@@ -86,15 +86,15 @@ def read_snapshot(session: Session) -> Snapshot:
 
 def _read(session: Session) -> Snapshot:
     topics = dict(session.rows(_SQL.list_topics))
-    floors = {(row[0], row[1]): row[2] for row in session.rows(_SQL.list_floors) if row[0] in topics}
+    log_starts = {(row[0], row[1]): row[2] for row in session.rows(_SQL.list_log_starts) if row[0] in topics}
     attempts = session.rows(_SQL.list_attempts)
     rows = (row for row in session.rows(_SQL.list_groups) if row[1] in topics)
     groups = {row[0]: GroupRow(row[1], row[2], row[3], row[4] / 1000) for row in rows}
     return Snapshot(
         topics=topics,
         groups=groups,
-        messages={place: dict(_messages(session, *place)) for place in floors},
-        floors=floors,
+        messages={place: dict(_messages(session, *place)) for place in log_starts},
+        log_starts=log_starts,
         cursors={(row[0], row[1]): row[2] for row in session.rows(_SQL.list_cursors)},
         # The claims of a group that is being deleted go after its name.
         claims=[ClaimRow(*row) for row in session.rows(_SQL.list_claims) if row[0] in groups],
@@ -103,7 +103,7 @@ def _read(session: Session) -> Snapshot:
         given_up={row[:3] for row in attempts if row[3]},
         attempted={row[:3] for row in attempts},
         skips=[(row[0], row[1], row[2], row[3]) for row in session.rows(_SQL.list_skips)],
-        pending={(row[0], uid_text(row[1])) for row in session.rows(_SQL.list_pending)},
+        pending={(row[0], uid_text(row[1])) for row in session.rows(_SQL.list_outbox)},
         clients={row[0]: float(row[1]) for row in session.rows(_SQL.list_clients)},
     )
 

@@ -11,22 +11,22 @@ SELECT id, name FROM ems_topic WHERE kind = 'cluster'
 -- name: list_groups
 SELECT id, topic_id, name, ordering, timeout_ms FROM ems_group
 
--- name: list_floors
-SELECT topic_id, `partition`, floor FROM ems_partition
+-- name: list_log_starts
+SELECT topic_id, `partition`, log_start FROM ems_partition
 
 -- name: read_places
 -- A page of one partition.
 SELECT `offset`, uid, kind FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
--- name: list_pending
-SELECT topic_id, uid FROM ems_pending
+-- name: list_outbox
+SELECT topic_id, uid FROM ems_outbox
 
 -- name: list_cursors
 SELECT group_id, `partition`, next_offset FROM ems_cursor
 
 -- name: list_claims
-SELECT group_id, `partition`, lo, hi, done_to, state, source, client_id FROM ems_claim ORDER BY group_id, `partition`, lo, claim_id
+SELECT group_id, `partition`, lo, hi, acked_to, state, source, client_id FROM ems_claim ORDER BY group_id, `partition`, lo, claim_id
 
 -- name: list_retries
 SELECT group_id, `partition`, `offset` FROM ems_retry

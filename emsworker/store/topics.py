@@ -142,7 +142,7 @@ def delete_topic(
 
     for group in session.transaction(work):
         _delete_log(session, group, progress)
-    _delete_in_chunks(session, _SQL.delete_some_pending, {"topic_id": topic.id}, progress)
+    _delete_in_chunks(session, _SQL.delete_some_outbox, {"topic_id": topic.id}, progress)
     _delete_in_chunks(session, _SQL.delete_some_keys, {"topic_id": topic.id}, progress)
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
 
@@ -209,9 +209,10 @@ def create_group(
 
 def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool) -> None:
     for partition in topic.partition_numbers():
-        floor, end = session.rows(_SQL.get_frontier, {"topic_id": topic.id, "partition": partition})[0]
+        log_start, end = session.rows(_SQL.get_extent, {"topic_id": topic.id, "partition": partition})[0]
         session.execute(
-            _SQL.add_cursor, {"group_id": group_id, "partition": partition, "next_offset": floor if from_start else end}
+            _SQL.add_cursor,
+            {"group_id": group_id, "partition": partition, "next_offset": log_start if from_start else end},
         )
 
 

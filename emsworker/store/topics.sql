@@ -47,9 +47,9 @@ UPDATE ems_group SET timeout_ms = %(timeout_ms)s, ladder = %(ladder)s, max_attem
 INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s, %(partition)s, %(next_offset)s)
 ON DUPLICATE KEY UPDATE group_id = group_id
 
--- name: get_frontier
+-- name: get_extent
 -- The first offset of a partition and the one after its last row; shared, so that retention waits for the cursor made from it.
-SELECT p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+SELECT p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.log_start - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: lock_cursors
@@ -104,5 +104,5 @@ DELETE FROM ems_message WHERE topic_id = %(topic_id)s LIMIT 2000
 -- name: delete_some_keys
 DELETE FROM ems_dedup WHERE topic_id = %(topic_id)s LIMIT 1000
 
--- name: delete_some_pending
-DELETE FROM ems_pending WHERE topic_id = %(topic_id)s LIMIT 2000
+-- name: delete_some_outbox
+DELETE FROM ems_outbox WHERE topic_id = %(topic_id)s LIMIT 2000

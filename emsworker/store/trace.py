@@ -9,8 +9,8 @@ from typing import Any
 
 from emsworker.core.ids import decode_key
 from emsworker.core.model import ClaimState, Outcome
+from emsworker.store.blocking import BLOCKED_YEAR
 from emsworker.store.dead import Place, utc
-from emsworker.store.parking import PARKED_YEAR
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -40,10 +40,10 @@ class ClaimRow:
 
     lo: int
     hi: int
-    done_to: int
+    acked_to: int
     running: int | None
     state: ClaimState
-    care: int
+    isolation: int
     client_id: str | None
     claimed_at: datetime
     progress_at: datetime
@@ -115,7 +115,7 @@ def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | N
 
 
 def get_bounds(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
-    """The floor of a partition and one past its last row, or ``None`` if there is no such partition."""
+    """The log start offset of a partition and one past its last row, or ``None`` if there is no such partition."""
     rows = session.rows(_SQL.get_bounds, {"topic_id": topic_id, "partition": partition})
     return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
@@ -150,16 +150,18 @@ def get_history(session: Session, group_id: int, place: Place) -> History:
 def _last_claim(rows: Sequence[tuple[Any, ...]], offset: int) -> ClaimRow | None:
     """The claim that is to run it yet, or else the one that ran it last."""
     covering = [one for one in map(_claim, rows) if one.hi >= offset]
-    live = [one for one in covering if one.state is not ClaimState.DONE and one.done_to < offset]
+    live = [one for one in covering if one.state is not ClaimState.DONE and one.acked_to < offset]
     return max(live or covering, key=lambda one: one.progress_at, default=None)
 
 
 def _claim(row: tuple[Any, ...]) -> ClaimRow:
-    lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at = row
-    return ClaimRow(lo, hi, done_to, running, ClaimState(state), care, client_id, utc(claimed_at), utc(progress_at))
+    lo, hi, acked_to, running, state, isolation, client_id, claimed_at, progress_at = row
+    return ClaimRow(
+        lo, hi, acked_to, running, ClaimState(state), isolation, client_id, utc(claimed_at), utc(progress_at)
+    )
 
 
 def _retry(row: tuple[Any, ...]) -> RetryRow:
     attempt, due_at, last_error, client_id, claimed_at = row
-    due = None if due_at.startswith(str(PARKED_YEAR)) else utc(due_at)
+    due = None if due_at.startswith(str(BLOCKED_YEAR)) else utc(due_at)
     return RetryRow(attempt, due, last_error, client_id, utc(claimed_at) if claimed_at else None)

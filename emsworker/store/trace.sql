@@ -7,8 +7,8 @@ SELECT uid, kind, `key`, tag, headers, size, born_at, producer_id FROM ems_messa
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: get_bounds
--- The floor of a partition and one past its last row.
-SELECT p.floor, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.floor - 1) + 1
+-- The log start offset of a partition and one past its last row.
+SELECT p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.log_start - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
 -- name: get_cursor
@@ -17,15 +17,15 @@ SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition`
 -- name: find_claims
 -- The claims of the stream that may cover the offset. Live ranges never overlap, so no other than the last that begins before it
 -- can. Ranges that are done overlap where messages were replayed: the last few are enough to find the latest.
-(SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
+(SELECT lo, hi, acked_to, running, state, isolation, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
   WHERE state = 'start' AND group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND source = 'stream'
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
 UNION ALL
-(SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
+(SELECT lo, hi, acked_to, running, state, isolation, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
   WHERE state = 'waiting' AND group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
 UNION ALL
-(SELECT lo, hi, done_to, running, state, care, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (PRIMARY)
+(SELECT lo, hi, acked_to, running, state, isolation, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (PRIMARY)
   WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND state = 'done'
   ORDER BY group_id DESC, `partition` DESC, lo DESC LIMIT 20)
 

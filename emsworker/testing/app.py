@@ -20,10 +20,10 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id, parse_uid, uid_text
 from emsworker.core.model import (
-    Care,
     Claim,
     ClaimSource,
     Failure,
+    Isolation,
     Message,
     NewMessage,
     Order,
@@ -36,8 +36,8 @@ from emsworker.publishing.transaction import Transaction
 from emsworker.results import ResultSet, uids_of
 from emsworker.runtime.coroutines import EventLoop
 from emsworker.runtime.executor import Executor
-from emsworker.runtime.keeping import Keeper
-from emsworker.runtime.turns import Turns
+from emsworker.runtime.isolation import IsolationGate
+from emsworker.runtime.result_writer import ResultWriter
 from emsworker.runtime.work import Work
 from emsworker.testing.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
 
@@ -297,11 +297,11 @@ class TestApp:
         source = ClaimSource.STREAM if batch[0].attempt == 1 else ClaimSource.RETRY
         first, last = batch[0].offset, batch[-1].offset
         messages = [self._message(one.kept, one.attempt) for one in batch]
-        claim = Claim(0, 0, first, last, first - 1, new_claim_id(), source, Care.NONE, "test", messages)
+        claim = Claim(0, 0, first, last, first - 1, new_claim_id(), source, Isolation.NONE, "test", messages)
         claim.taken_at = self.now.replace(tzinfo=None).isoformat()
         work = Work(claim, 0, settings.timeout_s, 0)
-        keeper = Keeper(settings.result_ttl_s, self._results)
-        _Executor(self.app, route, keeper, self._outbox, self._connection).run(work)
+        result_writer = ResultWriter(settings.result_ttl_s, self._results)
+        _Executor(self.app, route, result_writer, self._outbox, self._connection).run(work)
         flush = work.finish()
         assert flush is not None, "nobody else has the claim"
         failures = {failure.offset: failure for failure in flush.failures}
@@ -339,11 +339,15 @@ def _fits(one: _Waiting, first: _Waiting) -> bool:
 class _Executor(Executor):
     """The worker's own, but for the server's transactions."""
 
-    def __init__(self, app: Ems, route: Route, keeper: Keeper, outbox: MemoryOutbox, connection: Any) -> None:
+    def __init__(
+        self, app: Ems, route: Route, result_writer: ResultWriter, outbox: MemoryOutbox, connection: Any
+    ) -> None:
         no_session: Any = None
         ladder = app.settings.retry_ladder()
         loop, pool = EventLoop(), ThreadPoolExecutor()
-        super().__init__(route, ladder, app.middleware, no_session, lambda: True, Turns(), keeper, loop, pool, 1)
+        super().__init__(
+            route, ladder, app.middleware, no_session, lambda: True, IsolationGate(), result_writer, loop, pool, 1
+        )
         self._outbox = outbox
         self._connection = connection
 
@@ -357,6 +361,6 @@ class _Executor(Executor):
         with self._outbox.during(transaction, self._connection):
             failed = self._call_plainly(work, messages, handler, transaction)
         failures = self._failures_of(messages, failed, handler.options, 0.0)
-        self._keeper.put(self._results(messages, handler.options))
+        self._result_writer.put(self._results(messages, handler.options))
         work.done(messages, failures, [0.0] * len(messages))
         return failures

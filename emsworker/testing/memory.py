@@ -13,12 +13,12 @@ from emsworker.core.errors import EmsError
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicKind, TopicRule
 from emsworker.core.priority import PRIORITIES
+from emsworker.publishing.delivery import DeliveryOptions
 from emsworker.publishing.outbox import OutboxTransaction, dedup_key_of
-from emsworker.publishing.terms import Terms
 from emsworker.publishing.transaction import Transaction
 from emsworker.store.dedup import DedupKey
 from emsworker.store.once import Begun
-from emsworker.store.pending import When
+from emsworker.store.outbox import When
 from emsworker.store.results import ResultRow
 
 if TYPE_CHECKING:
@@ -178,11 +178,11 @@ class MemoryOutbox:
         self._keys: dict[Place, Holder] = {}
 
     def send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], terms: Terms
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
     ) -> list[Receipt]:
         """Take messages, or hold them until their transaction ends."""
-        due_at = self._due_at(terms.when(self._app.server_time))
-        held = None if terms.transaction is None else self._held_by(terms.transaction)
+        due_at = self._due_at(delivery.when(self._app.server_time))
+        held = None if delivery.transaction is None else self._held_by(delivery.transaction)
         receipts = []
         for one, message in zip(outgoing, messages, strict=True):
             holder = self._take_key(topic.name, dedup_key_of(topic, one), message.uid, held)
@@ -191,8 +191,8 @@ class MemoryOutbox:
             elif holder is None:
                 self._stream.take(topic, message, due_at)
             receipts.append(Receipt(uid_text(holder or message.uid), topic.name, None, None, created=holder is None))
-        if isinstance(terms.transaction, OutboxTransaction):
-            terms.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+        if isinstance(delivery.transaction, OutboxTransaction):
+            delivery.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
         if held is None:
             self._stream.settle()
         return receipts

@@ -128,7 +128,7 @@ def test_a_copied_backlog_is_a_stream_without_holes_that_workers_drain(bench_ser
         stage.check("the last offset", 1236, "SELECT MAX(`offset`) FROM ems_message")
         tasks.app.close()
         rate = drain(stage, topic_id, 766, worker.Shape("noop", 1, 2))
-        stage.check("done", 766, "SELECT SUM(done_to + 1 - GREATEST(lo, 1237)) FROM ems_claim WHERE done_to > 1236")
+        stage.check("done", 766, "SELECT SUM(acked_to + 1 - GREATEST(lo, 1237)) FROM ems_claim WHERE acked_to > 1236")
         with worker.running(stage, worker.Shape("noop", 2, 1)) as process:
             memory += [resident_mib(pid) for pid in family(process.pid)]
     assert rate > 0

@@ -44,7 +44,7 @@ def pause_in_hand(arena: Arena, group: str, times: int = 2) -> None:
 
 
 def kill_in_hand(arena: Arena, group: str, times: int = 3) -> None:
-    """Kill a child in the middle of a message, when its watermark has long been written."""
+    """Kill a child in the middle of a message, when its acked offset has long been written."""
     for _ in range(times):
         send(arena, 6, 0.5)
         pid = _stopped_in(arena, group, 0.3)
@@ -55,7 +55,7 @@ def kill_in_hand(arena: Arena, group: str, times: int = 3) -> None:
 
 
 def kill_between_commits(arena: Arena, times: int = 3) -> None:
-    """Kill a child whose effect is committed while its watermark is not, if there is such a moment."""
+    """Kill a child whose effect is committed while its acked offset is not, if there is such a moment."""
     deadline = time.monotonic() + _BETWEEN_S
     killed = 0
     while killed < times and time.monotonic() < deadline:
@@ -81,7 +81,7 @@ def _is_between_commits(arena: Arena, pid: int) -> bool:
         "SELECT 1 FROM cash x JOIN ems_message m ON m.uid = UNHEX(REPLACE(x.uid, '-', '')) "
         "JOIN ems_group g ON g.name = 'cash' AND g.topic_id = m.topic_id "
         "JOIN ems_claim c ON c.group_id = g.id AND c.`partition` = m.`partition` AND m.`offset` BETWEEN c.lo AND c.hi "
-        "WHERE c.state = 'start' AND c.source = 'stream' AND c.done_to < m.`offset` AND c.client_id LIKE %s LIMIT 1",
+        "WHERE c.state = 'start' AND c.source = 'stream' AND c.acked_to < m.`offset` AND c.client_id LIKE %s LIMIT 1",
         f"%-{pid}-%",
     )
     return bool(found)
@@ -115,7 +115,7 @@ def _wait_for_sends(arena: Arena, pids: set[int], count: int) -> None:
     until(sent, 3 * _AIM_S, f"the producers send; logs:\n{arena.tail()}", 0.1)
 
 
-def roll_redis_below_the_floor(arena: Arena) -> None:
+def roll_redis_below_the_log_start(arena: Arena) -> None:
     """Redis is as it was when what has been done and deleted since was yet to be sent."""
     import redis
 

@@ -36,7 +36,8 @@ LEASE_S = 4.0
 LOST_LEASE, ORPHANED = "lease", "orphaned"
 SETTINGS: dict[str, Any] = {"lease_s": LEASE_S, "beat_lease_s": 1.5, "max_attempts": 50, "timeout_s": 15}
 _RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process ran out", re.MULTILINE)
-# Who is starved need not notice: a renewal that waits in the server begins in time, and is there when others have acted.
+# Who is starved need not notice: a renewal that waits in the server begins in time, and is there when others have
+# acted.
 _TAKEN_FOR_DEAD = re.compile(
     r"^(\S+ \S+),\d+ WARNING .*recovered a claim of [^ -]+-(\d+)-\S+ .*its lease was over for \d", re.MULTILINE
 )
@@ -245,7 +246,7 @@ class Arena:
         rows = self.looker.rows
         claims = rows("SELECT group_id, `partition`, lo, hi, state FROM ems_claim WHERE state <> 'done' LIMIT 5")
         retries = rows("SELECT group_id, `partition`, `offset`, due_at, claim_id FROM ems_retry LIMIT 5")
-        return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_pending LIMIT 5")]
+        return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_outbox LIMIT 5")]
 
     def judge(self, settled: bool = True, client_grace_s: float = 15.0) -> Report:
         """What the checker says; ``settled``: all is done."""
@@ -267,7 +268,7 @@ class Arena:
         """The workers that may be hit, of those that run."""
         return [worker for worker in self.workers[self.spared :] if worker.process.poll() is None]
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Everybody is there again, and ready: two workers and two producers."""
         self.producers = [one for one in self.producers if one.poll() is None]
         living = self.living()

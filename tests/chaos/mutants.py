@@ -1,7 +1,8 @@
 """``./dev chaos --mutants``: the code is broken on purpose, and the checker must notice.
 
-Each mutant is a copy of the package with one protocol spoiled. The faults under which that shows are brought about, aimed
-at the right moment (:mod:`tests.chaos.aimed`), until the checker has found what it must find, or three times in vain. And
+Each mutant is a copy of the package with one protocol spoiled. The faults under which that shows are brought about,
+aimed at the right moment (:mod:`tests.chaos.aimed`), until the checker has found what it must find, or three times in
+vain. And
 once with the code as it is: then it must find nothing.
 """
 
@@ -102,7 +103,7 @@ MUTANTS = [
             ),
             (
                 "runtime/executor.py",
-                "            work.done(messages, failures, [ran_s] * len(messages), self._keeper.for_flush(rows))\n",
+                "            work.done(messages, failures, [ran_s] * len(messages), self._result_writer.for_flush(rows))\n",
                 "",
             ),
         ],
@@ -140,7 +141,7 @@ MUTANTS = [
         frozenset({Kind.ORDER}),
     ),
     Mutant(
-        "an effect is committed before the watermark",
+        "an effect is committed before the acked offset",
         "exactly one effect",
         [
             (
@@ -153,10 +154,10 @@ MUTANTS = [
         frozenset({Kind.EFFECT}),
     ),
     Mutant(
-        "no look at the floor",
+        "no look at the log start offset",
         "nothing lost, Redis rolled back",
-        [("store/messages.sql", "IF(floor <= %(base)s, %(base)s, NULL)", "%(base)s")],
-        aimed.roll_redis_below_the_floor,
+        [("store/messages.sql", "IF(log_start <= %(base)s, %(base)s, NULL)", "%(base)s")],
+        aimed.roll_redis_below_the_log_start,
         frozenset({Kind.LOST}),
         redis=True,
         topic={"trim_done": True},
@@ -195,7 +196,7 @@ MUTANTS += [
     Mutant(
         "a delayed message is written down under whatever id its topic had",
         "nothing lost",
-        [("store/pending.py", "    guarded = topic_id_text(database, topic_id)\n", "    guarded = str(topic_id)\n")],
+        [("store/outbox.py", "    guarded = topic_id_text(database, topic_id)\n", "    guarded = str(topic_id)\n")],
         partial(operators.create_again, times=2),
         frozenset({Kind.LOST}),
     ),

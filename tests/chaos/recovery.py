@@ -8,8 +8,8 @@ from emsworker.chaos import Fault, History, Run
 from tests.chaos.arena import LOST_LEASE, ORPHANED
 from tests.chaos.names import GROUPS
 
-# Run again after kill -9: what one thread had finished since its last watermark. The promise is 100 ms of work, or one
-# message; the kill may also hit the commit of the watermark, and a loaded machine stretches what is measured.
+# Run again after kill -9: what one thread had finished since its last acked offset. The promise is 100 ms of work, or
+# one message; the kill may also hit the commit of the acked offset, and a loaded machine stretches what is measured.
 AGAIN_S, _SLACK_S = 0.1, 0.05
 
 
@@ -26,7 +26,8 @@ def undone(history: History, unfinished: Iterable[tuple[str, str]]) -> set[tuple
     """Messages and groups that processes had in hand when they were hit, and that nobody else has done since.
 
     Args:
-        unfinished: messages and groups that the tables hold a claim or a retry of. The others were finished by those who
+        unfinished: messages and groups that the tables hold a claim or a retry of. The others were finished by those
+            who
             were hit: before they died, though they could not say so, or after a pause in which nobody recovered them.
     """
     left = {where for fault in _hits(history) for where in _held(history, fault) - _done(history, fault).keys()}

@@ -19,9 +19,9 @@ from tests.support.waiting import until
 
 _HELD_S = 60.0
 _UNFINISHED = """
-SELECT m.uid, g.name FROM ems_claim c JOIN ems_group g ON g.id = c.group_id JOIN ems_message m ON m.topic_id = g.topic_id
-AND m.`partition` = c.`partition` AND m.`offset` BETWEEN c.done_to + 1 AND c.hi WHERE c.state <> 'done' AND m.uid IS NOT NULL
-UNION SELECT m.uid, g.name FROM ems_retry r JOIN ems_group g ON g.id = r.group_id JOIN ems_message m
+SELECT m.uid, g.name FROM ems_claim c JOIN ems_group g ON g.id = c.group_id JOIN ems_message m ON m.topic_id =
+g.topic_id AND m.`partition` = c.`partition` AND m.`offset` BETWEEN c.acked_to + 1 AND c.hi WHERE c.state <> 'done' AND
+m.uid IS NOT NULL UNION SELECT m.uid, g.name FROM ems_retry r JOIN ems_group g ON g.id = r.group_id JOIN ems_message m
 ON m.topic_id = g.topic_id AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` WHERE m.uid IS NOT NULL
 """
 
@@ -155,7 +155,7 @@ def run_scenarios(
         show = Show(arena, allocator)
         arena.start()
         for scenario in scenarios:
-            arena.mend()
+            arena.fix()
             yield show.row(scenario)
         arena.goes_on()
         yield show.row(Scenario("all is done", _finish, dead=first.dead), settled=True)

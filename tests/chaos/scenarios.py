@@ -24,7 +24,7 @@ class Scenario:
     """One way to break it.
 
     Args:
-        bring_about: breaks, waits, and mends; returns what the table says instead of a recovery, if it says anything.
+        bring_about: breaks, waits, and fixes; returns what the table says instead of a recovery, if it says anything.
         redis: it needs one, and the redis allocator; site: what the stream lives on.
         heals_within_s: the longest time that it may take until all is well again, ``None`` for a fault that
             nothing is promised about.

@@ -102,7 +102,7 @@ def left_in(arena: Arena, topics: tuple[str, ...]) -> list[Any]:
     claims = rows(f"SELECT g.name, x.lo, x.hi, x.state FROM ems_claim x {of} AND x.state <> 'done' LIMIT 5", topics)
     retries = rows(f"SELECT g.name, x.`offset`, x.due_at FROM ems_retry x {of} LIMIT 5", topics)
     pending = rows(
-        "SELECT t.name, x.due_at FROM ems_pending x JOIN ems_topic t ON t.id = x.topic_id WHERE t.name IN %s LIMIT 5",
+        "SELECT t.name, x.due_at FROM ems_outbox x JOIN ems_topic t ON t.id = x.topic_id WHERE t.name IN %s LIMIT 5",
         topics,
     )
     return [*behind, *claims, *retries, *pending]

@@ -36,7 +36,7 @@ class World:
             topics={1: "t"},
             groups={group: GroupRow(1, name, ORDERS.get(group, "none"), 60.0) for group, name in NAMES.items()},
             messages={(1, 0): {n: (f"u{n}", "message") for n in places}},
-            floors={(1, 0): 1},
+            log_starts={(1, 0): 1},
             cursors={(group, 0): COUNT + 1 for group in NAMES},
             claims=[ClaimRow(group, 0, 1, COUNT, COUNT, "done", "stream", ONES) for group in NAMES],
             clients={ONES: -5.0},
@@ -297,7 +297,7 @@ def test_what_waits_is_dead_or_was_left_out_is_not_lost() -> None:
     assert Kind.LOST not in world.kinds()
     world = World()
     lost_ack_before_run(world)
-    world.claim(0, done_to=2, state="waiting")
+    world.claim(0, acked_to=2, state="waiting")
     assert world.kinds() == set()
 
 
@@ -403,9 +403,9 @@ def test_an_unconfirmed_send_may_be_there_or_not() -> None:
     assert world.kinds() == set()
 
 
-def test_what_lies_below_the_floor_need_not_be_there() -> None:
+def test_what_lies_below_the_log_start_need_not_be_there() -> None:
     world = World()
-    world.snapshot.floors[1, 0] = 5
+    world.snapshot.log_starts[1, 0] = 5
     for offset in range(1, 5):
         del world.snapshot.messages[1, 0][offset]
     assert world.kinds(settled=True) == set()

@@ -70,7 +70,7 @@ class Stream:
         self.looker.rows("UPDATE ems_cursor SET next_offset = %s", offset)
 
     def trim_to(self, offset: int) -> None:
-        self.looker.rows("UPDATE ems_partition SET floor = %s", offset)
+        self.looker.rows("UPDATE ems_partition SET log_start = %s", offset)
         self.looker.rows("DELETE FROM ems_message WHERE `offset` < %s", offset - 1)  # the last of them is yet to go
 
     def look(self) -> list[Finding]:
@@ -107,7 +107,7 @@ def test_what_is_settled_is_forgotten_and_its_files_are_deleted(stream: Stream) 
     report = stream.window.look()
     assert not report.findings
     assert (report.asked, report.confirmed, report.runs, report.repeated) == (20, 20, 20, 0)
-    assert len(stream.window) == 20, "above the floor it is still there"
+    assert len(stream.window) == 20, "above the log start offset it is still there"
     assert stream.effects.forgotten == set(stream.uids[:10])
     assert len(set(stream.folder.iterdir())) == 2, "one of each recorder goes on"
 
@@ -133,7 +133,7 @@ def test_a_loss_is_found_and_nothing_is_forgotten_before_that_is_sure(stream: St
     assert len(stream.window) == 7
     (found,) = stream.look()
     assert (found.kind, found.where) == (Kind.LOST, "t/0/3")
-    assert len(stream.window) == 3, "two sends and a run above the floor"
+    assert len(stream.window) == 3, "two sends and a run above the log start offset"
 
 
 def test_an_explanation_may_come_late(stream: Stream) -> None:

@@ -165,13 +165,13 @@ def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
     ems.ok("groups", "create", "orders", "late", "--from", "end", max_attempts="3")
     listed = {one["group"]: one for one in ems.ok("groups", "list", "orders", "--json").json}
     assert (listed["mail"]["lag"], listed["late"]["lag"], listed["late"]["max_attempts"]) == (10, 0, 3)
-    assert listed["mail"]["partitions"][0]["frontier"] == 10
+    assert listed["mail"]["partitions"][0]["last_offset"] == 10
     assert listed["mail"]["oldest_s"] > 0 and listed["late"]["oldest_s"] is None
     assert ems.ok("groups", "change", "orders", "mail", "--pause", "--json").json["paused"] is True
     assert ems.ok("groups", "change", "orders", "mail", "--resume", "--json").json["paused"] is False
     assert ems.ok("groups", "change", "orders", "mail", "--ladder", "7s", "--json").json["ladder"] == "7s"
     assert ems("groups", "change", "orders", "mail", "--ladder", "7 parsecs").code == 2
-    assert "FRONTIER" in ems.ok("groups", "list", "--partitions").out
+    assert "LAST OFFSET" in ems.ok("groups", "list", "--partitions").out
     planned = ems.ok("groups", "reset", "orders", "mail", "--to", "-3", "--dry-run", "--json").json
     assert planned == [{"partition": 0, "cursor": 1, "to": 8, "skipped": 7, "again": 0}]
     assert ems("groups", "reset", "orders", "mail", "--to", "-3").code == 2  # nobody to ask
@@ -197,7 +197,7 @@ def test_a_group_in_use_is_deleted_only_by_force(ems: Ems, url: str, app: App, k
     else:
         execute(
             url,
-            "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, claimed_at, "
+            "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, claimed_at, "
             f"progress_at, deadline_at) VALUES (1, 0, 1, 1, 1, 0, '{kind}', 'stream', NOW(6), NOW(6), NOW(6))",
         )
     for arguments in (["groups", "delete", "orders", "mail"], ["topics", "delete", "orders"]):
@@ -221,7 +221,7 @@ def test_clients_and_leaders(ems: Ems, stream: Database) -> None:
         ("ip-1-u-1", "live", 0),
         ("ip-1-u-2", "expired", 0),
     ]
-    assert [(one["duty"], one["leader"]) for one in found["leaders"]] == [("beat", "me")]
+    assert [(one["service"], one["leader"]) for one in found["leaders"]] == [("beat", "me")]
     assert "ip-1-u-1" in ems.ok("clients").out
 
 
@@ -364,7 +364,7 @@ def test_check_names_idle_timeouts_that_are_shorter_than_messages_may_run(ems: E
         execute(server.admin_url, "SET GLOBAL wait_timeout = 28800")
     assert [(one["name"], one["value"]) for one in warned] == [("wait_timeout", "1800 s")]
     for part in ("slow/g may run for 3600 s", "closed", "proxy"):
-        assert part in warned[0]["mend"]
+        assert part in warned[0]["fix"]
 
 
 def test_check_of_a_server_that_is_away(bare: Ems) -> None:
@@ -438,7 +438,7 @@ def test_a_purged_topic_has_no_messages(ems: Ems, app: App) -> None:
 def test_claimed_is_what_a_live_client_holds(ems: Ems, app: App, url: str) -> None:
     app.send_many("t", range(100))
     ems.ok("groups", "create", "t", "g")
-    columns = "group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at"
+    columns = "group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at"
     now = "NOW(6), NOW(6), NOW(6)"
     client = "INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at)"
     execute(

@@ -64,7 +64,7 @@ def recount(url: str) -> dict[tuple[str, int], tuple[int, ...]]:
         """SELECT g.name, c.`partition`,
           (SELECT COUNT(*) FROM ems_message m
            WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` >= c.next_offset),
-          (SELECT COALESCE(SUM(l.hi - l.done_to), 0) FROM ems_claim l
+          (SELECT COALESCE(SUM(l.hi - l.acked_to), 0) FROM ems_claim l
            WHERE l.group_id = g.id AND l.`partition` = c.`partition` AND l.state <> 'done' AND l.source = 'stream'),
           (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id AND r.`partition` = c.`partition`),
           (SELECT COUNT(*) FROM ems_dead d WHERE d.group_id = g.id AND d.`partition` = c.`partition`)
@@ -76,7 +76,7 @@ def recount(url: str) -> dict[tuple[str, int], tuple[int, ...]]:
 def test_lag_equals_a_recount(worked: Ems, url: str) -> None:
     # A live and a waiting claim, as crashed workers leave them.
     idle = "FROM ems_group WHERE name = 'idle'"
-    columns = "group_id, `partition`, lo, claim_id, hi, done_to, state, source, claimed_at, progress_at, deadline_at"
+    columns = "group_id, `partition`, lo, claim_id, hi, acked_to, state, source, claimed_at, progress_at, deadline_at"
     now = "'stream', NOW(6), NOW(6), NOW(6)"
     execute(
         url,
@@ -117,7 +117,7 @@ def test_topics_are_ranked_by_length(worked: Ems, url: str, app: App) -> None:
         str(name): int(str(size)) for name, size in rows(url, "SELECT topic_id, SUM(size) FROM ems_message GROUP BY 1")
     }
     assert listed[0]["bytes"] == real["1"] and listed[1]["bytes"] == real["2"]
-    execute(url, "UPDATE ems_partition SET floor = 11 WHERE topic_id = 1 AND `partition` = 0")
+    execute(url, "UPDATE ems_partition SET log_start = 11 WHERE topic_id = 1 AND `partition` = 0")
     assert worked.ok("topics", "list", "--json").json[0]["messages"] == COUNT - 10
 
 

@@ -11,8 +11,8 @@ def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) 
     done = ems("groups", "create", "news", "g")
     assert done.code == 2 and done.errors[0].startswith("Error: topic = 'news': is a broadcast topic")
     for name in ("cache/a/0", "cache/b/0"):
-        keeper = broadcast.Keeper(1, name, b"0" * 16)
-        stream.call(lambda session, keeper=keeper: broadcast.take_positions(session, keeper, {0: 1}))
+        reader = broadcast.NamedReader(1, name, b"0" * 16)
+        stream.call(lambda session, reader=reader: broadcast.take_positions(session, reader, {0: 1}))
     assert ems("readers", "forget", "news", "-y").code == 2
     assert ems.ok("readers", "forget", "news", "--idle", "1h", "-y", "--json").json["forgotten_rows"] == 0
     assert ems.ok("readers", "forget", "news", "cache/a/0", "-y", "--json").json["forgotten_rows"] == 1

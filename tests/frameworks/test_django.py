@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.config import Settings
-from emsworker.runtime.duties import Relay
+from emsworker.runtime.maintenance import Relay
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -72,7 +72,7 @@ def test_a_thousand_sends_of_two_web_processes(stream: Stream, tmp_path: Path) -
     assert len({body["process"] for _, body in answers}) == 2, "both took part"
     relay = Relay()
     until(
-        lambda: relay(stream.session, Settings()) and not stream.value("SELECT COUNT(*) FROM ems_pending"), 20, "moved"
+        lambda: relay(stream.session, Settings()) and not stream.value("SELECT COUNT(*) FROM ems_outbox"), 20, "moved"
     )
     assert stream.value("SELECT COUNT(*) FROM orders") == 2 * ORDERS
     found = Counter(

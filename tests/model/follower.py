@@ -46,14 +46,14 @@ class Tables:
         elif change.table == "ems_retry":
             self.retries.pop(change.row["offset"], None)
             if now:
-                self.retries[now["offset"]] = (now["attempt"], now["claim_id"] is not None, now["care"])
+                self.retries[now["offset"]] = (now["attempt"], now["claim_id"] is not None, now["isolation"])
         elif change.table == "ems_claim":
             if was:
                 self.claims.pop(was["claim_id"], None)
             if now and now["state"] != "done":
                 of_retries = now["source"] == "retry"
-                done_to = now["lo"] - 1 if of_retries else now["done_to"]
-                place = (now["lo"], now["hi"], done_to, now["client_id"], of_retries, now["care"])
+                acked_to = now["lo"] - 1 if of_retries else now["acked_to"]
+                place = (now["lo"], now["hi"], acked_to, now["client_id"], of_retries, now["isolation"])
                 self.claims[now["claim_id"]] = place
 
 
@@ -203,7 +203,7 @@ class Follower:
 
     def _ended(self, transaction: Transaction, change: Change, left: tuple[int, ...]) -> list[int]:
         if change.row["source"] != "retry":
-            return [offset for offset in left if offset <= change.row["done_to"]]
+            return [offset for offset in left if offset <= change.row["acked_to"]]
         mine = {one.row["offset"] for one in transaction.of("ems_retry") if one.now is None or _is_failure(one)}
         return [offset for offset in left if offset in mine]
 
@@ -222,7 +222,7 @@ class Follower:
         """Under suspicion the row tells what runs now."""
         told = change.now["running"] if change.now else None
         hold = self.state.clients[k].hold
-        if told and hold and hold.care >= running.ALONE and not hold.running:
+        if told and hold and hold.isolation >= running.ALONE and not hold.running:
             if hold.items[hold.place : hold.place + 1] != (told,):
                 raise Refused(f"{told} began out of its turn")
             self._step(("begin", k, told), running.begin(self.cfg, self.state, k))
@@ -274,7 +274,7 @@ class Follower:
             "rows": ({o: row for o, row in enumerate(state.rows, 1) if row}, real.rows),
             "cursor": (state.cursor, real.cursor),
             "dead letters": (set(members(state.dead)), real.dead),
-            "retries": ({r.offset: (r.attempt, bool(r.token), r.care) for r in state.retries}, real.retries),
+            "retries": ({r.offset: (r.attempt, bool(r.token), r.isolation) for r in state.retries}, real.retries),
             "claims": (sorted(map(_place(names), state.claims), key=str), sorted(real.claims.values(), key=str)),
         }
         for what, (expected, found) in pairs.items():
@@ -284,7 +284,7 @@ class Follower:
 
 def _place(names: dict[int, str]) -> object:
     def place(claim: Claim) -> tuple[object, ...]:
-        return claim.lo, claim.hi, claim.done_to, names.get(claim.owner), claim.of_retries, claim.care
+        return claim.lo, claim.hi, claim.acked_to, names.get(claim.owner), claim.of_retries, claim.isolation
 
     return place
 

@@ -83,15 +83,15 @@ def suspect(cfg: Config, s: State, claim: Claim) -> int:
         known = min((r.offset for r in s.retries if r.token == claim.token), default=0)
     else:
         known = next((o for o in members(claim.live_stream) if s.row(o) is Row.MESSAGE), 0)
-    return known if claim.running > claim.done_to or cfg.mutant == "first of the rest charged" else 0
+    return known if claim.running > claim.acked_to or cfg.mutant == "first of the rest charged" else 0
 
 
 def _recover_range(cfg: Config, s: State, claim: Claim, blamed: int) -> State:
-    rest = Claim(claim.done_to + 1, claim.hi, claim.done_to, -1, 0, care=min(claim.care + 1, ALONE))
+    rest = Claim(claim.acked_to + 1, claim.hi, claim.acked_to, -1, 0, isolation=min(claim.isolation + 1, ALONE))
     if blamed:
         s, _ = charge(cfg, s, blamed, ALONE)
-        s = s._replace(done=s.done | span(claim.done_to + 1, blamed))
-        rest = rest._replace(lo=blamed + 1, done_to=blamed, care=claim.care)
+        s = s._replace(done=s.done | span(claim.acked_to + 1, blamed))
+        rest = rest._replace(lo=blamed + 1, acked_to=blamed, isolation=claim.isolation)
     return s.with_claim(claim, *([] if cfg.mutant == "rest forgotten" else [rest]))
 
 
@@ -99,9 +99,9 @@ def _recover_retries(cfg: Config, s: State, claim: Claim, blamed: int) -> State:
     died = False
     if blamed:
         s, died = charge(cfg, s, blamed, ALONE)
-    freed = [r._replace(token=0, care=ALONE) for r in s.retries if r.token == claim.token]
+    freed = [r._replace(token=0, isolation=ALONE) for r in s.retries if r.token == claim.token]
     if cfg.mutant == "retries kept claimed":
-        freed = [r._replace(care=ALONE) for r in s.retries if r.token == claim.token]
+        freed = [r._replace(isolation=ALONE) for r in s.retries if r.token == claim.token]
     s = s.with_retries(bits([r.offset for r in freed]), *freed).with_claim(claim)
     return promote(cfg, s, [blamed]) if died else s
 
@@ -131,16 +131,16 @@ def allocate(s: State) -> State | None:
 
 
 def insert(cfg: Config, s: State, offset: int) -> State:
-    """It writes its message there, if the primary key and the floor let it, and is confirmed; or it allocates anew."""
+    """It writes its message there, if the primary key and the log start offset let it, and is confirmed; or it allocates anew."""
     s = s._replace(held=s.held & ~(1 << offset))
     row = s.row(offset)
     free = row is Row.NONE or (row is Row.TOMBSTONE and cfg.mutant == "tombstone overwritten")
-    if (free and offset >= s.floor) or (row is Row.GONE and cfg.mutant == "floor not checked"):
+    if (free and offset >= s.log_start) or (row is Row.GONE and cfg.mutant == "log start offset not checked"):
         effects = tuple(0 if o == offset else n for o, n in enumerate(s.effects, 1))
         s = s.with_rows(1 << offset, Row.MESSAGE)._replace(effects=effects, ran=s.ran & ~(1 << offset))
         return s._replace(confirmed=s.confirmed | 1 << offset)
     present = [o for o, row in enumerate(s.rows, 1) if row is not Row.NONE]
-    return s._replace(allocated=max([s.allocated, s.floor - 1, *present]))
+    return s._replace(allocated=max([s.allocated, s.log_start - 1, *present]))
 
 
 def close_hole(cfg: Config, s: State) -> State | None:
@@ -169,23 +169,23 @@ def needed(cfg: Config, s: State) -> int:
     """The lowest offset that the group still needs."""
     parts = {
         "cursor": [s.cursor],
-        "claims": [claim.done_to + 1 for claim in s.claims if not claim.of_retries],
+        "claims": [claim.acked_to + 1 for claim in s.claims if not claim.of_retries],
         "retries": [retry.offset for retry in s.retries],
     }
-    parts.pop(cfg.mutant.removeprefix("floor above "), None)
+    parts.pop(cfg.mutant.removeprefix("log start offset above "), None)
     return min([len(s.rows) + 1, *(o for part in parts.values() for o in part)])
 
 
-def raise_floor(cfg: Config, s: State, to: int) -> State | None:
-    """Raise the floor over what nobody needs; only rows are passed."""
-    passed = all(s.row(o) is not Row.NONE for o in range(s.floor, to))
-    return s._replace(floor=to) if s.floor < to <= needed(cfg, s) and passed else None
+def raise_log_start(cfg: Config, s: State, to: int) -> State | None:
+    """Raise the log start offset over what nobody needs; only rows are passed."""
+    passed = all(s.row(o) is not Row.NONE for o in range(s.log_start, to))
+    return s._replace(log_start=to) if s.log_start < to <= needed(cfg, s) and passed else None
 
 
 def delete_below(cfg: Config, s: State) -> State | None:
-    """Delete what lies below the floor, but what was put back for a second life."""
+    """Delete what lies below the log start offset, but what was put back for a second life."""
     spared = 0 if cfg.mutant == "second life not spared" else s.restored
-    below = [o for o in range(1, s.floor) if s.row(o) is not Row.GONE and not spared >> o & 1]
+    below = [o for o in range(1, s.log_start) if s.row(o) is not Row.GONE and not spared >> o & 1]
     return s.with_rows(bits(below), Row.GONE) if below else None
 
 
@@ -201,7 +201,7 @@ def requeue(cfg: Config, s: State, offset: int) -> State | None:
     if not s.dead >> offset & 1 or not s.requeues:
         return None
     dead = s.dead if cfg.mutant == "dead letter kept" else s.dead & ~(1 << offset)
-    restored = s.restored | (1 << offset if offset < s.floor else 0)
+    restored = s.restored | (1 << offset if offset < s.log_start else 0)
     s = s.with_rows(1 << offset, Row.MESSAGE).with_retries(0, Retry(offset, 0))
     return s._replace(dead=dead, restored=restored, requeues=s.requeues - 1)
 
@@ -215,7 +215,7 @@ def choices(cfg: Config, s: State) -> Iterator[Step]:
     found += _recoveries(cfg, s)
     found += _publishing(cfg, s)
     if cfg.retention:
-        found += [(("raise_floor", s.floor + 1), raise_floor(cfg, s, s.floor + 1))]
+        found += [(("raise_log_start", s.log_start + 1), raise_log_start(cfg, s, s.log_start + 1))]
         found += [(("delete_below",), delete_below(cfg, s)), (("delete_restored",), delete_restored(s))]
     if s.requeues:
         found += [(("requeue", o), requeue(cfg, s, o)) for o in members(s.dead)]

@@ -42,15 +42,15 @@ def nothing_lost(cfg: Config, s: State) -> bool:
 
 
 def effects_once(cfg: Config, s: State) -> bool:
-    """What a handler commits together with its watermark happens once."""
+    """What a handler commits together with its acked offset happens once."""
     return max(s.effects) <= 1
 
 
-def floor_is_below_needed(cfg: Config, s: State) -> bool:
-    """The floor never passes what the group still needs, but for second lives, which are spared."""
-    lowest = [s.cursor] + [claim.done_to + 1 for claim in s.claims if not claim.of_retries]
+def log_start_is_below_needed(cfg: Config, s: State) -> bool:
+    """The log start offset never passes what the group still needs, but for second lives, which are spared."""
+    lowest = [s.cursor] + [claim.acked_to + 1 for claim in s.claims if not claim.of_retries]
     lowest += [retry.offset for retry in s.retries if not s.restored >> retry.offset & 1]
-    return s.floor <= min(lowest)
+    return s.log_start <= min(lowest)
 
 
 def bodies_are_kept(cfg: Config, s: State) -> bool:
@@ -72,7 +72,7 @@ STATE: dict[str, Callable[[Config, State], bool]] = {
     "claimed retry has its claim": claimed_retry_has_its_claim,
     "nothing lost": nothing_lost,
     "effect exactly once": effects_once,
-    "floor never above needed": floor_is_below_needed,
+    "log start offset never above needed": log_start_is_below_needed,
     "body kept while needed": bodies_are_kept,
     "one owner in ordered groups": one_owner,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.model.state import Claim, Config, Hold, Life, Order, Retry, State, bits, span
 from tests.model.taking import Step
 
-ALONE = 2  # the care under which each message is written down before it begins
+ALONE = 2  # the isolation under which each message is written down before it begins
 
 
 def own(cfg: Config, s: State, k: int) -> Claim | None:
@@ -31,7 +31,7 @@ def begin(cfg: Config, s: State, k: int) -> State | None:
     if cfg.order is Order.PARTITION and (hold.fails or hold.held) and cfg.mutant != "failure passed":
         return None
     item = hold.items[hold.place]
-    if hold.care >= ALONE:
+    if hold.isolation >= ALONE:
         claim = own(cfg, s, k)
         if hold.flushed != hold.place:
             return None
@@ -55,18 +55,18 @@ def end(cfg: Config, s: State, k: int, failed: bool) -> State | None:
 
 
 def skip_blocked(cfg: Config, s: State, k: int) -> State | None:
-    """A message whose key waits for an earlier one is not run but parked."""
+    """A message whose key waits for an earlier one is not run but blocked."""
     hold = s.clients[k].hold
     if cfg.order is not Order.KEY or hold is None or hold.running or hold.place >= len(hold.items):
         return None
     item = hold.items[hold.place]
-    held_up = {*hold.blocked, *(cfg.key(o) for o in (*hold.fails, *hold.parked))} - {""}
-    if cfg.key(item) not in held_up or cfg.mutant == "key not parked":
+    held_up = {*hold.blocked_keys, *(cfg.key(o) for o in (*hold.fails, *hold.blocked))} - {""}
+    if cfg.key(item) not in held_up or cfg.mutant == "key not blocked":
         return None
-    return s.with_hold(k, hold._replace(place=hold.place + 1, parked=(*hold.parked, item)))
+    return s.with_hold(k, hold._replace(place=hold.place + 1, blocked=(*hold.blocked, item)))
 
 
-def must_park(cfg: Config, s: State, k: int) -> bool:
+def must_block(cfg: Config, s: State, k: int) -> bool:
     """Whether the next message may not begin because of its key."""
     return skip_blocked(cfg, s, k) is not None
 
@@ -92,14 +92,14 @@ def flush(cfg: Config, s: State, k: int, ends: bool = True) -> State | None:
 
 
 def record(cfg: Config, s: State, k: int, hold: Hold, claim: Claim | None, finished: bool) -> State:
-    """One transaction: the watermark, the effects of what went well, what becomes of the rest."""
-    ended = [o for o in hold.items[hold.flushed : hold.place] if o not in hold.fails and o not in hold.parked]
+    """One transaction: the acked offset, the effects of what went well, what becomes of the rest."""
+    ended = [o for o in hold.items[hold.flushed : hold.place] if o not in hold.fails and o not in hold.blocked]
     s = _move(cfg, with_effects(cfg, s, ended), hold, claim, finished)
     if hold.of_retries:
         s = s.with_retries(bits(ended))
-    keys = {*hold.blocked, *(cfg.key(o) for o in (*hold.fails, *hold.parked))} - {""}
+    keys = {*hold.blocked_keys, *(cfg.key(o) for o in (*hold.fails, *hold.blocked))} - {""}
     held = hold.held or (cfg.order is Order.PARTITION and bool(hold.fails))
-    later = hold._replace(flushed=hold.place, fails=(), parked=(), blocked=tuple(sorted(keys)), held=held)
+    later = hold._replace(flushed=hold.place, fails=(), blocked=(), blocked_keys=tuple(sorted(keys)), held=held)
     if cfg.mutant == "failures written later" and hold.fails:
         return s.with_hold(k, later._replace(owed=hold.fails))
     s = settle(cfg, s, hold, ended)
@@ -107,7 +107,7 @@ def record(cfg: Config, s: State, k: int, hold: Hold, claim: Claim | None, finis
 
 
 def with_effects(cfg: Config, s: State, ended: tuple[int, ...] | list[int]) -> State:
-    """What handlers have written is committed together with the watermark."""
+    """What handlers have written is committed together with the acked offset."""
     return s if cfg.mutant == "effects apart" else _counted(s, ended)
 
 
@@ -121,34 +121,34 @@ def _move(cfg: Config, s: State, hold: Hold, claim: Claim | None, finished: bool
         return s._replace(done=s.done | bits(hold.items[: hold.place]))
     if claim.of_retries:
         return s.with_claim(claim, *([] if finished else [claim._replace(running=0)]))
-    done_to = claim.hi if finished or cfg.mutant == "acknowledged first" else hold.items[hold.place - 1]
-    s = s._replace(done=s.done | span(claim.done_to + 1, done_to))
+    acked_to = claim.hi if finished or cfg.mutant == "acknowledged first" else hold.items[hold.place - 1]
+    s = s._replace(done=s.done | span(claim.acked_to + 1, acked_to))
     if finished:
         return s.with_claim(claim)
-    return s.with_claim(claim, claim._replace(done_to=done_to, running=0))
+    return s.with_claim(claim, claim._replace(acked_to=acked_to, running=0))
 
 
 def settle(cfg: Config, s: State, hold: Hold, ended: list[int]) -> State:
-    """Failed messages go to retry or die, parked ones wait, and the next of each key has its turn."""
+    """Failed messages go to retry or die, blocked ones wait, and the next of each key has its turn."""
     over = list(ended) if hold.of_retries else []
     for offset in hold.fails:
         s, died = charge(cfg, s, offset)
         over += [offset] if died else []
-    for offset in hold.parked:
+    for offset in hold.blocked:
         old = s.retry(offset)
-        row = old._replace(token=0) if old else Retry(offset, 0, parked=True)
+        row = old._replace(token=0) if old else Retry(offset, 0, blocked=True)
         s = s.with_retries(1 << offset, row)
-    return promote(cfg, s, [*over, *hold.parked])
+    return promote(cfg, s, [*over, *hold.blocked])
 
 
-def charge(cfg: Config, s: State, offset: int, care: int = 0) -> tuple[State, bool]:
+def charge(cfg: Config, s: State, offset: int, isolation: int = 0) -> tuple[State, bool]:
     """One more attempt of a message is used up; returns whether it was the last one."""
     old = s.retry(offset)
     attempt = (old.attempt if old else 0) + 1
     s = s.with_retries(1 << offset)
     if attempt >= cfg.max_attempts:
         return s._replace(dead=s.dead | 1 << offset), True
-    return s.with_retries(0, Retry(offset, attempt, 0, max(care, old.care if old else 0))), False
+    return s.with_retries(0, Retry(offset, attempt, 0, max(isolation, old.isolation if old else 0))), False
 
 
 def promote(cfg: Config, s: State, offsets: list[int]) -> State:
@@ -158,9 +158,9 @@ def promote(cfg: Config, s: State, offsets: list[int]) -> State:
     for key in {cfg.key(o) for o in offsets} - {""}:
         waiting = [retry for retry in s.retries if cfg.key(retry.offset) == key]
         if cfg.mutant == "every one of the key promoted":
-            s = s.with_retries(bits([r.offset for r in waiting]), *(r._replace(parked=False) for r in waiting))
+            s = s.with_retries(bits([r.offset for r in waiting]), *(r._replace(blocked=False) for r in waiting))
         elif waiting:
-            s = s.with_retries(1 << waiting[0].offset, waiting[0]._replace(parked=False))
+            s = s.with_retries(1 << waiting[0].offset, waiting[0]._replace(blocked=False))
     return s
 
 
@@ -171,16 +171,16 @@ def give_back(cfg: Config, s: State, k: int) -> State | None:
     again before the next one.
     """
     hold, claim = s.clients[k].hold, own(cfg, s, k)
-    if hold is None or claim is None or hold.running or hold.fails or hold.parked or hold.owed:
+    if hold is None or claim is None or hold.running or hold.fails or hold.blocked or hold.owed:
         return None
     if hold.of_retries:
         s = _keep_retries(cfg, s, hold, claim)
     else:
         last = max([claim.lo - 1, *hold.items[: hold.place]])
-        rest = Claim(last + 1, claim.hi, last, -1, 0, care=claim.care)
+        rest = Claim(last + 1, claim.hi, last, -1, 0, isolation=claim.isolation)
         forgets = cfg.mutant == "rest given back later"
         s = s.with_claim(claim, *([] if forgets else [rest]))
-        s = s._replace(done=s.done | span(claim.done_to + 1, last), look=rest if forgets else s.look)
+        s = s._replace(done=s.done | span(claim.acked_to + 1, last), look=rest if forgets else s.look)
         s = with_effects(cfg, s, hold.items[hold.flushed : hold.place])
     return s.with_hold(k, None)
 
@@ -197,7 +197,7 @@ def share(cfg: Config, s: State, k: int) -> State | None:
         later = [retry._replace(token=0) for retry in s.retries if retry.token == claim.token and retry.offset > last]
         s = s.with_retries(bits([retry.offset for retry in later]), *later).with_claim(claim, claim._replace(hi=last))
     else:
-        rest = Claim(last + 1, claim.hi, last, -1, 0, care=claim.care)
+        rest = Claim(last + 1, claim.hi, last, -1, 0, isolation=claim.isolation)
         s = s.with_claim(claim, claim._replace(hi=last), rest)
     return s.with_hold(k, hold._replace(items=hold.items[: hold.place + 1]))
 
@@ -223,7 +223,7 @@ def choices(cfg: Config, s: State, k: int) -> Iterator[Step]:
     hold = s.clients[k].hold
     if hold is None:
         return
-    if must_park(cfg, s, k):
+    if must_block(cfg, s, k):
         begun: State | None = None
     else:
         begun = begin(cfg, s, k)

@@ -29,21 +29,21 @@ class Order(Enum):
 
 
 class Claim(NamedTuple):
-    """A row of ``ems_claim`` that is not done; one of retries ends at ``hi`` and never moves its watermark."""
+    """A row of ``ems_claim`` that is not done; one of retries ends at ``hi`` and never moves its acked offset."""
 
     lo: int
     hi: int
-    done_to: int
+    acked_to: int
     owner: int  # -1: it waits
     token: int
     of_retries: bool = False
-    care: int = 0
+    isolation: int = 0
     running: int = 0
 
     @property
     def live_stream(self) -> int:
         """The offsets that are in this claim and nowhere else."""
-        return 0 if self.of_retries else span(self.done_to + 1, self.hi)
+        return 0 if self.of_retries else span(self.acked_to + 1, self.hi)
 
 
 class Retry(NamedTuple):
@@ -52,8 +52,8 @@ class Retry(NamedTuple):
     offset: int
     attempt: int
     token: int = 0
-    care: int = 0
-    parked: bool = False
+    isolation: int = 0
+    blocked: bool = False
 
 
 class Hold(NamedTuple):
@@ -62,13 +62,13 @@ class Hold(NamedTuple):
     token: int
     of_retries: bool
     items: tuple[int, ...]
-    care: int
+    isolation: int
     flushed: int = 0
     place: int = 0
     running: bool = False
     fails: tuple[int, ...] = ()
-    parked: tuple[int, ...] = ()
-    blocked: tuple[str, ...] = ()
+    blocked: tuple[int, ...] = ()
+    blocked_keys: tuple[str, ...] = ()
     held: bool = False  # where a partition runs in order: a message is to run again before the next one
     owed: tuple[int, ...] = ()  # only mutants: what a second transaction is still to write
 
@@ -97,14 +97,14 @@ class State(NamedTuple):
     allocated: int
     held: int
     cursor: int
-    floor: int
+    log_start: int
     claims: tuple[Claim, ...]
     retries: tuple[Retry, ...]
     dead: int
     restored: int
     done: int
     clients: tuple[Client, ...]
-    look: Claim | None  # only mutants: what a beat or a taker has seen before it acts
+    look: Claim | None  # only mutants: what a beat or a claimant has seen before it acts
     confirmed: int
     ran: int
     effects: tuple[int, ...]
@@ -184,7 +184,7 @@ class Config(NamedTuple):
             allocated=self.messages if self.published else 0,
             held=0,
             cursor=1,
-            floor=1,
+            log_start=1,
             claims=(),
             retries=(),
             dead=0,

@@ -31,12 +31,12 @@ def range_end(cfg: Config, s: State) -> int:
 def hold_range(s: State, k: int, claim: Claim, keys: tuple[str, ...] = ()) -> State:
     """A client remembers a claim of the stream; tombstones are nothing to run."""
     items = tuple(o for o in range(claim.lo, claim.hi + 1) if s.row(o) is Row.MESSAGE)
-    return s.with_hold(k, Hold(claim.token, False, items, claim.care, blocked=keys))
+    return s.with_hold(k, Hold(claim.token, False, items, claim.isolation, blocked_keys=keys))
 
 
-def blocked(cfg: Config, s: State, lo: int, hi: int) -> tuple[str, ...]:
+def blocked_keys(cfg: Config, s: State, lo: int, hi: int) -> tuple[str, ...]:
     """The keys of a range that have a message waiting in ``ems_retry``."""
-    if cfg.order is not Order.KEY or cfg.mutant == "key not blocked":
+    if cfg.order is not Order.KEY or cfg.mutant == "blocked key not told":
         return ()
     waiting = {cfg.key(retry.offset) for retry in s.retries} - {""}
     return tuple(sorted({cfg.key(o) for o in range(lo, hi + 1)} & waiting))
@@ -48,7 +48,7 @@ def take_range(cfg: Config, s: State, k: int, hi: int) -> State | None:
         return None
     claim = Claim(s.cursor, hi, s.cursor - 1, k, s.fresh_token())
     taken = s.with_claim(None, claim)._replace(cursor=hi + 1)
-    return hold_range(taken, k, claim, blocked(cfg, s, claim.lo, hi))
+    return hold_range(taken, k, claim, blocked_keys(cfg, s, claim.lo, hi))
 
 
 def adopt(cfg: Config, s: State, k: int, lo: int, hi: int) -> State | None:
@@ -57,8 +57,8 @@ def adopt(cfg: Config, s: State, k: int, lo: int, hi: int) -> State | None:
     if old is None or not may_take(cfg, s, k) or not lo <= hi <= old.hi:
         return None
     claim = old._replace(hi=hi, owner=k, token=s.fresh_token())
-    rest = old._replace(lo=hi + 1, done_to=hi)
-    return hold_range(s.with_claim(old, claim, rest), k, claim, blocked(cfg, s, lo, hi))
+    rest = old._replace(lo=hi + 1, acked_to=hi)
+    return hold_range(s.with_claim(old, claim, rest), k, claim, blocked_keys(cfg, s, lo, hi))
 
 
 def take_retries(cfg: Config, s: State, k: int, offsets: tuple[int, ...]) -> State | None:
@@ -66,10 +66,10 @@ def take_retries(cfg: Config, s: State, k: int, offsets: tuple[int, ...]) -> Sta
     chosen = [retry for retry in s.retries if retry.offset in offsets and not retry.token]
     if not chosen or len(chosen) != len(offsets) or not may_take(cfg, s, k):
         return None
-    token, care = s.fresh_token(), max(retry.care for retry in chosen)
-    claim = Claim(offsets[0], offsets[-1], offsets[0] - 1, k, token, True, care)
+    token, isolation = s.fresh_token(), max(retry.isolation for retry in chosen)
+    claim = Claim(offsets[0], offsets[-1], offsets[0] - 1, k, token, True, isolation)
     taken = s.with_retries(bits(offsets), *(retry._replace(token=token) for retry in chosen)).with_claim(None, claim)
-    return taken.with_hold(k, Hold(token, True, offsets, care))
+    return taken.with_hold(k, Hold(token, True, offsets, isolation))
 
 
 def choices(cfg: Config, s: State, k: int) -> Iterator[Step]:
@@ -91,15 +91,15 @@ def _unordered(cfg: Config, s: State, k: int) -> Iterator[Choice]:
     for claim in s.claims:
         if claim.owner < 0:
             yield from _adoptions(cfg, s, k, claim)
-    if due := tuple(retry.offset for retry in s.retries if not retry.token and not retry.care):
+    if due := tuple(retry.offset for retry in s.retries if not retry.token and not retry.isolation):
         yield ("take_retries", k, due[: cfg.batch]), take_retries(cfg, s, k, due[: cfg.batch])
     for retry in s.retries:
-        if retry.care and not retry.token:
+        if retry.isolation and not retry.token:
             yield ("take_retries", k, (retry.offset,)), take_retries(cfg, s, k, (retry.offset,))
 
 
 def _adoptions(cfg: Config, s: State, k: int, claim: Claim) -> Iterator[Choice]:
-    hi = min(claim.hi, claim.lo + (0 if claim.care else cfg.batch - 1))
+    hi = min(claim.hi, claim.lo + (0 if claim.isolation else cfg.batch - 1))
     yield ("adopt", k, claim.lo, hi), adopt(cfg, s, k, claim.lo, hi)
 
 
@@ -138,7 +138,7 @@ def _retries_in_order(cfg: Config, s: State, k: int) -> Iterator[Choice]:
             yield ("take_retries", k, first), take_retries(cfg, s, k, first)
         return
     for head in s.retries:
-        if not head.parked and not head.token:
+        if not head.blocked and not head.token:
             chain = (head.offset, *_behind(cfg, s, head))
             yield ("take_retries", k, chain), take_retries(cfg, s, k, chain)
 
@@ -146,7 +146,7 @@ def _retries_in_order(cfg: Config, s: State, k: int) -> Iterator[Choice]:
 def _behind(cfg: Config, s: State, head: Retry) -> list[int]:
     """What waits behind the first of a key comes along, unless that is under suspicion."""
     key = cfg.key(head.offset)
-    if head.care or not key:
+    if head.isolation or not key:
         return []
     same = [retry for retry in s.retries if cfg.key(retry.offset) == key and retry.offset > head.offset]
-    return [retry.offset for retry in same if not retry.token and not retry.care]
+    return [retry.offset for retry in same if not retry.token and not retry.isolation]

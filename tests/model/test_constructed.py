@@ -71,7 +71,7 @@ def _row() -> str:
 
 def _run_the_rest(stream: Stream, topic: Topic, group: Group, lo: int, runs: list[int]) -> None:
     """Adopt what waits from ``lo`` on, and finish it."""
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, stream.client()))
     assert adopted
     assert (adopted.lo, offsets(adopted)) == (lo, runs)
     progress.flush(stream.session, flush_of(adopted, topic, adopted.hi))
@@ -128,7 +128,7 @@ def test_an_owner_finishes_what_was_written_down_before(traced: Stream) -> None:
 def test_in_order_a_failure_is_written_down_before_the_rest_is_given_back(traced: Stream, dies: bool) -> None:
     topic, group = _filled(traced, 4, Ordering.PARTITION)
     me = traced.client()
-    claim = ordered.take_next(traced.session, traced.taker(topic, group, me), 0)
+    claim = ordered.take_next(traced.session, traced.claimant(topic, group, me), 0)
     assert isinstance(claim, Claim)
     progress.flush(traced.session, flush_of(claim, topic, 2, failures=[failed(2)]))
     if dies:

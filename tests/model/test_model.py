@@ -51,18 +51,18 @@ MUTANTS = [
     ("hole skipped", "holes", "cursor never passes unresolved"),
     ("hole never closed", "holes", SETTLES),
     ("tombstone overwritten", "holes", "nothing lost"),
-    ("floor not checked", "counter rewound", "nothing lost"),
-    ("floor above cursor", "retention", "floor never above needed"),
-    ("floor above claims", "retention", "floor never above needed"),
-    ("floor above retries", "retention", "floor never above needed"),
+    ("log start offset not checked", "counter rewound", "nothing lost"),
+    ("log start offset above cursor", "retention", "log start offset never above needed"),
+    ("log start offset above claims", "retention", "log start offset never above needed"),
+    ("log start offset above retries", "retention", "log start offset never above needed"),
     ("second life not spared", "retention", "body kept while needed"),
     ("dead letter kept", "retention", "exactly one place"),
     ("owner not looked at", "partition in order", "one owner in ordered groups"),
     ("retry passed", "partition in order", "in order"),
     ("failure passed", "partition in order", "in order"),
     ("waiting claim passed", "partition in order", "in order"),
-    ("key not parked", "key in order", "in order"),
     ("key not blocked", "key in order", "in order"),
+    ("blocked key not told", "key in order", "in order"),
     ("every one of the key promoted", "key in order", "in order"),
     ("next of the key forgotten", "key in order", SETTLES),
 ]
@@ -83,7 +83,7 @@ ACTIONS = {
     ),
     *("die", "doubt", "renew", "leave", "deregister", "expire", "register", "recover"),
     *("allocate", "insert", "producer_dies", "rewind", "close_hole"),
-    *("raise_floor", "delete_below", "delete_restored", "requeue"),
+    *("raise_log_start", "delete_below", "delete_restored", "requeue"),
 }
 
 

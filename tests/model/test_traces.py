@@ -93,7 +93,8 @@ def _send_behind_a_hole(stream: Stream, topic: Topic, gap: int) -> None:
 def _owner(stream: Stream, group_id: int) -> int:
     """The process of a client that has some way to go in its claim, so that it does not end before the kill."""
     found = stream.rows(
-        "SELECT client_id FROM ems_claim WHERE state = 'start' AND group_id = %s AND hi > done_to + 4 LIMIT 1", group_id
+        "SELECT client_id FROM ems_claim WHERE state = 'start' AND group_id = %s AND hi > acked_to + 4 LIMIT 1",
+        group_id,
     )
     return _pid(found[0][0]) if found else 0
 
@@ -163,10 +164,10 @@ def _edited(transactions: list[Transaction], number: int, old: Change, **values:
 
 
 def zombie(transactions: list[Transaction]) -> list[Transaction]:
-    """After its claim was recovered a client moves its watermark."""
+    """After its claim was recovered a client moves its acked offset."""
     number = _recovered(transactions)
     lost = next(c.was for c in transactions[number].of("ems_claim") if c.was)
-    late = Change("ems_claim", lost, {**lost, "done_to": lost["hi"], "state": "done"})
+    late = Change("ems_claim", lost, {**lost, "acked_to": lost["hi"], "state": "done"})
     return [*transactions[: number + 1], Transaction("", (late,)), *transactions[number + 1 :]]
 
 
@@ -176,7 +177,7 @@ def hole_passed(transactions: list[Transaction]) -> list[Transaction]:
 
 
 def failure_lost(transactions: list[Transaction]) -> list[Transaction]:
-    """A watermark passes a message that failed and has no retry."""
+    """A acked offset passes a message that failed and has no retry."""
     number, _ = _at(transactions, lambda c: c.table == "ems_retry" and c.was is None)
     kept = tuple(change for change in transactions[number].changes if change.table != "ems_retry")
     return [*transactions[:number], replace(transactions[number], changes=kept), *transactions[number + 1 :]]
@@ -204,7 +205,7 @@ def cursor_short(transactions: list[Transaction]) -> list[Transaction]:
     return _edited(transactions, number, cursor, next_offset=cursor.row["next_offset"] - 1)
 
 
-def watermark_back(transactions: list[Transaction]) -> list[Transaction]:
+def acked_to_back(transactions: list[Transaction]) -> list[Transaction]:
     """Progress is written down that is not the owner's own."""
     number, progress = _at(transactions, _is_progress)
     other = next(n for n in _names(transactions) if n != progress.row["client_id"])
@@ -219,7 +220,7 @@ def _names(transactions: list[Transaction]) -> list[str]:
     return sorted({row["client_id"] for row in claims if row["client_id"]})
 
 
-_PLANTED = (zombie, hole_passed, failure_lost, claimed_twice, rest_forgotten, cursor_short, watermark_back)
+_PLANTED = (zombie, hole_passed, failure_lost, claimed_twice, rest_forgotten, cursor_short, acked_to_back)
 
 
 @pytest.mark.parametrize("planted", _PLANTED)

@@ -17,8 +17,19 @@ SITE = Path(__file__).parent / "tracing"
 _COLUMNS = {
     "ems_message": ("0", "offset", "kind"),
     "ems_cursor": ("group_id", "next_offset"),
-    "ems_claim": ("group_id", "lo", "claim_id", "hi", "done_to", "state", "source", "client_id", "care", "running"),
-    "ems_retry": ("group_id", "offset", "attempt", "claim_id", "care"),
+    "ems_claim": (
+        "group_id",
+        "lo",
+        "claim_id",
+        "hi",
+        "acked_to",
+        "state",
+        "source",
+        "client_id",
+        "isolation",
+        "running",
+    ),
+    "ems_retry": ("group_id", "offset", "attempt", "claim_id", "isolation"),
     "ems_dead": ("group_id", "offset"),
 }
 _LOG = (

@@ -58,7 +58,7 @@ def _done_when_begun(real: Made) -> Made:
     def start(self: Any, messages: Any, *more: Any) -> bool:
         began = bool(real(self, messages, *more))
         if began:
-            self.done_to = messages[-1].offset
+            self.acked_to = messages[-1].offset
         return began
 
     return start
@@ -78,8 +78,8 @@ def _by_module(real: Made) -> Made:
 
 
 def _believed(real: Made) -> Made:
-    def fill(session: Any, taker: Any, claim: Any, rows: Any) -> None:
-        claim.messages = [Message(taker.topic.name, claim.partition, row, taker.decoder) for row in rows]
+    def fill(session: Any, claimant: Any, claim: Any, rows: Any) -> None:
+        claim.messages = [Message(claimant.topic.name, claim.partition, row, claimant.decoder) for row in rows]
 
     return fill
 
@@ -105,9 +105,9 @@ FAULTS: dict[str, Fault] = {
         (*_function("store.session", "Packet.assert_one_matched"),),
     ),
     "owner not compared": Fault(
-        "whoever held a claim once moves its watermark",
+        "whoever held a claim once moves its acked offset",
         f"{_STORE}test_claims.py::test_r6_an_acknowledged_claim_cannot_be_acknowledged_again",
-        _sql("progress", "move_watermark", _OWNER),
+        _sql("progress", "move_acked_to", _OWNER),
     ),
     "effects apart": Fault(
         "what a handler has written is committed before the fence is asked",
@@ -120,7 +120,7 @@ FAULTS: dict[str, Fault] = {
         _function("runtime.work", "Work.start", _done_when_begun),
     ),
     "acknowledged when claimed": Fault(
-        "a claim begins with its watermark at its end",
+        "a claim begins with its acked offset at its end",
         "none",
         _sql("claims", "insert_claim", "@ems_lo - 1", "@ems_hi"),
     ),
@@ -158,10 +158,10 @@ FAULTS: dict[str, Fault] = {
         "none",
         _sql("messages", "insert_messages", "INSERT", "REPLACE"),
     ),
-    "floor not checked": Fault(
-        "a producer writes below the floor",
+    "log start offset not checked": Fault(
+        "a producer writes below the log start offset",
         "none",
-        _sql("messages", "known_offset", "IF(floor <= %(base)s, %(base)s, NULL)", "%(base)s"),
+        _sql("messages", "known_offset", "IF(log_start <= %(base)s, %(base)s, NULL)", "%(base)s"),
     ),
     "lost answer not looked up": Fault(
         "a send whose COMMIT was not answered is sent once more",
@@ -220,7 +220,7 @@ FAULTS: dict[str, Fault] = {
     "insert not guarded": Fault(
         "what is sent for later goes to the topic that had this name a moment ago, and stays there",
         f"{_STORE}test_guards.py::test_what_is_sent_to_a_topic_that_was_deleted_and_created_again_is_in_the_new_one",
-        _function("store.pending", "topic_id_text", lambda real: lambda database, topic_id: str(topic_id)),
+        _function("store.outbox", "topic_id_text", lambda real: lambda database, topic_id: str(topic_id)),
     ),
     # giving back, failures, dead letters
     "rest not given back": Fault(
@@ -234,7 +234,7 @@ FAULTS: dict[str, Fault] = {
         _sql("progress", "release_retries", "SET claim_id = NULL", "SET claim_id = claim_id"),
     ),
     "failure forgotten": Fault(
-        "the watermark passes a failed message that nobody runs again",
+        "the acked offset passes a failed message that nobody runs again",
         "none",
         _function("store.progress", "_add_retries"),
     ),
@@ -275,7 +275,7 @@ FAULTS: dict[str, Fault] = {
     "neighbour charged": Fault(
         "the first message of the rest pays for a crash",
         f"{_STORE}test_recovery.py::test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged",
-        _sql("recovery", "lock_lost", "c.done_to, c.running", "c.done_to, c.hi"),
+        _sql("recovery", "lock_lost", "c.acked_to, c.running", "c.acked_to, c.hi"),
     ),
     "retries kept claimed": Fault(
         "retries of a dead owner stay claimed",
@@ -285,7 +285,7 @@ FAULTS: dict[str, Fault] = {
     "suspect among others": Fault(
         "a message that has killed a process runs beside others",
         f"{_STORE}test_recovery.py::test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges",
-        _sql("progress", "mark_suspects", "SET care = 2", "SET care = 0"),
+        _sql("progress", "mark_suspects", "SET isolation = 2", "SET isolation = 0"),
     ),
     "recovered without a lock": Fault(
         "two beats recover one claim",
@@ -293,7 +293,7 @@ FAULTS: dict[str, Fault] = {
         _sql("recovery", "lock_lost", "FOR UPDATE SKIP LOCKED"),
     ),
     # retention
-    "floor above cursor": Fault(
+    "log start offset above cursor": Fault(
         "what a group has not claimed is deleted",
         f"{_STORE}test_retention.py::test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age",
         _sql("retention", "find_needed", "AND g.id NOT IN %(overtaken)s", "AND 1 = 0"),
@@ -301,14 +301,14 @@ FAULTS: dict[str, Fault] = {
     "overtaken cursor stays": Fault(
         "what retention is about to delete is claimed",
         f"{_STORE}test_retention.py::test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there",
-        _sql("retention", "skip_cursors", "next_offset < @ems_floor", "1 = 0"),
+        _sql("retention", "skip_cursors", "next_offset < @ems_log_start", "1 = 0"),
     ),
-    "floor above claims": Fault(
+    "log start offset above claims": Fault(
         "what is claimed is deleted",
         f"{_STORE}test_retention.py::test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "c.source = 'stream'", "c.source = 'nothing'"),
     ),
-    "floor above retries": Fault(
+    "log start offset above retries": Fault(
         "what is to run again is deleted",
         f"{_STORE}test_retention.py::test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "r.group_id = g.id AND", "r.group_id = 0 AND"),
@@ -388,12 +388,12 @@ FAULTS: dict[str, Fault] = {
     "next of the key forgotten": Fault(
         "what waits for an earlier message of its key waits for ever",
         f"{_STORE}test_ordered.py::test_the_next_of_a_key_comes_when_the_one_before_is_cancelled",
-        _function("store.parking", "promote_of"),
+        _function("store.blocking", "promote_of"),
     ),
     "every one of the key promoted": Fault(
         "two messages of a key have their turn at once",
         "key",
-        _sql("parking", "promote", "LIMIT 1"),
+        _sql("blocking", "promote", "LIMIT 1"),
     ),
     "blocked keys not told": Fault(
         "an owner does not learn which keys wait",

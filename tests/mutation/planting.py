@@ -81,7 +81,7 @@ def plant(fault: Fault, set_attribute: SetAttribute) -> None:
         if isinstance(change, Text):
             real = getattr(Statements(change.subject), change.name)
             if change.old not in real:
-                raise LookupError(f"{change.subject}.{change.name} has no {change.old!r}; mend the table of faults")
+                raise LookupError(f"{change.subject}.{change.name} has no {change.old!r}; fix the table of faults")
             texts[real] = real.replace(change.old, change.new)
         else:
             _replace(change, set_attribute)

@@ -111,7 +111,7 @@ def test_another_test_finds_in_processes_of_its_own(name: str) -> None:
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 1, f"not found, or not run: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     reason = next((line for line in done.stdout.splitlines() if line.startswith("E  ")), "")
-    assert reason and "mend the table" not in done.stdout
+    assert reason and "fix the table" not in done.stdout
     _tell(name, began, reason[1:].strip())
 
 

@@ -104,7 +104,7 @@ class Stream:
     def open_claims(self) -> list[tuple[Any, ...]]:
         """Claims that are not finished."""
         return self.rows(
-            "SELECT group_id, lo, hi, done_to, state, source, client_id FROM ems_claim WHERE state <> 'done'"
+            "SELECT group_id, lo, hi, acked_to, state, source, client_id FROM ems_claim WHERE state <> 'done'"
         )
 
     def wait_settled(self, timeout_s: float = 20) -> None:

@@ -31,16 +31,17 @@ LONG = bool(os.environ.get("EMS_TEST_LONG"))
 FOR_S = 60 if LONG else 12
 PRODUCERS = 8
 APP = "tests.process.apps.acceptance:app"
-# What finished since the last watermark, at most: watermark_s, half of it until the completer looks again, and its
-# commits, one for each thread and one on its way. How long a commit takes here under this load is measured meanwhile.
-WATERMARK_S, COMMITS = 0.1, 5
+# What finished since the last acked offset, at most: ack_interval_s, half of it until the completer looks again, and
+# its commits, one for each thread and one on its way. How long a commit takes here under this load is measured
+# meanwhile.
+ACK_INTERVAL_S, COMMITS = 0.1, 5
 SETTINGS: dict[str, Any] = {"lease_s": 6, "renew_s": 1, "lease_margin_s": 1, "ladder": "300ms"}
 
 
 # The log of a group is a partition of what it has claimed: each offset is in one claim only.
 OVERLAPPING = """
-SELECT a.group_id, a.`partition`, a.lo, a.hi, a.done_to, a.care, a.client_id, a.claimed_at, a.progress_at,
-  b.lo, b.hi, b.done_to, b.care, b.client_id, b.claimed_at, b.progress_at
+SELECT a.group_id, a.`partition`, a.lo, a.hi, a.acked_to, a.isolation, a.client_id, a.claimed_at, a.progress_at,
+  b.lo, b.hi, b.acked_to, b.isolation, b.client_id, b.claimed_at, b.progress_at
 FROM ems_claim a JOIN ems_claim b ON b.group_id = a.group_id AND b.`partition` = a.`partition`
   AND (b.lo, b.claim_id) > (a.lo, a.claim_id) AND b.lo <= a.hi
 WHERE a.source = 'stream' AND b.source = 'stream'
@@ -129,7 +130,7 @@ def _runs(folder: Path) -> list[Run]:
 def _unowed_repetitions(runs: list[Run], killed: dict[int, float], bound_s: float) -> tuple[int, float, list[str]]:
     """How many runs were repeated, the longest time before a kill that was lost, and what breaks the promise.
 
-    A finished run may be repeated only if its process was killed, and if it ended within the last watermark's time
+    A finished run may be repeated only if its process was killed, and if it ended within the last acked offset's time
     before that, or was the thread's last one. A run that had not finished left no line, so it is none of these.
     """
     by_message = defaultdict(list)
@@ -178,7 +179,7 @@ def test_nothing_is_lost_and_little_is_repeated_while_workers_are_killed(stream:
     assert sorted(row[0] for row in effects) == sorted(uid for _, uid in sent), "exactly once"
     assert stream.rows(OVERLAPPING) == [], "no offset was in two claims"
     plain = [run for run in runs if run.group != "cash"]
-    bound_s = WATERMARK_S * 1.5 + COMMITS * probe.worst_s
+    bound_s = ACK_INTERVAL_S * 1.5 + COMMITS * probe.worst_s
     repeated, worst_s, wrong = _unowed_repetitions(plain, killer.killed, bound_s)
     assert not wrong, "\n".join(wrong[:10])
     assert stream.rows("SELECT * FROM ems_dead") == []

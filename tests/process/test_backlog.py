@@ -13,7 +13,7 @@ from tests.support.waiting import until
 COUNT = 1_000_000 if os.environ.get("EMS_TEST_LONG") else 50_000
 CHUNK = 10_000
 APP = "tests.process.apps.backlog:app"
-BY_CLIENT = "SELECT client_id, SUM(done_to + 1 - lo) FROM ems_claim GROUP BY client_id"
+BY_CLIENT = "SELECT client_id, SUM(acked_to + 1 - lo) FROM ems_claim GROUP BY client_id"
 
 
 @pytest.mark.timeout(300 + COUNT / 500)

@@ -98,7 +98,7 @@ def test_a_poison_message_hurts_only_itself(one_stream: Stream, deed: str) -> No
     assert set(stream.rows("SELECT DISTINCT `offset` FROM ems_attempt")) == {(21,)}, "no neighbour is charged"
     assert 20 not in stream.record.numbers()
     doubled = [n for n, count in Counter(stream.record.numbers()).items() if count > 1]
-    assert len(doubled) <= 20, "at most what finished since the last watermark"
+    assert len(doubled) <= 20, "at most what finished since the last acked offset"
     assert worker.stop() == 0
 
 

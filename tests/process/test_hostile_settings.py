@@ -75,7 +75,7 @@ def test_all_kinds_of_work(stream: Stream, tmp_path: Path) -> None:
     stream.wait_settled(30)
     assert sorted(row[0] for row in stream.rows("SELECT n FROM effect")) == sorted(wanted)
     assert [row[0] for row in stream.rows("SELECT reason FROM ems_dead")] == ["not wanted"]
-    assert stream.one("SELECT COUNT(*) FROM ems_pending") == 0
+    assert stream.one("SELECT COUNT(*) FROM ems_outbox") == 0
     _look(stream, tmp_path)
     stream.send("acts", [{"n": 2000}])
     stream.wait_ended([2000], 20, group="a")

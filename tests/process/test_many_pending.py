@@ -26,12 +26,12 @@ def test_w8_many_pending_messages_are_in_time_while_leaders_die(stream: Stream) 
     light_kib = max(_rss_kib(beat) for beat in beats)
     for _ in range(COUNT // PART):
         stream.app.send_many("t", [None] * PART, countdown=START_S + dice.random() * SPREAD_S)
-    stream.run("CREATE TABLE planned AS SELECT uid, due_at FROM ems_pending")
+    stream.run("CREATE TABLE planned AS SELECT uid, due_at FROM ems_outbox")
     stream.run("ALTER TABLE planned ADD PRIMARY KEY (uid)")
     assert stream.one("SELECT COUNT(*) FROM planned") == COUNT, "nothing was early"
     kills = leaders = heavy_kib = 0
     next_kill = time.monotonic() + START_S
-    while stream.one("SELECT COUNT(*) FROM ems_pending"):
+    while stream.one("SELECT COUNT(*) FROM ems_outbox"):
         heavy_kib = max(heavy_kib, *(_rss_kib(beat) for beat in beats))
         if time.monotonic() > next_kill:
             leader = _leader(stream, beats)

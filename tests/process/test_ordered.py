@@ -134,7 +134,7 @@ def test_order_is_exact_with_failures_and_kills(stream: Stream, tmp_path: Path, 
     assert sum(run.failed for run in runs) > sent * 0.02
     print(f"{group}: {sent} messages, {len(runs)} runs, {kills} kills, {repeated} repeated after success")
     assert kills >= 2, "it ended too soon to show anything"
-    assert repeated <= 100 * (kills + 1), "only what had ended since the last watermark"
+    assert repeated <= 100 * (kills + 1), "only what had ended since the last acked offset"
     assert stream.rows("SELECT * FROM ems_retry") == [] and stream.open_claims() == []
 
 
@@ -151,7 +151,7 @@ def test_keys_run_in_parallel_within_a_claim(one_stream: Stream, tmp_path: Path)
 
 
 @pytest.mark.alone
-def test_a_failing_key_parks_only_itself(one_stream: Stream, tmp_path: Path) -> None:
+def test_a_failing_key_blocks_only_itself(one_stream: Stream, tmp_path: Path) -> None:
     Admin(one_stream.app).create_topic("flights", partitions=1)
     worker = one_stream.worker(_APP, {"test_failing": 1, "max_attempts": 2, "ladder": "1h"}, groups=["keyed"])
     one_stream.app.send_many("flights", [Outgoing("flights", n, key=key) for n, key in enumerate("aba")])
@@ -161,7 +161,7 @@ def test_a_failing_key_parks_only_itself(one_stream: Stream, tmp_path: Path) -> 
     assert [run.key for run in runs_of(tmp_path, "keyed")] == ["a", "b", "c"]
 
     def all_dead() -> bool:
-        # The hour is over; what is parked has no time of its own.
+        # The hour is over; what is blocked has no time of its own.
         one_stream.run(
             "UPDATE ems_retry SET due_at = UTC_TIMESTAMP(6) WHERE due_at < UTC_TIMESTAMP(6) + INTERVAL 1 DAY"
         )

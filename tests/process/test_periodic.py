@@ -39,7 +39,7 @@ def test_t4_each_slot_is_fired_exactly_once_though_the_leader_is_killed(stream: 
     seen = len(stream.record.events("tick"))
     until(lambda: len(stream.record.events("tick")) >= seen + 2, 15, f"it goes on; log:\n{stream.logs()}")
     for beat in beats.values():
-        beat.kill_all()  # the last may not have come as far as to take care of signals
+        beat.kill_all()  # the last may not have come as far as to take isolation of signals
     last = stream.one("SELECT last_at FROM ems_schedule WHERE name = 'tick'")
     until(lambda: _slots(stream)[-1].replace(tzinfo=None) == last, 10, "the last slot has run")
     slots = _slots(stream)
@@ -71,12 +71,12 @@ def test_t4_many_beats_at_the_same_moment_fire_a_slot_once(stream: Stream) -> No
 
     in_threads(4, beat)
     # Whoever declares it anew with an earlier slot repeats nothing either.
-    due = [row[0] for row in stream.rows("SELECT due_at FROM ems_pending ORDER BY due_at")]
+    due = [row[0] for row in stream.rows("SELECT due_at FROM ems_outbox ORDER BY due_at")]
     assert len(due) >= 2 and due == [begin + timedelta(seconds=n) for n in range(len(due))]
     stream.run("UPDATE ems_schedule SET next_at = %s", begin)
     with stream.app.database.session() as session:
         fire_schedules(session, settings)
-        assert len(due) <= stream.one("SELECT COUNT(*) FROM ems_pending") <= len(due) + 3
+        assert len(due) <= stream.one("SELECT COUNT(*) FROM ems_outbox") <= len(due) + 3
 
 
 def test_t4_a_restart_keeps_the_next_slot_and_a_new_timetable_begins_anew(stream: Stream) -> None:
@@ -104,7 +104,7 @@ def test_t4_a_damaged_schedule_does_not_stop_the_others(one_stream: Stream, capl
     stream.run("UPDATE ems_schedule SET spec = 'whenever' WHERE name = 'bad'")
     with stream.app.database.session() as session:
         fire_schedules(session, Settings(url=stream.url))
-    assert stream.one("SELECT COUNT(*) FROM ems_pending") >= 1
+    assert stream.one("SELECT COUNT(*) FROM ems_outbox") >= 1
     assert "schedule 'bad' rests" in caplog.text
     assert sorted(app_module.app.schedules) == ["nightly", "tick"]
 

@@ -15,7 +15,7 @@ def _ran_once(stream: Stream, count: int) -> None:
     stream.wait_settled(60)
     assert stream.record.numbers("start") == stream.record.numbers() == list(range(count)), "nothing lost or run twice"
     assert stream.rows("SELECT * FROM ems_attempt") == [], "nobody is charged"
-    assert stream.rows("SELECT * FROM ems_claim WHERE care > 0") == [], "nobody is suspected"
+    assert stream.rows("SELECT * FROM ems_claim WHERE isolation > 0") == [], "nobody is suspected"
 
 
 def test_r21_memory_stays_flat_with_a_task_that_leaks(stream: Stream) -> None:

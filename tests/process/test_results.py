@@ -73,7 +73,7 @@ def _selects(app: Ems) -> int:
     return int(app.database.thread_session().rows("SHOW SESSION STATUS LIKE 'Com_select'")[0][1])
 
 
-def test_t3_many_results_by_one_query_written_with_the_watermark(stream: Stream) -> None:
+def test_t3_many_results_by_one_query_written_with_the_acked_to(stream: Stream) -> None:
     app = _app(stream)
     receipts = [_send(app, "add", n, n) for n in range(200)]
     worker = stream.worker(APP, threads=1)

@@ -25,7 +25,7 @@ def test_a10_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> No
     stream.wait_ended(range(_MESSAGES), 60, group="a")
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_message") == 0, 20, "everything is trimmed")
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_claim") == 0, 20, "the log, too")
-    assert stream.rows("SELECT floor, trimmed FROM ems_partition") == [(_MESSAGES + 1, _MESSAGES + 1)]
+    assert stream.rows("SELECT log_start, trimmed FROM ems_partition") == [(_MESSAGES + 1, _MESSAGES + 1)]
     assert stream.one("SELECT COUNT(*) FROM ems_skip") == 0
 
 

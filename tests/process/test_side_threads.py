@@ -9,7 +9,7 @@ from tests.support.waiting import never, until
 pytestmark = pytest.mark.alone
 
 APP = "tests.process.apps.mortal:app"
-THREADS = {"Listener": "ems-wakeups", "Scout": "ems-scout", "LeaseKeeper": "ems-lease"}
+THREADS = {"Listener": "ems-wakeups", "Poller": "ems-poller", "LeaseRenewer": "ems-lease"}
 
 
 @pytest.mark.parametrize("kind", THREADS)

@@ -61,7 +61,7 @@ def test_results_larger_than_a_packet_go_in_parts(small: Stream, app: Ems) -> No
 
 def test_errors_larger_than_a_packet_go_in_parts(small: Stream, app: Ems) -> None:
     receipts = _send(app, "fail", *[["ü" * 9000]] * FAILING)
-    worker = small.worker(APP, settings={"claim_s": 5, "watermark_s": 2})
+    worker = small.worker(APP, settings={"claim_s": 5, "ack_interval_s": 2})
     values = app.results(receipts).get(60, raises=False)
     assert all(isinstance(value, TaskFailed) and value.message == "ü" * 8000 for value in values)
     assert small.one("SELECT COUNT(*) FROM ems_dead") == FAILING
@@ -80,7 +80,7 @@ def test_messages_of_the_outbox_go_in_parts(small: Stream) -> None:
         connection.commit()
     small.beat()
     until(lambda: small.one("SELECT COUNT(*) FROM ems_message") == 3 * MANY, 30, small.logs())
-    assert small.one("SELECT COUNT(*) FROM ems_pending") == 0
+    assert small.one("SELECT COUNT(*) FROM ems_outbox") == 0
     places = "SELECT topic_id, `partition`, `offset` FROM ems_message ORDER BY 1, 2, 3"
     offsets: dict[tuple[int, int], list[int]] = {}
     for topic_id, partition, offset in small.rows(places):
@@ -100,7 +100,7 @@ def test_one_message_larger_than_a_packet_is_refused(small: Stream, how: str) ->
                 app.send("acts", body, transaction=connection)
         else:
             app.send("acts", body, countdown=0.2 if how == "later" else None)
-    assert small.one("SELECT (SELECT COUNT(*) FROM ems_pending) + (SELECT COUNT(*) FROM ems_message)") == 0
+    assert small.one("SELECT (SELECT COUNT(*) FROM ems_outbox) + (SELECT COUNT(*) FROM ems_message)") == 0
     assert app.send("acts", {"n": 1}).created
 
 

@@ -27,7 +27,7 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(stream: Stre
     assert stream.rows("SELECT * FROM ems_client") == []
     assert stream.record.numbers("start") == stream.record.numbers("end")
     assert stream.rows("SELECT * FROM ems_claim WHERE state = 'start'") == []
-    assert stream.rows("SELECT * FROM ems_claim WHERE care > 0") == []
+    assert stream.rows("SELECT * FROM ems_claim WHERE isolation > 0") == []
     stream.worker(topics=["acts"], groups=["a"], processes=4, threads=4, beat=False)  # nothing to recover
     stream.wait_ended(range(3040), 10)
     stream.wait_settled()
@@ -86,7 +86,7 @@ def test_a_stop_at_any_moment_of_the_start_ends_in_order(one_stream: Stream, wha
         assert "Traceback" not in program.text(), said
         for pid in children:
             until(lambda pid=pid: _gone(pid), 10, f"{pid} is gone, {said}")
-        assert one_stream.rows("SELECT client_id FROM ems_client UNION SELECT duty FROM ems_leader") == [], said
+        assert one_stream.rows("SELECT client_id FROM ems_client UNION SELECT service FROM ems_leader") == [], said
 
 
 def _moments(until_s: float) -> list[float]:

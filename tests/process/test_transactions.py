@@ -78,7 +78,7 @@ def test_a_soft_limit_never_arrives_in_a_commit(one_stream: Stream) -> None:
     stream = one_stream
     total = 150
     stream.send("tx_soft", [{"n": n, "s": 0.016 + n % 10 / 1000} for n in range(total)])
-    worker = stream.worker(topics=["tx_soft"], threads=4, settings={"watermark_s": 0.01})
+    worker = stream.worker(topics=["tx_soft"], threads=4, settings={"ack_interval_s": 0.01})
     until(lambda: len(_effects(stream)) > total // 3, 20, "some are through")
     worker.stop()
     done = _effects(stream)

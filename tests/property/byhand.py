@@ -36,18 +36,18 @@ class StoreMachine(RunningMachine):
 
     @rule(limit=st.integers(1, 3), age_wins=st.booleans())
     def retain(self, limit: int, age_wins: bool) -> None:
-        """The floor is raised over what is done with, or over what is old as well, and what lies below is deleted."""
+        """The log start offset is raised over what is done with, or over what is old as well, and what lies below is deleted."""
         self._keep(age_wins)
         kept = next(one for one in retention.list_kept(self.session) if one.topic_id == self.topic.id)
         passed: list[tuple[int, int]] = []
-        planned = retention.plan_floor(self.session, kept, limit)
-        floor = retention.raise_floor(self.session, kept, limit, lambda *told: passed.append(told))
+        planned = retention.plan_log_start(self.session, kept, limit)
+        log_start = retention.raise_log_start(self.session, kept, limit, lambda *told: passed.append(told))
         overtaken = self.oracle.retain(limit, age_wins)
-        assert planned == floor == self.oracle.floor
+        assert planned == log_start == self.oracle.log_start
         assert passed == ([(self.group.id, overtaken)] if overtaken else [])
         trimmed = kept.trimmed
-        while trimmed < floor:
-            trimmed = retention.delete_below(self.session, kept, floor, floor)
+        while trimmed < log_start:
+            trimmed = retention.delete_below(self.session, kept, log_start, log_start)
         places = retention.list_restored(self.session, self.topic.id)
         retention.delete_restored(self.session, self.topic.id, places)
         self.oracle.delete_below()

@@ -18,8 +18,8 @@ from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id, new_uid
 from emsworker.core.model import Claim, ClaimSource, Failure, Message, NewMessage, Order, Outcome
 from emsworker.runtime import recovery
-from emsworker.store import aside, claims, clients, messages, ordered, progress
-from emsworker.store.claims import Miss
+from emsworker.store import claims, clients, detaching, messages, ordered, progress
+from emsworker.store.claims import NothingClaimed
 from emsworker.store.errors import AssertionBroken, Duplicate
 from emsworker.store.progress import Flush
 from tests.property.oracle import ALONE, Oracle
@@ -51,8 +51,8 @@ class RunningMachine(RuleBasedStateMachine):
         self.oracle = Oracle(order, MAX_ATTEMPTS)
         self.clients = [self._client() for _ in range(3)]
         self.held: dict[int, Claim] = {}
-        self.done_to: dict[int, int] = {}
-        self.blocked: dict[int, set[bytes]] = {}
+        self.acked_to: dict[int, int] = {}
+        self.blocked_keys: dict[int, set[bytes]] = {}
 
     def _client(self) -> str:
         client = self.stream.client()
@@ -89,7 +89,7 @@ class RunningMachine(RuleBasedStateMachine):
     @rule(offset=NEAR)
     def publish_late(self, offset: int) -> None:
         offset = max(1, self.oracle.cursor + offset)
-        free = offset not in self.oracle.rows and offset >= self.oracle.floor
+        free = offset not in self.oracle.rows and offset >= self.oracle.log_start
         try:
             self._publish(["a"], offset)
         except (Duplicate, AssertionBroken):
@@ -127,32 +127,34 @@ class RunningMachine(RuleBasedStateMachine):
             before = self._progress(who, outcomes, 100)
             if not before.finished or (before.claim.order is Order.PARTITION and before.failures):
                 return
-        taker = self.stream.taker(self.topic, self.group, self.clients[who], batch)
+        claimant = self.stream.claimant(self.topic, self.group, self.clients[who], batch)
         try:
-            claim = self._take(taker, what, before)
+            claim = self._take(claimant, what, before)
         except FenceLost:
             assert before is not None and not self.oracle.owns(before.claim)
             self._drop(who)
             return
         if before is not None:
             self._flushed(who, before)
-        if isinstance(claim, Miss):
+        if isinstance(claim, NothingClaimed):
             self._missed(who, batch, what, claim)
             return
         self.oracle.took(claim, batch)
-        self.held[who], self.done_to[who], self.blocked[who] = claim, claim.done_to, set(claim.blocked)
+        self.held[who], self.acked_to[who], self.blocked_keys[who] = claim, claim.acked_to, set(claim.blocked_keys)
 
-    def _take(self, taker: claims.Taker, what: str, before: Flush | None) -> Claim | Miss:
+    def _take(self, claimant: claims.Claimant, what: str, before: Flush | None) -> Claim | NothingClaimed:
         if self.group.order is not Order.NONE:
-            return ordered.take_next(self.session, taker, 0, before)
+            return ordered.take_next(self.session, claimant, 0, before)
         if what == "range":
-            return claims.take_range(self.session, taker, 0, before)
+            return claims.take_range(self.session, claimant, 0, before)
         take = claims.take_waiting if what == "waiting" else claims.take_retries
-        return take(self.session, taker, before)
+        return take(self.session, claimant, before)
 
-    def _missed(self, who: int, batch: int, what: str, miss: Miss) -> None:
+    def _missed(self, who: int, batch: int, what: str, miss: NothingClaimed) -> None:
         oracle, may_take = self.oracle, self.oracle.may_take(self.clients[who])
-        assert miss is Miss.EMPTY or what == "waiting" or self.group.order is not Order.NONE, "nobody else is here"
+        assert miss is NothingClaimed.EMPTY or what == "waiting" or self.group.order is not Order.NONE, (
+            "nobody else is here"
+        )
         if self.group.order is not Order.NONE:
             oracle.nothing_taken(self.clients[who], batch)
         elif what == "range":
@@ -166,35 +168,37 @@ class RunningMachine(RuleBasedStateMachine):
 
     def _progress(self, who: int, outcomes: list[str], count: int) -> Flush:
         """A client runs up to so many messages of its claim, and tells what became of them."""
-        claim, done, over = self.held[who], self.done_to[who], []
-        failures = [Failure.gone(*one) for one in claim.gone] if done == claim.done_to else []
-        parked: list[tuple[int, bytes | None]] = []
+        claim, done, over = self.held[who], self.acked_to[who], []
+        failures = [Failure.gone(*one) for one in claim.gone] if done == claim.acked_to else []
+        blocked: list[tuple[int, bytes | None]] = []
         left = [message for message in claim.messages if message.offset > done]
         for number, message in enumerate(left[:count]):
-            if claim.order is Order.KEY and message.key_bytes in self.blocked[who]:
-                parked.append((message.offset, message.key_bytes))
+            if claim.order is Order.KEY and message.key_bytes in self.blocked_keys[who]:
+                blocked.append((message.offset, message.key_bytes))
             else:
                 outcome = outcomes[number] if number < len(outcomes) else "ok"
                 failures += _failure(outcome, message.offset, message.attempt)
                 over += [(message.offset, message.attempt, 7)] if outcome == "ok" else []
                 if outcome in ("now", "later"):
-                    self.blocked[who] |= {message.key_bytes} - {None}  # type: ignore[arg-type]
+                    self.blocked_keys[who] |= {message.key_bytes} - {None}  # type: ignore[arg-type]
                     if claim.order is Order.PARTITION:
-                        return self._flush(who, message.offset, over, failures, parked, message.offset >= claim.hi)
+                        return self._flush(who, message.offset, over, failures, blocked, message.offset >= claim.hi)
         whole = count >= len(left)
         done = claim.hi if whole else left[count - 1].offset if count else done
-        return self._flush(who, done, over, failures, parked, whole)
+        return self._flush(who, done, over, failures, blocked, whole)
 
-    def _flush(self, who: int, done: int, over: Any, failures: Any, parked: Any, finished: bool) -> Flush:
+    def _flush(self, who: int, done: int, over: Any, failures: Any, blocked: Any, finished: bool) -> Flush:
         claim = self.held[who]
         over = over if claim.source is ClaimSource.RETRY else []
-        running = next((m.offset for m in claim.messages if m.offset > done), None) if claim.care == ALONE else None
-        more = {"failures": failures, "done_offsets": over, "parked": parked, "finished": finished}
+        running = (
+            next((m.offset for m in claim.messages if m.offset > done), None) if claim.isolation == ALONE else None
+        )
+        more = {"failures": failures, "done_offsets": over, "blocked": blocked, "finished": finished}
         return Flush(claim, self.topic.id, done, TIMEOUT_S, None if finished else running, **more)
 
     def _flushed(self, who: int, flush: Flush) -> None:
         self.oracle.flush(flush)
-        self.done_to[who] = flush.done_to
+        self.acked_to[who] = flush.acked_to
         if flush.finished:
             self._drop(who)
 
@@ -203,7 +207,7 @@ class RunningMachine(RuleBasedStateMachine):
         return sorted(self.held)[number % len(self.held)]
 
     def _drop(self, who: int) -> None:
-        for kept in (self.held, self.done_to, self.blocked):
+        for kept in (self.held, self.acked_to, self.blocked_keys):
             kept.pop(who, None)  # type: ignore[attr-defined]
 
     @precondition(lambda self: self.held)
@@ -217,12 +221,12 @@ class RunningMachine(RuleBasedStateMachine):
         flush = self._progress(who, outcomes, count)
         again = any(failure.retry_in_s is not None for failure in flush.failures)
         back = not flush.finished and (back or (claim.order is Order.PARTITION and again))
-        untouched = back and flush.done_to < claim.lo and claim.source is ClaimSource.STREAM
+        untouched = back and flush.acked_to < claim.lo and claim.source is ClaimSource.STREAM
         if back and not untouched:
             flush = Flush(**{**vars(flush), "finished": True, "running": None})
         try:
             if back:
-                progress.give_back(self.session, flush, flush.done_to)
+                progress.give_back(self.session, flush, flush.acked_to)
             else:
                 progress.flush(self.session, flush)
         except FenceLost:
@@ -232,11 +236,11 @@ class RunningMachine(RuleBasedStateMachine):
         assert owner, "only the owner writes anything"
         if untouched:
             del self.oracle.live[claim.claim_id]
-            self.oracle._wait(claim.lo, claim.hi, claim.care)
+            self.oracle._wait(claim.lo, claim.hi, claim.isolation)
             self._drop(who)
         else:
             if back:
-                self.oracle.give_back(claim, flush.done_to)
+                self.oracle.give_back(claim, flush.acked_to)
             self._flushed(who, flush)
 
     @rule(who=CLIENTS, batch=BATCHES, outcomes=OUTCOMES, count=st.integers(0, 6), back=st.booleans())
@@ -249,37 +253,37 @@ class RunningMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.group.order is Order.KEY and self.held)
     @rule(who=CLIENTS, done=st.integers(0, 3), running=st.integers(1, 2))
-    def set_aside(self, who: int, done: int, running: int) -> None:
+    def detach(self, who: int, done: int, running: int) -> None:
         """Some messages of a claim run long: they go on beside the stream, and the partition is free for other keys."""
         who = self._holder(who)
         claim = self.held[who]
-        if claim.source is not ClaimSource.STREAM or claim.care or self.done_to[who] >= claim.lo:
+        if claim.source is not ClaimSource.STREAM or claim.isolation or self.acked_to[who] >= claim.lo:
             return
         slow, free = self._split(who, done, running)
         if not slow:
             return
         top = slow[-1].offset
-        parked = [(m.offset, m.key_bytes) for m in free if m.offset < top]
-        spans = {"lo": slow[0].offset, "hi": top, "done_to": slow[0].offset - 1, "claim_id": new_claim_id()}
+        blocked = [(m.offset, m.key_bytes) for m in free if m.offset < top]
+        spans = {"lo": slow[0].offset, "hi": top, "acked_to": slow[0].offset - 1, "claim_id": new_claim_id()}
         kept = {"source": ClaimSource.RETRY, "messages": slow, "keys": {m.offset: m.key_bytes for m in slow}}
         rest = replace(claim, **spans, **kept)  # type: ignore[arg-type]
-        flush = Flush(claim, self.topic.id, top, TIMEOUT_S, parked=parked, finished=True)
+        flush = Flush(claim, self.topic.id, top, TIMEOUT_S, blocked=blocked, finished=True)
         try:
-            aside.set_aside(self.session, flush, rest)
+            detaching.detach(self.session, flush, rest)
         except FenceLost:
             assert not self.oracle.owns(claim)
             self._drop(who)
             return
         assert self.oracle.owns(claim), "only the owner writes anything"
-        self.oracle.set_aside(flush, rest)
+        self.oracle.detach(flush, rest)
         self._drop(who)
-        self.held[who], self.done_to[who], self.blocked[who] = rest, rest.done_to, set()
+        self.held[who], self.acked_to[who], self.blocked_keys[who] = rest, rest.acked_to, set()
 
     def _split(self, who: int, done: int, running: int) -> tuple[list[Message], list[Message]]:
         """Which messages of a claim run long, one of each key, and which would have to wait behind them."""
         slow: list[Message] = []
         free: list[Message] = []
-        held_up = set(self.blocked[who])
+        held_up = set(self.blocked_keys[who])
         for message in self.held[who].messages[done:]:
             if len(slow) == running:
                 break
@@ -346,7 +350,7 @@ class RunningMachine(RuleBasedStateMachine):
         )
         self.stream.rows(statement, self.group.id)
         for row in self.oracle.retries.values():
-            row.due = not row.parked
+            row.due = not row.blocked
 
     # -- what always holds ---------------------------------------------------------------------------------------------
 

@@ -18,18 +18,18 @@ class Live:
 
     lo: int
     hi: int
-    done_to: int
+    acked_to: int
     client: str | None
-    care: int
+    isolation: int
     of_retries: bool = False
     running: int | None = None
     hung: bool = False
-    aside: bool = False
+    detached: bool = False
 
     @property
     def left(self) -> range:
         """The offsets that are here and nowhere else."""
-        return range(0) if self.of_retries else range(self.done_to + 1, self.hi + 1)
+        return range(0) if self.of_retries else range(self.acked_to + 1, self.hi + 1)
 
 
 @dataclass
@@ -38,9 +38,9 @@ class Retry:
 
     attempt: int
     claim_id: int | None = None
-    care: int = 0
+    isolation: int = 0
     due: bool = True
-    parked: bool = False
+    blocked: bool = False
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Oracle:
     keys: dict[int, bytes | None] = field(default_factory=dict)
     rows: dict[int, str] = field(default_factory=dict)
     cursor: int = 1
-    floor: int = 1
+    log_start: int = 1
     live: dict[int, Live] = field(default_factory=dict)
     waiting: list[Live] = field(default_factory=list)
     retries: dict[int, Retry] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class Oracle:
 
     @property
     def end(self) -> int:
-        """One past the last row; what is kept below the floor for a second life is none of the stream any more."""
-        return max([*self.rows, self.floor - 1]) + 1
+        """One past the last row; what is kept below the log start offset for a second life is none of the stream any more."""
+        return max([*self.rows, self.log_start - 1]) + 1
 
     def places(self) -> dict[int, str]:
         """Where each offset below the cursor is."""
@@ -88,7 +88,7 @@ class Oracle:
 
     def needed(self, age_wins: bool) -> float:
         """The lowest offset that the group still needs; where age wins, what it has not claimed is none of it."""
-        claims = [claim.done_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
+        claims = [claim.acked_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
         return min([math.inf if age_wins else self.cursor, *claims, *self.retries])
 
     def lag(self) -> tuple[int, int, int, int, int | None]:
@@ -100,8 +100,8 @@ class Oracle:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody is at work; what was set aside does not count."""
-        return any(not claim.aside for claim in self.live.values())
+        """Whether somebody is at work; what was detached does not count."""
+        return any(not claim.detached for claim in self.live.values())
 
     def work(self) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
         """What a worker that looks should find: waiting claims, due retries, the partition, or a hole in it."""
@@ -143,16 +143,16 @@ class Oracle:
             assert (claim.lo, claim.hi) == self.next_range(batch)
             assert self.order is Order.NONE or not self.waiting, "what was given back comes first"
             self.cursor = claim.hi + 1
-            care = 0
+            isolation = 0
         else:
-            care = self._adopt(claim, batch)
+            isolation = self._adopt(claim, batch)
         expected = [o for o in range(claim.lo, claim.hi + 1) if self.rows.get(o) == "message"]
         assert [message.offset for message in claim.messages] == expected
-        assert claim.care == care
+        assert claim.isolation == isolation
         if self.order is Order.KEY:
             waiting = {self.keys[offset] for offset in self.retries} - {None}
-            assert claim.blocked == waiting & {message.key_bytes for message in claim.messages}
-        self.live[claim.claim_id] = Live(claim.lo, claim.hi, claim.lo - 1, claim.client_id, care)
+            assert claim.blocked_keys == waiting & {message.key_bytes for message in claim.messages}
+        self.live[claim.claim_id] = Live(claim.lo, claim.hi, claim.lo - 1, claim.client_id, isolation)
 
     def _adopt(self, claim: Claim, batch: int) -> int:
         if self.order is Order.PARTITION:
@@ -160,24 +160,24 @@ class Oracle:
         old = next(waiting for waiting in self.waiting if waiting.lo == claim.lo)
         if self.order is not Order.NONE:
             assert old.lo == min(waiting.lo for waiting in self.waiting)
-        size = {0: batch, 1: min(batch, 32)}.get(old.care, 1)
+        size = {0: batch, 1: min(batch, 32)}.get(old.isolation, 1)
         assert claim.hi == min(old.hi, old.lo + size - 1)
         self.waiting.remove(old)
-        self._wait(claim.hi + 1, old.hi, old.care)
-        return old.care
+        self._wait(claim.hi + 1, old.hi, old.isolation)
+        return old.isolation
 
     def _took_retries(self, claim: Claim, batch: int) -> None:
         taken = sorted([m.offset for m in claim.messages] + [offset for offset, _ in claim.gone])
         rows = [self.retries[offset] for offset in taken]
-        assert all(row.claim_id is None and row.care == rows[0].care for row in rows)
-        assert any(row.due for row in rows) and (len(rows) == 1 or rows[0].care == 0)
+        assert all(row.claim_id is None and row.isolation == rows[0].isolation for row in rows)
+        assert any(row.due for row in rows) and (len(rows) == 1 or rows[0].isolation == 0)
         if self.order is not Order.KEY:
             assert len(rows) <= batch and all(row.due for row in rows)
         if self.order is Order.PARTITION:
             assert taken == [min(self.retries)]
         for row in rows:
             row.claim_id = claim.claim_id
-        self.live[claim.claim_id] = Live(taken[0], taken[-1], taken[0] - 1, claim.client_id, rows[0].care, True)
+        self.live[claim.claim_id] = Live(taken[0], taken[-1], taken[0] - 1, claim.client_id, rows[0].isolation, True)
 
     def nothing_taken(self, client: str, batch: int) -> None:
         """A client that may take was told that there is nothing: is that so?"""
@@ -194,7 +194,7 @@ class Oracle:
     def flush(self, progress: Flush) -> None:
         """Progress of an owner."""
         mine = self.live[progress.claim.claim_id]
-        mine.done_to = progress.done_to if not mine.of_retries or not progress.finished else mine.done_to
+        mine.acked_to = progress.acked_to if not mine.of_retries or not progress.finished else mine.acked_to
         mine.running, mine.hung = progress.running, False
         over = [offset for offset, *_ in progress.done_offsets]
         for failure in progress.failures:
@@ -204,23 +204,23 @@ class Oracle:
             over += [failure.offset] if failure.retry_in_s is None else []
         for offset in over:
             self.retries.pop(offset, None)
-        for offset, key in progress.parked:
+        for offset, key in progress.blocked:
             row = self.retries.setdefault(offset, Retry(0, None, 0, key is None, key is not None))
             row.claim_id = None
-        self._promote([*over, *(offset for offset, _ in progress.parked)] if self.order is Order.KEY else [])
+        self._promote([*over, *(offset for offset, _ in progress.blocked)] if self.order is Order.KEY else [])
         if progress.finished:
             del self.live[progress.claim.claim_id]
 
-    def _fail(self, offset: int, attempt: int, retry_in_s: float | None, care: int = 0) -> None:
+    def _fail(self, offset: int, attempt: int, retry_in_s: float | None, isolation: int = 0) -> None:
         if retry_in_s is not None:
             old = self.retries.get(offset)
-            self.retries[offset] = Retry(attempt, None, max(care, old.care if old else 0), retry_in_s == 0)
+            self.retries[offset] = Retry(attempt, None, max(isolation, old.isolation if old else 0), retry_in_s == 0)
 
     def _promote(self, offsets: Iterable[int]) -> None:
         for key in {self.keys[o] for o in offsets} - {None}:
             same = [o for o in sorted(self.retries) if self.keys[o] == key]
-            if same and self.retries[same[0]].parked:
-                self.retries[same[0]] = replace(self.retries[same[0]], due=True, parked=False)
+            if same and self.retries[same[0]].blocked:
+                self.retries[same[0]] = replace(self.retries[same[0]], due=True, blocked=False)
 
     def give_back(self, claim: Claim, last: int) -> None:
         """The owner keeps its claim up to ``last`` only; called before the flush that goes with it."""
@@ -230,20 +230,20 @@ class Oracle:
                 if row.claim_id == claim.claim_id and offset > last:
                     row.claim_id = None
         else:
-            self._wait(last + 1, mine.hi, mine.care)
+            self._wait(last + 1, mine.hi, mine.isolation)
         mine.hi = last
 
-    def set_aside(self, progress: Flush, rest: Claim) -> None:
+    def detach(self, progress: Flush, rest: Claim) -> None:
         """The owner ends its claim where it is, but for what runs; that is a claim of retries now."""
-        self.give_back(progress.claim, progress.done_to)
+        self.give_back(progress.claim, progress.acked_to)
         for message in rest.messages:
             self.retries[message.offset] = Retry(0, rest.claim_id)
         self.flush(progress)
-        self.live[rest.claim_id] = Live(rest.lo, rest.hi, rest.done_to, rest.client_id, 0, True, aside=True)
+        self.live[rest.claim_id] = Live(rest.lo, rest.hi, rest.acked_to, rest.client_id, 0, True, detached=True)
 
-    def _wait(self, lo: int, hi: int, care: int) -> None:
+    def _wait(self, lo: int, hi: int, isolation: int) -> None:
         if lo <= hi:
-            self.waiting.append(Live(lo, hi, lo - 1, None, care))
+            self.waiting.append(Live(lo, hi, lo - 1, None, isolation))
 
     def sweep_clients(self) -> set[str]:
         """Whose lease is over is forgotten, unless he left something behind; who is known then?"""
@@ -261,19 +261,19 @@ class Oracle:
             if not orphaned and not claim.hung:
                 continue
             del self.live[claim_id]
-            blamed = not orphaned or (claim.running is not None and claim.running > claim.done_to)
+            blamed = not orphaned or (claim.running is not None and claim.running > claim.acked_to)
             if claim.of_retries:
                 self._recover_retries(claim_id, blamed, orphaned)
             else:
                 self._recover_range(claim, blamed, orphaned)
 
     def _recover_range(self, claim: Live, blamed: bool, orphaned: bool) -> None:
-        lo, care = claim.done_to + 1, claim.care if blamed else min(claim.care + 1, ALONE)
+        lo, isolation = claim.acked_to + 1, claim.isolation if blamed else min(claim.isolation + 1, ALONE)
         suspect = next((o for o in claim.left if self.rows.get(o) == "message"), None)
         if blamed and suspect is not None:
             self._charge(suspect, 1, orphaned)
             lo = suspect + 1
-        self._wait(lo, claim.hi, care)
+        self._wait(lo, claim.hi, isolation)
 
     def _recover_retries(self, claim_id: int, blamed: bool, orphaned: bool) -> None:
         mine = sorted(o for o, row in self.retries.items() if row.claim_id == claim_id)
@@ -281,7 +281,7 @@ class Oracle:
             self._charge(mine[0], self.retries[mine[0]].attempt + 1, orphaned)
             mine = mine[1:]
         for offset in mine:
-            self.retries[offset].claim_id, self.retries[offset].care = None, ALONE
+            self.retries[offset].claim_id, self.retries[offset].isolation = None, ALONE
 
     def _charge(self, offset: int, attempt: int, orphaned: bool) -> None:
         if attempt < self.max_attempts:
@@ -296,7 +296,7 @@ class Oracle:
 
     def reset(self, to: int) -> None:
         """The cursor is moved by hand."""
-        to = max(to, self.floor)
+        to = max(to, self.log_start)
         if to < self.cursor:
             self._take_back(to)
         self.skip(to)
@@ -316,7 +316,7 @@ class Oracle:
         for offset in range(lo, hi + 2):
             place = places.get(offset)
             live, wanted = place in ("claim", "retry"), self.rows.get(offset) == "message" and offset <= hi
-            if offset in chosen and offset >= self.floor and place in ("over", "dead"):
+            if offset in chosen and offset >= self.log_start and place in ("over", "dead"):
                 again, first, last = again + 1, first or offset, offset
                 self.dead.discard(offset)
                 if singly:
@@ -327,12 +327,12 @@ class Oracle:
         return again
 
     def below(self, offsets: Sequence[int]) -> int:
-        """How many of these are below the floor."""
-        return sum(offset < self.floor for offset in offsets)
+        """How many of these are below the log start offset."""
+        return sum(offset < self.log_start for offset in offsets)
 
     def purge(self) -> tuple[int, int]:
         """Whatever is not finished is cancelled; returns how many messages, and retries that nobody runs."""
-        claimed = [claim.done_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
+        claimed = [claim.acked_to + 1 for claim in [*self.live.values(), *self.waiting] if not claim.of_retries]
         gone = [o for o in self.rows if o >= min([self.cursor, *claimed]) and self.rows[o] == "message"]
         self.rows |= dict.fromkeys(gone, "cancelled")
         unclaimed = [offset for offset, row in self.retries.items() if row.claim_id is None]
@@ -346,10 +346,10 @@ class Oracle:
             behind = [o for o, row in self.retries.items() if row.claim_id == claim_id and o >= to]
             if behind if claim.of_retries else claim.hi >= to:
                 del self.live[claim_id]
-                self._wait(claim.done_to + 1, to - 1, claim.care) if not claim.of_retries else None
+                self._wait(claim.acked_to + 1, to - 1, claim.isolation) if not claim.of_retries else None
         for claim in [one for one in self.waiting if one.hi >= to]:
             self.waiting.remove(claim)
-            self._wait(claim.lo, to - 1, claim.care)
+            self._wait(claim.lo, to - 1, claim.isolation)
         self.retries = {o: row for o, row in self.retries.items() if o < to}
         for row in self.retries.values():
             row.claim_id = row.claim_id if row.claim_id in self.live else None
@@ -370,18 +370,18 @@ class Oracle:
             self.dead.remove(offset)
             self.rows[offset] = "message"
             self.retries[offset] = Retry(0)
-            if offset < self.floor:
+            if offset < self.log_start:
                 self.restored.add(offset)
         return moved
 
     def retain(self, limit: int, age_wins: bool) -> int:
-        """The floor rises over so many rows; where age wins it takes the cursor along: over how many offsets?"""
-        old = sorted(offset for offset in self.rows if offset >= self.floor)[:limit]
+        """The log start offset rises over so many rows; where age wins it takes the cursor along: over how many offsets?"""
+        old = sorted(offset for offset in self.rows if offset >= self.log_start)[:limit]
         if old:
-            self.floor = max(self.floor, int(min(old[-1] + 1, self.needed(age_wins))))
-        return self.skip(self.floor)
+            self.log_start = max(self.log_start, int(min(old[-1] + 1, self.needed(age_wins))))
+        return self.skip(self.log_start)
 
     def delete_below(self) -> None:
-        """Rows below the floor go, but for second lives that have not ended."""
+        """Rows below the log start offset go, but for second lives that have not ended."""
         self.restored = {o for o in self.restored if o in self.retries}
-        self.rows = {o: kind for o, kind in self.rows.items() if o >= self.floor or o in self.restored}
+        self.rows = {o: kind for o, kind in self.rows.items() if o >= self.log_start or o in self.restored}

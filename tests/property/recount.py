@@ -13,9 +13,9 @@ Rows = tuple[tuple[Any, ...], ...]
 _WHERE = "WHERE group_id = %(group_id)s AND `partition` = 0"
 _STATEMENTS = {
     "cursor": f"SELECT next_offset, skipped FROM ems_cursor {_WHERE}",
-    "partition": "SELECT floor, trimmed FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = 0",
-    "claims": f"SELECT lo, hi, done_to, state, source, client_id, claim_id, care, aside FROM ems_claim {_WHERE} ORDER BY lo",
-    "retries": f"SELECT `offset`, attempt, claim_id, care, due_at <= NOW(6), due_at > '9999-01-01' FROM ems_retry {_WHERE}",
+    "partition": "SELECT log_start, trimmed FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = 0",
+    "claims": f"SELECT lo, hi, acked_to, state, source, client_id, claim_id, isolation, detached FROM ems_claim {_WHERE} ORDER BY lo",
+    "retries": f"SELECT `offset`, attempt, claim_id, isolation, due_at <= NOW(6), due_at > '9999-01-01' FROM ems_retry {_WHERE}",
     "dead": f"SELECT `offset` FROM ems_dead {_WHERE}",
     "attempts": f"SELECT `offset` FROM ems_attempt {_WHERE} AND outcome IN ('done', 'ignored', 'expired')",
     "skips": f"SELECT lo, hi FROM ems_skip {_WHERE}",
@@ -52,7 +52,7 @@ class Tables:
         self._check_places(oracle)
         self._check_claims(oracle)
         retries = {row[0]: (row[1], row[2], row[3], bool(row[4]), bool(row[5])) for row in self.retries}
-        expected = {o: (r.attempt, r.claim_id, r.care, r.due, r.parked) for o, r in oracle.retries.items()}
+        expected = {o: (r.attempt, r.claim_id, r.isolation, r.due, r.blocked) for o, r in oracle.retries.items()}
         assert retries == expected
         assert {row[0]: row[1] for row in self.messages} == oracle.rows
         assert {row[0] for row in self.restored} == oracle.restored
@@ -62,15 +62,15 @@ class Tables:
         return [range(c[2] + 1, c[1] + 1) for c in self.claims if c[3] != "done" and c[4] == "stream"]
 
     def _check_promises(self, order: Order) -> None:
-        cursor, floor = self.cursor[0][0], self.partition[0][0]
+        cursor, log_start = self.cursor[0][0], self.partition[0][0]
         rows = {row[0]: row[1] for row in self.messages}
         skipped = {offset for lo, hi in self.skips for offset in range(lo, hi + 1)}
-        open_ = [offset for offset in range(floor, cursor) if offset not in rows and offset not in skipped]
+        open_ = [offset for offset in range(log_start, cursor) if offset not in rows and offset not in skipped]
         assert not open_, "a cursor never passes what is not resolved, unless it is moved by hand"
         needed = [cursor, *(one.start for one in self._claimed())]
         restored = {row[0] for row in self.restored}
         needed += [row[0] for row in self.retries if row[0] not in restored]
-        assert floor <= min(needed), "the floor is never above what is needed"
+        assert log_start <= min(needed), "the log start offset is never above what is needed"
         assert all(row[0] in rows for row in self.retries), "what is to run again has its body, or was cancelled"
         claims = {c[6] for c in self.claims if c[3] == "start" and c[4] == "retry"}
         assert {row[2] for row in self.retries} - {None} <= claims, "a claimed retry has its claim"
@@ -89,8 +89,8 @@ class Tables:
 
     def _check_places(self, oracle: Oracle) -> None:
         """Every offset below the cursor is in exactly one place, those above in none."""
-        cursor, floor = self.cursor[0][0], self.partition[0][0]
-        assert (cursor, floor) == (oracle.cursor, oracle.floor)
+        cursor, log_start = self.cursor[0][0], self.partition[0][0]
+        assert (cursor, log_start) == (oracle.cursor, oracle.log_start)
         places: dict[int, list[str]] = {}
         cancelled = {row[0] for row in self.messages if row[1] == "cancelled"}
         nothing_to_run = {row[0] for row in self.messages if row[1] != "message"}
@@ -103,7 +103,7 @@ class Tables:
         over = [range(lo, hi + 1) for lo, hi in self.skips]
         over += [range(c[0], c[2] + 1) for c in self.claims if c[4] == "stream"]
         over += [range(row[0], row[0] + 1) for row in self.attempts]
-        for offset in range(floor, cursor):
+        for offset in range(log_start, cursor):
             if offset not in places and offset not in nothing_to_run:
                 assert any(offset in one for one in over), f"{offset} is in no place"
         live = {
@@ -114,9 +114,9 @@ class Tables:
         assert {o: several[0] for o, several in places.items()} == live
 
     def _check_claims(self, oracle: Oracle) -> None:
-        mine = {(c.lo, c.hi, c.client, i, c.care, c.of_retries, c.aside) for i, c in oracle.live.items()}
+        mine = {(c.lo, c.hi, c.client, i, c.isolation, c.of_retries, c.detached) for i, c in oracle.live.items()}
         found = [c for c in self.claims if c[3] != "done"]
         assert {(c[0], c[1], c[5], c[6], c[7], c[4] == "retry", bool(c[8])) for c in found if c[3] == "start"} == mine
-        assert all(oracle.live[c[6]].done_to == c[2] for c in found if c[3] == "start" and c[4] == "stream")
-        waiting = sorted((c.lo, c.hi, c.care) for c in oracle.waiting)
+        assert all(oracle.live[c[6]].acked_to == c[2] for c in found if c[3] == "start" and c[4] == "stream")
+        waiting = sorted((c.lo, c.hi, c.isolation) for c in oracle.waiting)
         assert sorted((c[0], c[1], c[7]) for c in found if c[3] == "waiting") == waiting

@@ -80,7 +80,7 @@ def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> N
         topic = stream.topic("t")
         group, me = stream.group(topic), stream.client()
         with Database(url).session() as session:
-            claim = claims.take_range(session, stream.taker(topic, group, me), 0)
+            claim = claims.take_range(session, stream.claimant(topic, group, me), 0)
             assert claim
             proxy.arm(b"UPDATE ems_claim", cut)
             with pytest.raises(ConnectionLost):
@@ -91,7 +91,7 @@ def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> N
         wait_until(lambda: stream.claims(group)[0][3] == "done", what="the commit that nobody heard of")
     stream.expire(me)
     assert len(stream.recover()) == (0 if landed else 1)
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, stream.client()))
     assert (not adopted) == landed
     assert len(stream.retries(group)) == (1 if landed else 0)
 
@@ -105,14 +105,16 @@ def test_trap_13_a_claim_whose_answer_is_lost_comes_back_uncharged(stream: Strea
         session.rows("SELECT 1")
         proxy.arm(b"INSERT INTO ems_claim", cut)
         with pytest.raises(ConnectionLost):
-            claims.take_range(session, stream.taker(topic, group, me), 0)
+            claims.take_range(session, stream.claimant(topic, group, me), 0)
     taken = cut is Cut.AFTER
     if taken:
         wait_until(lambda: stream.cursor(group) == 5, what="the claim that nobody heard of")
     stream.expire(me)  # its owner gives up its identity
     assert [one.charged for one in stream.recover()] == ([None] if taken else [])
     again = stream.client()
-    taker = stream.taker(topic, group, again)
-    claim: Any = claims.take_waiting(stream.session, taker) if taken else claims.take_range(stream.session, taker, 0)
+    claimant = stream.claimant(topic, group, again)
+    claim: Any = (
+        claims.take_waiting(stream.session, claimant) if taken else claims.take_range(stream.session, claimant, 0)
+    )
     assert [message.body for message in claim.messages] == [0, 1, 2, 3]
     assert stored(stream, "t") == {0: [1, 2, 3, 4]}

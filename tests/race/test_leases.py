@@ -7,7 +7,7 @@ import pytest
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
-from emsworker.runtime import duties, recovery
+from emsworker.runtime import recovery, services
 from emsworker.store import clients, progress
 from tests.support.streams import Stream, flush_of, wait_until
 
@@ -15,8 +15,8 @@ from tests.support.streams import Stream, flush_of, wait_until
 def test_a_renewal_that_waits_in_the_server_is_granted_though_others_saw_the_lease_run_out(stream: Stream) -> None:
     """It begins in time and waits for its row; a starved machine, whose disk is slow to commit it, does the same.
 
-    The process never learns that it was taken for dead, so what it finished since its watermark is run twice and only
-    the beat tells why. Its claims are another's: it can finish nothing.
+    The process never learns that it was taken for dead, so what it finished since its acked offset is run twice and
+    only the beat tells why. Its claims are another's: it can finish nothing.
     """
     topic = stream.topic()
     stream.app().send_many("t", [0] * 3)
@@ -64,7 +64,7 @@ def test_the_beat_tells_for_how_long_a_lease_had_been_over(stream: Stream, caplo
     stream.expire(expired)
     clients.deregister(stream.session, [gone])
     with caplog.at_level(logging.WARNING):
-        duties.recover(stream.session, Settings())
+        services.recover(stream.session, Settings())
     told = {record.args[0]: record.getMessage() for record in caplog.records if isinstance(record.args, tuple)}
     assert "orphaned, its lease was over for " in told[expired]
     assert "orphaned, nobody charged" in told[gone]

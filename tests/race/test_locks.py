@@ -31,11 +31,11 @@ def test_r2_a_held_cursor_is_skipped_or_waited_for(stream: Stream) -> None:
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_cursor FOR UPDATE")
         waits = stream.lock_waits()
-        assert not claims.take_range(stream.session, stream.taker(topic, group, me), 0)
+        assert not claims.take_range(stream.session, stream.claimant(topic, group, me), 0)
         assert stream.lock_waits() == waits, "it waits for nobody"
         waiting = threading.Thread(target=_end_when_waited_for, args=(stream, waits, other))
         waiting.start()
-        claim = claims.take_range(stream.session, stream.taker(topic, group, me), 0, wait=True)
+        claim = claims.take_range(stream.session, stream.claimant(topic, group, me), 0, wait=True)
         waiting.join(60)
     assert claim
     assert (claim.lo, claim.hi) == (5, 6)
@@ -46,16 +46,16 @@ def test_a_claim_that_another_adopts_just_now_is_skipped(stream: Stream) -> None
     progress.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_claim WHERE state = 'waiting' FOR UPDATE")
-        assert not claims.take_waiting(stream.session, stream.taker(topic, group, me))
+        assert not claims.take_waiting(stream.session, stream.claimant(topic, group, me))
         other.rollback()
-    assert claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    assert claims.take_waiting(stream.session, stream.claimant(topic, group, me))
 
 
 def test_recovery_does_not_wait_for_an_owner_that_is_finishing(stream: Stream) -> None:
     topic, group, me, claim = claimed(stream)
     stream.expire(me)
     with stream.other() as other, other.cursor() as cursor:
-        cursor.execute("UPDATE ems_claim SET done_to = 4, state = 'done' WHERE group_id = %s", (group.id,))
+        cursor.execute("UPDATE ems_claim SET acked_to = 4, state = 'done' WHERE group_id = %s", (group.id,))
         waits = stream.lock_waits()
         assert stream.recover() == []
         assert stream.lock_waits() == waits, "it waits for nobody"
@@ -80,7 +80,7 @@ def test_r6_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: S
     stream.expire(me)
     with stream.other() as other, other.cursor() as cursor:  # what recovery does, seen from the owner
         cursor.execute(
-            "UPDATE ems_claim SET state = 'waiting', client_id = NULL, care = 2 WHERE group_id = %s", (group.id,)
+            "UPDATE ems_claim SET state = 'waiting', client_id = NULL, isolation = 2 WHERE group_id = %s", (group.id,)
         )
         owner = threading.Thread(target=finish)
         owner.start()
@@ -116,7 +116,7 @@ def test_due_retries_are_shared_out_without_doubles(stream: Stream) -> None:
 
     def one(number: int) -> list[int]:
         with stream.new_session() as session:
-            mine = claims.take_retries(session, stream.taker(topic, group, ids[number], batch=1))
+            mine = claims.take_retries(session, stream.claimant(topic, group, ids[number], batch=1))
             return [message.offset for message in mine.messages] if mine else []
 
     taken = [offset for offsets in in_threads(4, one) for offset in offsets]

@@ -171,10 +171,10 @@ def test_a_run_is_right(finished: Finished) -> None:
             r"dead letters: aircraft \S+: whatever is there 1 times, and should be 0 times",
         ),
         (
-            "INSERT INTO ems_pending (topic_id, due_at, uid, headers, body, producer_id, created_at)"
+            "INSERT INTO ems_outbox (topic_id, due_at, uid, headers, body, producer_id, created_at)"
             " SELECT id, NOW(6) + INTERVAL 1 DAY, UNHEX(REPEAT('0', 32)), '', '', '', NOW(6) FROM ems_topic"
             " WHERE name = 'reports'",
-            "DELETE FROM ems_pending",
+            "DELETE FROM ems_outbox",
             r"group night-shift of reports: delayed is 1 in MySQL, and should be 0",
         ),
     ],

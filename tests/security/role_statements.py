@@ -10,7 +10,7 @@ from emsworker.store.sql import Statements
 ALL = "*"
 _SCHEMA = {"schema": "get_version get_stream_id get_now find_version_table"}
 _NAMES = {"topics": "get_topic list_topics get_group list_groups"}
-_CANCEL = "delete_pending lock_message cancel_message list_keyed_groups drop_waiting_retries"
+_CANCEL = "delete_outbox lock_message cancel_message list_keyed_groups drop_waiting_retries"
 _TURN = "lock_turn promote"
 
 # Module -> the statements that the role runs, or all of the module but those behind a minus.
@@ -19,9 +19,9 @@ RUNS: dict[str, dict[str, str]] = {
         **_SCHEMA,
         "topics": "get_topic list_topics",
         "guards": "topic_id",
-        "messages": "raise_counter insert_messages find_uids get_frontier",
-        "pending": "insert_pending find_pending",
-        "dedup": "hold_key read_key renew_key find_pending find_place is_unfinished",
+        "messages": "raise_counter insert_messages find_uids find_next_free_offset",
+        "outbox": "insert_outbox find_outbox",
+        "dedup": "hold_key read_key renew_key find_outbox find_place is_unfinished",
         "results": "find_results find_buried",
         "reports": "find_reports",
     },
@@ -30,17 +30,17 @@ RUNS: dict[str, dict[str, str]] = {
         **_NAMES,
         **dict.fromkeys(
             [
-                "aside",
+                "detaching",
                 "claims",
                 "ordered",
-                "parking",
+                "blocking",
                 "progress",
                 "handlers",
                 "recovery",
-                "frontier",
+                "high_watermark",
                 "guards",
                 "retention",
-                "pending",
+                "outbox",
                 "once",
                 "messages",
                 "dedup",
@@ -54,7 +54,7 @@ RUNS: dict[str, dict[str, str]] = {
         "limits": "* -set_limit -count_slots -delete_limit -delete_slots",
         "schedules": "* -list_schedules -delete_schedule",
         "skipping": "list_policies is_older",
-        "cursors": "lock_cursor get_floor skip_cursor add_skip list_positions",
+        "cursors": "lock_cursor get_log_start skip_cursor add_skip list_positions",
         "alarms": "* -add_rule -delete_rule -delete_alarms -list_events_of_rule",
     },
     "reader": {
@@ -70,19 +70,19 @@ RUNS: dict[str, dict[str, str]] = {
         "skipping": "list_policies",
         "alarms": "list_alarms",
         "cursors": "list_positions",
-        "cancel": "list_stale_retries count_pending",
+        "cancel": "list_stale_retries count_outbox",
     },
     "sink": {**_SCHEMA, "topics": "get_topic list_topics", "messages": "raise_counter", "staging": ALL},
     "producer_auto_create": {"topics": "add_topic lock_topic add_guard add_partition"},
     "sink_auto_create": {"topics": "add_topic lock_topic add_guard add_partition"},
-    "worker_auto_create": {"topics": "add_topic lock_topic add_guard add_partition add_group add_cursor get_frontier"},
-    "producer_cancel": {"cancel": _CANCEL, "parking": _TURN},
-    "worker_cancel": {"cancel": _CANCEL, "parking": _TURN},
+    "worker_auto_create": {"topics": "add_topic lock_topic add_guard add_partition add_group add_cursor get_extent"},
+    "producer_cancel": {"cancel": _CANCEL, "blocking": _TURN},
+    "worker_cancel": {"cancel": _CANCEL, "blocking": _TURN},
 }
 DENIED = (1044, 1142, 1143, 1227, 1370)
 _NOT_RUN = (1054, 1064, 1146)  # unknown column, wrong syntax, no such table: then nothing was shown
 _TABLES = {
-    "pending": "ems_pending",
+    "outbox": "ems_outbox",
     "dedup": "ems_dedup",
     "guards": "ems_topic_guard",
 }  # of modules that name their table at run time

@@ -117,7 +117,7 @@ def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
     stored = get_topic(app.database.thread_session(), topic)
     assert stored is not None
     found = place.stream.rows(
-        "SELECT COUNT(*) FROM ems_message WHERE topic_id = %s UNION ALL SELECT COUNT(*) FROM ems_pending WHERE topic_id = %s",
+        "SELECT COUNT(*) FROM ems_message WHERE topic_id = %s UNION ALL SELECT COUNT(*) FROM ems_outbox WHERE topic_id = %s",
         stored.id, stored.id,
     )  # fmt: skip
     assert sum(count for (count,) in found) == 53
@@ -126,10 +126,10 @@ def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
 
 _CANNOT = {
     "producer": (
-        "SELECT body FROM ems_message", "SELECT headers FROM ems_message", "SELECT * FROM ems_dead", "SELECT body FROM ems_pending",
+        "SELECT body FROM ems_message", "SELECT headers FROM ems_message", "SELECT * FROM ems_dead", "SELECT body FROM ems_outbox",
         "DELETE FROM ems_message", "UPDATE ems_message SET body = ''", "UPDATE ems_topic SET rule = 'none'",
-        "DELETE FROM ems_pending", "UPDATE ems_cursor SET next_offset = 1", "UPDATE ems_claim SET state = 'done'",
-        "INSERT INTO ems_claim (group_id) VALUES (1)", "SELECT * FROM ems_schedule", "UPDATE ems_partition SET floor = 9",
+        "DELETE FROM ems_outbox", "UPDATE ems_cursor SET next_offset = 1", "UPDATE ems_claim SET state = 'done'",
+        "INSERT INTO ems_claim (group_id) VALUES (1)", "SELECT * FROM ems_schedule", "UPDATE ems_partition SET log_start = 9",
     ),
     "worker": (
         "UPDATE ems_message SET body = ''", "UPDATE ems_dead SET body = ''", "DELETE FROM ems_dead", "DELETE FROM ems_cursor",
@@ -204,7 +204,7 @@ def test_a_worker_and_a_beat_do_all_of_their_work(stream: Stream, as_role: MakeU
     stream.send("plain", [{"n": 30}])
     stream.wait_ended([30], group="plain")
     Admin(stream.app).change_topic("plain", trim_done=True)
-    until(lambda: stream.one("SELECT MAX(floor) FROM ems_partition") > 5, 20, "retention")
+    until(lambda: stream.one("SELECT MAX(log_start) FROM ems_partition") > 5, 20, "retention")
     assert worker.stop() == beat.stop() == 0
     for program in (worker, beat):
         assert "denied" not in program.text().lower(), program.text()
@@ -299,7 +299,7 @@ def test_a_reader_reads_as_spark_does(place: Place) -> None:
     topic = get_topic(session, place.topic)
     assert topic is not None
     bounds = scan.list_bounds(session, topic.id)[0]
-    piece = scan.Piece(topic.id, topic.id, bounds.partition, bounds.floor, bounds.end)
+    piece = scan.Piece(topic.id, topic.id, bounds.partition, bounds.log_start, bounds.end)
     parts = [*scan.read(database, scan.Query("messages", ("offset", "value")), piece)]
     assert [row for part in parts for row in part.rows] == [(n + 1, str(n).encode()) for n in range(5)]
     session.close()

@@ -63,7 +63,7 @@ def test_what_is_sent_comes_back_exactly(stream: Stream, mode: str) -> None:
             columns = "`key`, tag, headers, body"
             found = stream.rows(
                 f"SELECT {columns} FROM ems_message WHERE uid = %s UNION ALL "
-                f"SELECT {columns} FROM ems_pending WHERE uid = %s",
+                f"SELECT {columns} FROM ems_outbox WHERE uid = %s",
                 uid,
                 uid,
             )[:1]

@@ -16,8 +16,8 @@ from tests.support.roles import MakeUser, users
 from tests.support.servers import connect
 from tests.support.streams import Stream
 
-# What only one of the servers asks for, on the table: MySQL wants UPDATE of something where a row is locked, MariaDB wants it
-# for all columns that an INSERT .. ON DUPLICATE KEY UPDATE names.
+# What only one of the servers asks for, on the table: MySQL wants UPDATE of something where a row is locked, MariaDB
+# wants it for all columns that an INSERT .. ON DUPLICATE KEY UPDATE names.
 _ASKED_BY = {
     "ems_alarm_rule UPDATE name": "mysql",
     "ems_retry SELECT claim_id": "mysql",

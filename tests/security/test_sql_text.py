@@ -19,7 +19,7 @@ _NUMBERS = "numbers that the server or the code itself has made"
 
 # module: (function, reason, values)
 _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
-    "aside": [("set_aside.attempt", _ROWS, {"rows"})],
+    "detaching": [("detach.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
     "connection": [("Connection.query", "statements of ours, set by the session", {"opening"})],
     "dead": [
@@ -62,11 +62,11 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ("close_hole_at.work", _NUMBERS, {"values"}),
         ("escape_message", "a length", {"len(message.body)"}),
     ],
-    "parking": [
-        ("park", _ROWS, {"rows"}),
-        ("park", "a constant", {"PARKED_YEAR"}),
+    "blocking": [
+        ("block", _ROWS, {"rows"}),
+        ("block", "a constant", {"BLOCKED_YEAR"}),
     ],
-    "pending": [
+    "outbox": [
         ("When.text", _NUMBERS, {"number", "round(self.delay_s * 1000000) + number"}),
         (
             "When.text",

@@ -15,7 +15,7 @@ from emsworker.core.errors import AccessDenied, ConfigError, StoreUnavailable, T
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import Database as Server
 from emsworker.local import Redis
-from emsworker.offsets.wire import connect as connect_redis
+from emsworker.offsets.connection import connect as connect_redis
 from emsworker.store.database import Database
 from tests.process.stream import open_stream
 from tests.security.certificates import Authority

@@ -203,7 +203,7 @@ def _break(arena: SoakArena, fault: Callable[[Arena], None], done: Soaked, say: 
     name = getattr(fault, "func", fault).__name__
     began = time.monotonic()
     fault(arena)
-    arena.mend()
+    arena.fix()
     done.faults[name] = done.faults.get(name, 0) + 1
     say(f"{began - done.began:7.0f} s  {name.replace('_', ' ')}: whole after {time.monotonic() - began:.1f} s")
 

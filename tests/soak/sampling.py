@@ -18,7 +18,8 @@ _HISTORY = "SELECT `count` FROM information_schema.innodb_metrics WHERE name = '
 _CLAIMED = """
 SELECT TIMESTAMPDIFF(MICROSECOND, m.born_at, c.claimed_at) / 1000 FROM ems_claim c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_message m ON m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` = c.lo
-WHERE c.source = 'stream' AND c.client_id IS NOT NULL AND c.claimed_at > UTC_TIMESTAMP(6) - INTERVAL %s SECOND ORDER BY 1
+WHERE c.source = 'stream' AND c.client_id IS NOT NULL AND c.claimed_at > UTC_TIMESTAMP(6) - INTERVAL %s SECOND ORDER BY
+1
 """
 _BACKLOG = """
 SELECT COALESCE(SUM(w.behind), 0) FROM (SELECT (SELECT COALESCE(MAX(m.`offset`), 0) FROM ems_message m

@@ -42,7 +42,7 @@ def table_messages(stream: Stream, topic_id: int) -> dict[Place, bytes]:
 
 def table_claims(stream: Stream) -> dict[Place, bytes]:
     rows = stream.rows(
-        "SELECT group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at FROM ems_claim"
+        "SELECT group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at FROM ems_claim"
     )
     return {row[1:4]: digest(row[1:]) for row in rows}
 
@@ -79,7 +79,13 @@ def archived(folder: Path, topic: str, dataset: str) -> dict[Place, bytes]:
             place: Place = values[:2]
         elif dataset == "claims":
             values = (row["partition"], row["lo"], row["claimId"], row["hi"], row["doneTo"], row["state"])
-            values += (row["source"], row["care"], row["client"], _naive(row["claimedAt"]), _naive(row["progressAt"]))
+            values += (
+                row["source"],
+                row["isolation"],
+                row["client"],
+                _naive(row["claimedAt"]),
+                _naive(row["progressAt"]),
+            )
             place = values[:3]
         else:
             values = (row["partition"], row["offset"], _naive(row["endedAt"]), row["attempt"], row["outcome"])
@@ -160,7 +166,7 @@ def fill(stream: Stream, count: int, partitions: int = 2, name: str = "orders") 
             failures = [failed(ran[0], dead="used up" if lo % 2 else None), failed(ran[-1])]
             progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=failures))
             lo = claim.hi + 1
-    # What failed is run once more by hand, so that no retry holds the floor.
+    # What failed is run once more by hand, so that no retry holds the log start offset.
     stream.rows("DELETE FROM ems_retry")
     return topic
 

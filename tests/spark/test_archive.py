@@ -13,7 +13,7 @@ from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveDiffers, ArchiveOptions
 from emsworker.pipeline.folder import HadoopFolder
 from emsworker.pipeline.manifest import read_archive
-from emsworker.runtime.duties import trim
+from emsworker.runtime.maintenance import trim
 from emsworker.store import claims, dead, progress, topics
 from emsworker.store.archive import ArchiveBusy, Lock
 from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
@@ -71,7 +71,7 @@ def test_what_a_dead_letter_kept_goes_into_the_archive_when_it_is_none_any_more(
     (first, second), *others = sorted(stream.rows("SELECT `partition`, `offset` FROM ems_dead"))
     again, deleted = (first, second), others[0]
     assert dead.requeue(stream.session, group, [again], lambda places: None) == 1
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and [message.offset for message in retry.messages] == [second]
     progress.flush(stream.session, flush_of(retry, topic, second, done_offsets=[(second, 1, 7)]))
     assert dead.delete_dead(stream.session, group, [deleted], lambda places: None) == 1
@@ -131,12 +131,12 @@ def test_the_beat_waits_and_topics_that_cannot_be_archived_are_named(
     assert len(table_messages(stream, topic.id)) == 50
     stream.topic("plain", retention_s=10)
     stream.topic("forever", archive_first=True)
-    for name, mend in (
+    for name, fix in (
         ("nope", "there is no such topic"),
         ("plain", "ems topics change plain --archive-first"),
         ("forever", "ems topics change forever --retention 7d"),
     ):
-        with pytest.raises(ConfigError, match=mend):
+        with pytest.raises(ConfigError, match=fix):
             archive(spark, tmp_path, topic=(name,))
     lock = Lock(stream.app().database, topic.id, "orders")
     with pytest.raises(ArchiveBusy, match="orders"):

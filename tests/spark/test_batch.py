@@ -212,11 +212,11 @@ def test_a_fetch_is_bounded_by_bytes(stream: Stream) -> None:
 
 def test_trimmed_offsets_are_told_or_left_out(stream: Stream, direct: Direct) -> None:
     fill(stream, count=10, partitions=1)
-    stream.rows("UPDATE ems_partition SET floor = 5")
+    stream.rows("UPDATE ems_partition SET log_start = 5")
     stream.rows("DELETE FROM ems_message WHERE `offset` < 5")
     assert direct.offsets() == [5, 6, 7, 8, 9, 10]
     text = failure(lambda: direct.rows(startingOffsets='{"t":{"0":2}}'))
-    assert "offsets 2 to 4 of t/0 have been deleted (its floor is 5)" in text
+    assert "offsets 2 to 4 of t/0 have been deleted (its log start offset is 5)" in text
     assert "failOnDataLoss=false" in text
     assert len(direct.offsets(startingOffsets='{"t":{"0":2}}', failOnDataLoss="false")) == 6
 
@@ -233,7 +233,7 @@ def test_retention_that_overtakes_a_reader_is_told(stream: Stream, profile: None
     given = {"subscribe": "t", "profile": "test"}
     reader = EmsReader(schema, read_options(given, streaming=False))
     (partition,) = reader.partitions()
-    stream.rows("UPDATE ems_partition SET floor = 5")
+    stream.rows("UPDATE ems_partition SET log_start = 5")
     stream.rows("DELETE FROM ems_message WHERE `offset` < 5")
     with pytest.raises(DataLoss, match="offsets 1 to 4 of t/0 were deleted while they were read"):
         list(reader.read(partition))
@@ -328,8 +328,8 @@ def test_what_belongs_to_kafkas_client_is_refused_by_name(stream: Stream, direct
         "engine": 'format("ems") runs in Python; emsworker.spark.read_jdbc(spark, ...) reads by JDBC',
     }
     text = failure(lambda: direct.rows(**{name: "jdbc" if name == "engine" else "1" for name in refused}))
-    for name, mend in refused.items():
-        assert f"option {name} = " in text and mend in text, (name, text)
+    for name, fix in refused.items():
+        assert f"option {name} = " in text and fix in text, (name, text)
 
 
 def test_spark_shows_our_words(stream: Stream, read: Read) -> None:

@@ -44,7 +44,7 @@ def test_each_fault_in_the_stream_is_found_and_named(stream: Stream, spark: Any)
         group.id,
     )
     stream.rows(
-        "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
+        "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
         "VALUES (%s, 0, 9, 4711, 9, 8, 'start', 'stream', 'gone', NOW(6) - INTERVAL 1 DAY, NOW(6) - INTERVAL 1 DAY, NOW(6))",
         group.id,
     )

@@ -72,19 +72,19 @@ def test_some_of_them_are_chosen(stream: Stream, spark: Any, tmp_path: Path) -> 
     assert len(restored("timely", **days)) == 1
     assert len(restored("ranged", offsets=read_offsets("1-4"))) == 8
     assert len(restored("asked", where="offset = 9 AND partition = 1")) == 1
-    for options, mend in (
+    for options, fix in (
         ({"to": "nope"}, "ems topics create nope"),
         ({"to": "keyed", "keep_partitions": True}, "has no partition 1"),
         ({"to": "keyed", "where": "no_such = 1"}, "is no condition on the columns"),
     ):
-        with pytest.raises(ConfigError, match=mend):
+        with pytest.raises(ConfigError, match=fix):
             restore(spark, tmp_path, **options)
 
 
 def run_again(stream: Stream, topic: Topic, group: Group) -> list[tuple[int, bytes]]:
     """What a worker of the group gets to run, and runs."""
     me, found = stream.client(), []
-    while taken := claims.take_retries(stream.session, stream.taker(topic, group, me, 50)):
+    while taken := claims.take_retries(stream.session, stream.claimant(topic, group, me, 50)):
         found += [(message.offset, message.raw) for message in taken.messages]
         done = [(message.offset, 1, 7) for message in taken.messages]
         progress.flush(stream.session, flush_of(taken, topic, taken.hi, done_offsets=done))

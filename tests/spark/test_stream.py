@@ -120,7 +120,7 @@ def test_limits_are_shared_by_the_partitions(stream: Stream, profile: None) -> N
     assert reader.getDefaultReadLimit() == ReadMaxRows(30)
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert end == {"t": {"0": 1 + 26, "1": 1 + 3}}
-    assert reader._resolved == {(topic.id, 0): 31, (topic.id, 1): 11}, (
+    assert reader._high_watermarks == {(topic.id, 0): 31, (topic.id, 1): 11}, (
         "of a long backlog the rest is not looked through"
     )
 
@@ -156,7 +156,7 @@ def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
     from emsworker.spark.planning import DataLoss
 
     fill(stream, count=10, partitions=1)
-    stream.rows("UPDATE ems_partition SET floor = 5")
+    stream.rows("UPDATE ems_partition SET log_start = 5")
     everything = ReadAllAvailable()
     with pytest.raises(DataLoss, match="offsets 2 to 4 of t/0 have been deleted"):
         reader_of().latestOffset({"t": {"0": 2}}, everything)
@@ -200,7 +200,7 @@ def test_what_the_beat_has_noted_is_not_counted_again(
 
     monkeypatch.setattr(scan, "find_hole", spy)
     fill(stream, count=10, partitions=1)
-    stream.rows("UPDATE ems_partition SET resolved = 6")
+    stream.rows("UPDATE ems_partition SET high_watermark = 6")
     assert reader_of().latestOffset({"t": {"0": 1}}, ReadAllAvailable()) == {"t": {"0": 11}}
     (one,) = planning.plan(stream.session, read_options({"subscribe": "t"}, streaming=False))
     assert (one.lo, one.hi) == (1, 11)

@@ -77,16 +77,16 @@ class Worked:
     def claims(self) -> dict[tuple[str, Place], list[tuple[Any, ...]]]:
         """Each message's claims in a group: claimed at, progress at, client, its messages that it finished, and whether this is one."""
         rows = self.stream.rows(
-            "SELECT g.name, t.name, c.`partition`, c.lo, c.hi, c.done_to, c.claimed_at, c.progress_at, c.client_id "
+            "SELECT g.name, t.name, c.`partition`, c.lo, c.hi, c.acked_to, c.claimed_at, c.progress_at, c.client_id "
             "FROM ems_claim c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id "
             "WHERE c.source = 'stream' AND c.client_id IS NOT NULL"
         )
         found: dict[tuple[str, Place], list[tuple[Any, ...]]] = {}
-        for group, topic, partition, lo, hi, done_to, claimed, progress, client in rows:
+        for group, topic, partition, lo, hi, acked_to, claimed, progress, client in rows:
             own = [at for at in range(lo, hi + 1) if self.messages[topic, partition, at].is_of(group)]
             for offset in own:
-                finished = sum(at <= done_to for at in own)
-                one = (micros(claimed), micros(progress), client, finished, offset <= done_to)
+                finished = sum(at <= acked_to for at in own)
+                one = (micros(claimed), micros(progress), client, finished, offset <= acked_to)
                 found.setdefault((group, (topic, partition, offset)), []).append(one)
         return found
 

@@ -25,12 +25,12 @@ SETTINGS = Settings(url="mysql://x@y/z", beat_s=0.05)
 
 
 def _duty(stream: Stream, settings: Settings = SETTINGS) -> Callable[[], float]:
-    """Turns of one beat's duty; each measures."""
-    duty = Alarms()
+    """Turns of one beat's alarms; each measures."""
+    alarms = Alarms()
 
     def turn() -> float:
-        duty._next_watch = 0.0
-        return duty(stream.session, settings)
+        alarms._next_watch = 0.0
+        return alarms(stream.session, settings)
 
     return turn
 
@@ -88,12 +88,12 @@ def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, cap
         Admin(stream.app()).alarms.create("late", on="lag", above=10, topic="orders", webhook=web.url)
 
         def beat(number: int) -> None:
-            duty = Alarms()
+            alarms = Alarms()
             with stream.new_session() as session:
                 for _ in range(10):
-                    duty._next_watch = 0.0
-                    duty(session, SETTINGS)
-                wait_until(lambda: (duty(session, SETTINGS), not duty._flying)[1])
+                    alarms._next_watch = 0.0
+                    alarms(session, SETTINGS)
+                wait_until(lambda: (alarms(session, SETTINGS), not alarms._flying)[1])
 
         in_threads(4, beat)
         turn = _duty(stream)

@@ -1,4 +1,4 @@
-"""The beat's duties beside one that fails, and what is logged of it."""
+"""The beat's services beside one that fails, and what is logged of it."""
 
 import logging
 

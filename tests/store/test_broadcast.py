@@ -1,4 +1,4 @@
-"""R10: what a reader of broadcasts does at holes, floors, in others' places, and after deaths."""
+"""R10: what a reader of broadcasts does at holes, log start offsets, in others' places, and after deaths."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def _listen(app: Ems, heard: Heard, topic: str = "news", **options: Any) -> Call
 
 @contextmanager
 def _reading(stream: Stream, app: Ems, place: str = "w/0", *, signs_off: bool = True) -> Iterator[Callable[[], None]]:
-    """A reader's thread; what it yields is the scout's look."""
+    """A reader's thread; what it yields is the poller's look."""
     deaths: list[BaseException] = []
     reader = BroadcastReader(app.database, app.settings, app.decoder, place, print, lambda name, e: deaths.append(e))
     reader.take_on(app, app.broadcasts.values())

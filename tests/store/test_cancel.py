@@ -8,7 +8,7 @@ from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.model import Claim, Failure, Group, Topic
-from emsworker.store import claims, pending
+from emsworker.store import claims, outbox
 from emsworker.store.progress import flush
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
@@ -16,7 +16,7 @@ KINDS = "SELECT kind, COUNT(*), SUM(LENGTH(body)) FROM ems_message GROUP BY kind
 
 
 def retried(stream: Stream, topic: Topic, group: Group, client: str) -> Claim:
-    claim = claims.take_retries(stream.session, stream.taker(topic, group, client))
+    claim = claims.take_retries(stream.session, stream.claimant(topic, group, client))
     assert claim
     return claim
 
@@ -34,7 +34,7 @@ def test_t5_a_delayed_message_is_deleted(stream: Stream) -> None:
     assert app.cancel(receipt)
     with pytest.raises(UnknownMessage, match=f"topic 't' has no message {receipt.id}"):
         app.cancel(receipt)
-    assert pending.relay_due(stream.session, 10).topic_ids
+    assert outbox.relay_due(stream.session, 10).topic_ids
     assert stream.value("SELECT uid FROM ems_message").hex() == other.id.replace("-", "")
 
 
@@ -120,12 +120,12 @@ def test_t5_a_race_with_the_relay_loses_nothing_and_runs_nothing(stream: Stream)
     def work(number: int) -> Any:
         if number == 0:
             with stream.new_session() as session:
-                return [pending.relay_due(session, 3) for _ in range(20)]
+                return [outbox.relay_due(session, 3) for _ in range(20)]
         return [app.cancel(receipt) for receipt in receipts]
 
     assert in_threads(2, work)[1] == [True] * 40
     assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == 0
-    assert stream.value("SELECT COUNT(*) FROM ems_pending") == 0
+    assert stream.value("SELECT COUNT(*) FROM ems_outbox") == 0
 
 
 def fill(stream: Stream, app: Ems) -> tuple[Topic, Group]:
@@ -154,7 +154,7 @@ def test_a9_a_purge_takes_what_is_unfinished(stream: Stream) -> None:
     )
     app.send("t", "new")
     client = stream.client()
-    while claim := claims.take_range(stream.session, stream.taker(topic, group, client), 0):
+    while claim := claims.take_range(stream.session, stream.claimant(topic, group, client), 0):
         flush(stream.session, flush_of(claim, topic, claim.hi))
         if claim.messages:
             assert [message.body for message in claim.messages] == ["new"]

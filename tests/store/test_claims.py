@@ -12,9 +12,9 @@ import pytest
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import FenceLost
 from emsworker.core.limits import Limit
-from emsworker.core.model import Care, ClaimSource, Group, Topic, TopicRule
+from emsworker.core.model import ClaimSource, Group, Isolation, Topic, TopicRule
 from emsworker.store import claims, limits, progress, topics
-from emsworker.store.claims import Miss, Taker, Work
+from emsworker.store.claims import Claimant, NothingClaimed, Work
 from emsworker.store.database import Database
 from emsworker.store.errors import ConnectionLost
 from tests.support.streams import Stream, failed, flush_of, offsets
@@ -39,8 +39,8 @@ def _claim_everything(
         with Database(url).session() as session:
             before = None
             while empty < 6:
-                taker = Taker(topic, group, client_id, rng.randint(1, 40), 1 << 20, Decoder())
-                claim = claims.take_range(session, taker, rng.randrange(topic.partitions), before, wait=True)
+                claimant = Claimant(topic, group, client_id, rng.randint(1, 40), 1 << 20, Decoder())
+                claim = claims.take_range(session, claimant, rng.randrange(topic.partitions), before, wait=True)
                 before = None
                 if not claim:
                     empty += 1
@@ -57,10 +57,10 @@ def _claim_everything(
 def test_trap_27_a_claim_that_is_returned_in_part_is_not_believed(stream: Stream) -> None:
     """What was not returned would look like tombstones, and be done without a run."""
     topic, group, client_id = filled(stream, 5)
-    taker = Taker(topic, group, client_id, 10, 1 << 20, Decoder())
+    claimant = Claimant(topic, group, client_id, 10, 1 << 20, Decoder())
     stream.session.execute("SET sql_select_limit = 2")
     with pytest.raises(ConnectionLost, match="2 instead of 5"):
-        claims.take_range(stream.session, taker, 0, None, wait=True)
+        claims.take_range(stream.session, claimant, 0, None, wait=True)
 
 
 def test_r2_20_threads_in_4_processes_never_claim_an_offset_twice(stream: Stream) -> None:
@@ -87,7 +87,7 @@ def test_a_claim_keeps_to_its_rows_and_bytes(stream: Stream) -> None:
     group, me = stream.group(topic), stream.client()
 
     def take(batch: int, batch_bytes: int) -> list[int]:
-        claim = claims.take_range(stream.session, stream.taker(topic, group, me, batch, batch_bytes), 0)
+        claim = claims.take_range(stream.session, stream.claimant(topic, group, me, batch, batch_bytes), 0)
         return offsets(claim) if claim else []
 
     assert take(500, 250) == [1, 2]
@@ -103,7 +103,7 @@ def test_groups_are_independent_and_may_begin_at_the_end(stream: Stream) -> None
         stream.session, topic, "late", timeout_s=1, ladder="1s", max_attempts=1, from_start=False
     )
     assert offsets(stream.take(topic, group, me)) == [1, 2, 3, 4, 5]
-    assert not claims.take_range(stream.session, stream.taker(topic, late, me), 0)
+    assert not claims.take_range(stream.session, stream.claimant(topic, late, me), 0)
     stream.app().send("t", 6)
     assert offsets(stream.take(topic, late, me)) == [6]
 
@@ -118,10 +118,10 @@ def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     gone = stream.client()
     stream.expire(gone)
     for nobody in ("never-registered", gone):
-        taker = stream.taker(topic, group, nobody)
-        assert not claims.take_range(stream.session, taker, 0)
-        assert not claims.take_waiting(stream.session, taker)
-        assert not claims.take_retries(stream.session, taker)
+        claimant = stream.claimant(topic, group, nobody)
+        assert not claims.take_range(stream.session, claimant, 0)
+        assert not claims.take_waiting(stream.session, claimant)
+        assert not claims.take_retries(stream.session, claimant)
     assert stream.cursor(group) == 4
     assert stream.retries(group) == [(1, 1, False, 0)]
     assert stream.recover() == []
@@ -133,10 +133,10 @@ def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:
     progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
     stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
     assert claims.find_work(stream.session, [group.id]).work == {}
-    assert not claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    assert not claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) WHERE state = 'waiting'")
     assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(waiting=True)}
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     assert adopted and (adopted.lo, adopted.hi) == (3, 4)
 
 
@@ -160,13 +160,13 @@ def test_nothing_is_taken_of_a_group_that_may_not_since_somebody_looked(stream: 
     }
     close, reopen = change[stop]
     close()
-    assert claims.take_range(stream.session, stream.taker(topic, group, client_id), 0) is Miss.EMPTY
+    assert claims.take_range(stream.session, stream.claimant(topic, group, client_id), 0) is NothingClaimed.EMPTY
     assert claims.find_work(stream.session, [group.id]).open == set()
-    permitted = replace(stream.taker(topic, group, client_id), permitted=True)
+    permitted = replace(stream.claimant(topic, group, client_id), permitted=True)
     assert bool(claims.take_range(stream.session, permitted, 0)) is (stop == "limit")
     reopen()
     assert claims.find_work(stream.session, [group.id]).open == {group.id}
-    assert bool(claims.take_range(stream.session, stream.taker(topic, group, client_id), 0)) is (stop != "limit")
+    assert bool(claims.take_range(stream.session, stream.claimant(topic, group, client_id), 0)) is (stop != "limit")
 
 
 def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:
@@ -198,16 +198,16 @@ def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> N
         progress.flush(stream.session, so_far)
     for take in (claims.take_waiting, claims.take_retries):
         with pytest.raises(FenceLost):
-            take(stream.session, stream.taker(topic, group, back), so_far)
+            take(stream.session, stream.claimant(topic, group, back), so_far)
     with pytest.raises(FenceLost):
-        claims.take_range(stream.session, stream.taker(topic, group, back), 0, so_far)
+        claims.take_range(stream.session, stream.claimant(topic, group, back), 0, so_far)
     with pytest.raises(FenceLost):
         progress.give_back(stream.session, so_far, 2)
     assert stream.cursor(group) == 5, "the zombie's next claim is rolled back too"
     assert stream.claims(group) == [(1, 4, 0, "waiting", None, 1)]
     for table in ("ems_retry", "ems_dead", "ems_attempt"):
         assert stream.rows(f"SELECT * FROM {table}") == []
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, back))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, back))
     assert adopted
     with pytest.raises(FenceLost):
         progress.flush(stream.session, so_far)
@@ -224,7 +224,7 @@ def test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence(stream: Str
     with pytest.raises(FenceLost):
         progress.commit_with(stream.session, flush_of(claim, topic, 2))
     assert stream.rows("SELECT * FROM ems_leader") == []
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, stream.client()))
     assert adopted
     with stream.session.lend() as connection:
         connection.query("INSERT INTO ems_leader VALUES ('effect', 'h', NOW(6))")
@@ -247,22 +247,22 @@ def test_give_back_of_a_claim_that_was_not_started(stream: Stream) -> None:
     claim = stream.take(topic, group, me)
     progress.give_back(stream.session, flush_of(claim, topic, 0, finished=False), 0)
     assert stream.claims(group) == [(1, 5, 0, "waiting", None, 0)]
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, stream.client()))
     assert adopted
-    assert (offsets(adopted), adopted.care) == ([1, 2, 3, 4, 5], Care.NONE)
+    assert (offsets(adopted), adopted.isolation) == ([1, 2, 3, 4, 5], Isolation.NONE)
     assert {message.attempt for message in adopted.messages} == {1}
 
 
 def test_give_back_of_what_was_not_started(stream: Stream) -> None:
     topic, group, me = filled(stream, 5)
     claim = stream.take(topic, group, me)
-    progress.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, Care.ALONE)
+    progress.give_back(stream.session, flush_of(claim, topic, 2, finished=False), 3, Isolation.ALONE)
     assert stream.claims(group) == [(1, 3, 2, "start", me, 0), (4, 5, 3, "waiting", None, 2)]
     claim.hi = 3
     progress.flush(stream.session, flush_of(claim, topic, 3))
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     assert adopted
-    assert (offsets(adopted), adopted.care) == ([4], Care.ALONE)
+    assert (offsets(adopted), adopted.isolation) == ([4], Isolation.ALONE)
     progress.give_back(stream.session, flush_of(adopted, topic, 4, finished=True), 4)
     assert [row[:4] for row in stream.claims(group)] == [(1, 3, 3, "done"), (4, 4, 4, "done"), (5, 5, 4, "waiting")]
     assert stream.rows("SELECT * FROM ems_attempt") == []
@@ -279,18 +279,18 @@ def with_retries(stream: Stream, count: int) -> tuple[Topic, Group, str]:
 
 def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 5)
-    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    claim = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert claim
     assert claim.source is ClaimSource.RETRY
     assert [(m.offset, m.attempt, m.body) for m in claim.messages] == [(n, 2, n) for n in range(1, 6)]
-    assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert not claims.take_retries(stream.session, stream.claimant(topic, group, me))
     so_far = flush_of(claim, topic, 2, done_offsets=[(1, 2, 7)], failures=[failed(2, attempt=2, retry_in_s=60.0)])
     progress.flush(stream.session, so_far)
     assert stream.retries(group) == [(2, 2, False, 0), (3, 1, True, 0), (4, 1, True, 0), (5, 1, True, 0)]
     progress.give_back(stream.session, flush_of(claim, topic, 3, finished=True, done_offsets=[(3, 2, 7)]), 3)
     assert stream.retries(group) == [(2, 2, False, 0), (4, 1, False, 0), (5, 1, False, 0)]
     assert [row[3] for row in stream.claims(group)] == ["done"], "a claim of retries leaves no row"
-    again = claims.take_retries(stream.session, stream.taker(topic, group, me, batch=1))
+    again = claims.take_retries(stream.session, stream.claimant(topic, group, me, batch=1))
     assert again
     assert len(again.messages) == 1
     progress.give_back(stream.session, flush_of(again, topic, again.lo - 1, finished=True), again.lo - 1)
@@ -301,7 +301,7 @@ def test_retries_are_claimed_finished_and_given_back(stream: Stream) -> None:
 
 def test_r7_a_dead_letter_carries_its_own_body_and_the_last_error(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 2)
-    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    claim = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert claim
     end = dataclasses.replace(failed(1, attempt=2, dead="used up"), error="x" * 9000 + "ValueError: the end \ud800")
     progress.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2, 7)]))
@@ -318,7 +318,7 @@ def test_r9_retries_of_one_group_do_not_touch_another(stream: Stream) -> None:
     other = stream.group(topic, "other")
     claim = stream.take(topic, other, me)
     progress.flush(stream.session, flush_of(claim, topic, 3))
-    assert not claims.take_retries(stream.session, stream.taker(topic, other, me))
+    assert not claims.take_retries(stream.session, stream.claimant(topic, other, me))
     assert len(stream.retries(group)) == 3
     assert stream.retries(other) == []
 
@@ -327,7 +327,7 @@ def test_retries_that_are_not_due_wait(stream: Stream) -> None:
     topic, group, me = filled(stream, 1)
     claim = stream.take(topic, group, me)
     progress.flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, retry_in_s=30.5)]))
-    assert not claims.take_retries(stream.session, stream.taker(topic, group, me))
+    assert not claims.take_retries(stream.session, stream.claimant(topic, group, me))
     look = claims.find_work(stream.session, [group.id])
     assert look.work == {} and look.due_s is not None and 20 < look.due_s <= 30.5
     due_in = stream.value("SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1e6 FROM ems_retry")

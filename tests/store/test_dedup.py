@@ -8,12 +8,12 @@ import pytest
 from emsworker import Ems
 from emsworker.core.errors import ConfigError, InvalidName
 from emsworker.declaring.task import Outgoing
-from emsworker.store import dedup, pending
+from emsworker.store import dedup, outbox
 from emsworker.store.progress import flush
 from tests.support.streams import Stream, flush_of, in_threads
 from tests.support.waiting import until
 
-ALL = "SELECT (SELECT COUNT(*) FROM ems_message) + (SELECT COUNT(*) FROM ems_pending)"
+ALL = "SELECT (SELECT COUNT(*) FROM ems_message) + (SELECT COUNT(*) FROM ems_outbox)"
 OVER = "UPDATE ems_dedup SET expires_at = expires_at - INTERVAL 1 HOUR, look_at = look_at - INTERVAL 1 HOUR"
 
 
@@ -89,7 +89,7 @@ def test_w9_a_delayed_message_keeps_its_key(stream: Stream) -> None:
     app = stream.app()
     first = send(app, delay="1s", dedup_window=0)
     assert send(app).id == first.id
-    until(lambda: pending.relay_due(stream.session, 10).topic_ids, 5, "it is due")
+    until(lambda: outbox.relay_due(stream.session, 10).topic_ids, 5, "it is due")
     assert send(app).id == first.id
     assert stream.value(ALL) == 1
 

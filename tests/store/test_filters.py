@@ -74,7 +74,7 @@ def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out
     stream.rows("UPDATE ems_client SET renewed_at = NOW(6)")
     assert [one.charged for one in recovery.recover(stream.session, 0.0, 0.0)] == [3]
     assert stream.rows("SELECT `offset` FROM ems_retry") == [(3,)]
-    rest = claims.take_waiting(stream.session, stream.taker(topic, group, stream.client()))
+    rest = claims.take_waiting(stream.session, stream.claimant(topic, group, stream.client()))
     assert rest and rest.lo == 4 and rest.messages == []
 
 

@@ -13,10 +13,10 @@ from emsworker.store import (
     claims,
     clients,
     cursors,
-    frontier,
+    high_watermark,
     messages,
     monitoring,
-    pending,
+    outbox,
     scan,
     search,
     topics,
@@ -43,7 +43,7 @@ def fill(stream: Stream, topic: Topic, done: Group, retrying: Group) -> None:
         f"SELECT {topic.id}, 0, n, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', 1, NOW(6) FROM {SEQUENCE} ORDER BY n"
     )
     head = (
-        "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at,"
+        "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at,"
         " progress_at, deadline_at) SELECT "
     )
     tail = "'stream', 'nobody', NOW(6), NOW(6), NOW(6)"
@@ -54,9 +54,9 @@ def fill(stream: Stream, topic: Topic, done: Group, retrying: Group) -> None:
         f"SELECT {retrying.id}, 0, n, 1, NOW(6) - INTERVAL n SECOND FROM {SEQUENCE} ORDER BY n"
     )
     stream.rows(f"UPDATE ems_cursor SET next_offset = 50000 WHERE group_id = {done.id}")
-    stream.rows(f"UPDATE ems_partition SET resolved = {ROWS - BATCH}")
+    stream.rows(f"UPDATE ems_partition SET high_watermark = {ROWS - BATCH}")
     stream.rows(
-        "INSERT INTO ems_pending (topic_id, due_at, uid, headers, body, producer_id, created_at) "
+        "INSERT INTO ems_outbox (topic_id, due_at, uid, headers, body, producer_id, created_at) "
         f"SELECT {topic.id}, NOW(6) + INTERVAL n MINUTE, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', 'p', NOW(6) FROM {SEQUENCE}"
     )
 
@@ -84,17 +84,17 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
     uids = [new_uid() for _ in range(BATCH)]
     return {
         "find_work": lambda: claims.find_work(session, [done.id, retrying.id]),
-        "take_range": lambda: claims.take_range(session, stream.taker(topic, done, me, BATCH), 0),
-        "take_waiting": lambda: claims.take_waiting(session, stream.taker(topic, done, me, BATCH)),
-        "take_retries": lambda: claims.take_retries(session, stream.taker(topic, retrying, me, BATCH)),
+        "take_range": lambda: claims.take_range(session, stream.claimant(topic, done, me, BATCH), 0),
+        "take_waiting": lambda: claims.take_waiting(session, stream.claimant(topic, done, me, BATCH)),
+        "take_retries": lambda: claims.take_retries(session, stream.claimant(topic, retrying, me, BATCH)),
         "recover": lambda: recovery.recover(session, 0.0, 0.0),
         "delete_expired": lambda: clients.delete_expired(session),
         "find_uids": lambda: messages.find_uids(session, topic.id, uids),
         "next_free_offset": lambda: messages.next_free_offset(session, topic.id, 0),
         "close_hole": lambda: messages.close_hole(session, topic.id, done.id, 0, 1.0),
         "count_unfinished": lambda: topics.count_unfinished(session, done),
-        "find_due": lambda: pending.find_due(session),
-        "advance": lambda: frontier.advance(session),
+        "find_due": lambda: outbox.find_due(session),
+        "advance": lambda: high_watermark.advance(session),
     }
 
 
@@ -111,9 +111,9 @@ def ends(stream: Stream, hot: dict[str, Callable[[], Any]]) -> dict[str, Callabl
         "trace": lambda: trace.get_bounds(session, topic.id, 0),
         "cursors": lambda: cursors.list_positions(session, group),
         "extents": lambda: monitoring.list_extents(session),
-        "frontiers": lambda: session.rows(Statements("monitoring").list_frontiers),
+        "positions": lambda: session.rows(Statements("monitoring").list_positions),
         "readers": lambda: broadcast.list_positions(session),
-        "frontier": lambda: session.rows(Statements("topics").get_frontier, where),
+        "extent": lambda: session.rows(Statements("topics").get_extent, where),
         "unfinished": lambda: session.rows(Statements("cancel").find_unfinished_from, where),
     }
 
@@ -137,7 +137,7 @@ def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[
     sql = Statements("claims")
     args: dict[str, Any] = {"group_ids": [1, 2], "group_id": 2, "topic_id": 1, "partition": 0, "batch": BATCH}
     args |= {"batch_bytes": 1 << 20, "client_id": "c", "claim_id": 7}
-    stream.session.send("SET @ems_lo = 50000, @ems_p = 0, @ems_care = 0, @ems_old = 1")
+    stream.session.send("SET @ems_lo = 50000, @ems_p = 0, @ems_isolation = 0, @ems_old = 1")
     statements = {
         "find_work": sql.find_work,
         "find_range": sql.find_range.replace("INTO @ems_hi", ""),

@@ -11,7 +11,7 @@ import pytest
 
 from emsworker.core.config import Settings
 from emsworker.core.ids import uid_text
-from emsworker.runtime.duties import Relay
+from emsworker.runtime.maintenance import Relay
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -35,7 +35,7 @@ def test_children_of_a_process_that_sends_send_too_and_nothing_is_lost_or_double
     assert Counter(told["ended"]) == {"0": FORKS}, done.stderr[-3000:]
     relay = Relay()
     until(
-        lambda: relay(stream.session, Settings()) and stream.value("SELECT COUNT(*) FROM ems_pending") == 0, 20, "moved"
+        lambda: relay(stream.session, Settings()) and stream.value("SELECT COUNT(*) FROM ems_outbox") == 0, 20, "moved"
     )
     confirmed = Counter([*told["sent"], *out.read_text().split()])
     found = Counter(uid_text(uid) for (uid,) in stream.rows("SELECT uid FROM ems_message WHERE kind = 'message'"))

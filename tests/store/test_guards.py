@@ -15,10 +15,10 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, TopicDeleted, TopicInUse, UnknownGroup, UnknownTopic
 from emsworker.core.limits import Limit
 from emsworker.core.model import Topic
-from emsworker.runtime.duties import Relay
+from emsworker.runtime.maintenance import Relay
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.store import broadcast, limits, messages, schedules, topics
-from emsworker.store.broadcast import Keeper
+from emsworker.store.broadcast import NamedReader
 from emsworker.store.schedules import Declared
 from tests.support.servers import connect
 from tests.support.streams import Stream
@@ -118,7 +118,7 @@ def anew(stream: Stream) -> Topic:
 def settle(stream: Stream) -> None:
     relay = Relay()
     until(
-        lambda: relay(stream.session, Settings()) and not stream.value("SELECT COUNT(*) FROM ems_pending"), 15, "moved"
+        lambda: relay(stream.session, Settings()) and not stream.value("SELECT COUNT(*) FROM ems_outbox"), 15, "moved"
     )
 
 
@@ -147,7 +147,7 @@ def test_what_is_sent_to_a_topic_that_was_deleted_is_refused_or_creates_it(strea
     topics.delete_topic(stream.session, topic)
     with pytest.raises(UnknownTopic):
         send(strict, stream)
-    assert stream.rows("SELECT * FROM ems_pending") == [] == stream.rows("SELECT * FROM ems_topic")
+    assert stream.rows("SELECT * FROM ems_outbox") == [] == stream.rows("SELECT * FROM ems_topic")
     send(free, stream)
     settle(stream)
     assert stream.value("SELECT COUNT(DISTINCT topic_id) FROM ems_message") == 1
@@ -162,7 +162,7 @@ def test_the_new_topic_decides_what_may_be_sent_to_it(stream: Stream) -> None:
     stream.topic("t", partitions=2)
     with pytest.raises(EmsError, match="has 0 to 1"):
         app.send("t", 1, partition=3, countdown=60)
-    assert stream.rows("SELECT * FROM ems_pending") == []
+    assert stream.rows("SELECT * FROM ems_outbox") == []
 
 
 def test_a_topic_is_not_deleted_under_an_open_transaction_and_nobody_else_waits_for_that(stream: Stream) -> None:
@@ -207,15 +207,15 @@ def test_a_deletion_that_waits_for_a_transaction_deletes_what_that_has_committed
 def test_a_schedule_goes_on_when_its_topic_is_created_again(stream: Stream) -> None:
     stream.topic("t")
     schedules.declare(stream.session, [Declared("s", "every 1.0", "UTC", "last", "t", None, b"{}", b"1")])
-    until(lambda: fire_schedules(stream.session, Settings()) and stream.rows("SELECT * FROM ems_pending"), 10, "fired")
+    until(lambda: fire_schedules(stream.session, Settings()) and stream.rows("SELECT * FROM ems_outbox"), 10, "fired")
     old = topics.get_topic(stream.session, "t")
     assert old is not None
     topics.delete_topic(stream.session, old)
     fire_schedules(stream.session, Settings())
-    assert stream.rows("SELECT * FROM ems_pending") == [], "it rests"
+    assert stream.rows("SELECT * FROM ems_outbox") == [], "it rests"
     new = stream.topic("t")
-    until(lambda: fire_schedules(stream.session, Settings()) and stream.rows("SELECT * FROM ems_pending"), 10, "fired")
-    assert stream.rows("SELECT DISTINCT topic_id FROM ems_pending") == [(new.id,)]
+    until(lambda: fire_schedules(stream.session, Settings()) and stream.rows("SELECT * FROM ems_outbox"), 10, "fired")
+    assert stream.rows("SELECT DISTINCT topic_id FROM ems_outbox") == [(new.id,)]
 
 
 def test_nothing_is_written_for_what_is_gone(stream: Stream) -> None:
@@ -227,7 +227,7 @@ def test_nothing_is_written_for_what_is_gone(stream: Stream) -> None:
         with pytest.raises(UnknownGroup):
             write(stream.session, group.id, Limit(rate="5/s"))
     with pytest.raises(TopicDeleted):
-        broadcast.take_positions(stream.session, Keeper(topic.id, "r", b"0" * 16), {0: 1})
+        broadcast.take_positions(stream.session, NamedReader(topic.id, "r", b"0" * 16), {0: 1})
     with pytest.raises(TopicDeleted):
         stream.group(topic, "h")
     assert orphans(stream) == {}

@@ -60,7 +60,7 @@ def seamed(stream: Stream, redis_url: str, waits: Iterator[float | None]) -> tup
 
 @dataclass
 class Reader(threading.Thread):
-    """Reads a group to its end with claims of at most 50, and closes holes as the scout does."""
+    """Reads a group to its end with claims of at most 50, and closes holes as the poller does."""
 
     stream: Stream
     topic: Topic
@@ -85,7 +85,7 @@ class Reader(threading.Thread):
                     time.sleep(0.005)
 
     def take(self, session: Session, partition: int) -> bool:
-        claim = claims.take_range(session, self.stream.taker(self.topic, self.group, self.client_id, 50), partition)
+        claim = claims.take_range(session, self.stream.claimant(self.topic, self.group, self.client_id, 50), partition)
         if not claim:
             return False
         self.seen += [message.body for message in claim.messages]
@@ -185,15 +185,15 @@ def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
     topic = app.catalog.topic("t")
     group = stream.group(topic)
     me = stream.client()
-    taker = stream.taker(topic, group, me)
-    assert not claims.take_range(stream.session, taker, 0)
+    claimant = stream.claimant(topic, group, me)
+    assert not claims.take_range(stream.session, claimant, 0)
     assert claims.find_work(stream.session, [group.id]).work[group.id].holes == (0,)
     assert stream.cursor(group) == 1
     assert not close_hole(stream.session, topic.id, group.id, 0, 60.0), "the neighbour is young"
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
     claim = stream.take(topic, group, me)
     assert (claim.lo, claim.hi, [m.offset for m in claim.messages]) == (1, 4, [2, 3, 4])
-    assert not claims.take_range(stream.session, stream.taker(topic, group, me), 0)
+    assert not claims.take_range(stream.session, stream.claimant(topic, group, me), 0)
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0)
     assert close_hole(stream.session, topic.id, group.id, 0, 0.0), "closed already: the way is free"
     claim = stream.take(topic, group, me)

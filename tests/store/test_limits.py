@@ -82,7 +82,7 @@ def test_slots_are_counted_over_clients_and_freed_with_their_leases(stream: Stre
     assert limits.count_running(stream.session, group.id) == 3
 
 
-def test_the_scout_hears_of_limits(stream: Stream) -> None:
+def test_the_poller_hears_of_limits(stream: Stream) -> None:
     group = stream.group(stream.topic("t"))
     assert find_work(stream.session, [group.id]).work == {}
     limits.declare(stream.session, group.id, Limit(rate="5/m"))

@@ -7,7 +7,7 @@ import pytest
 from emsworker import Ems
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
 from emsworker.store import cancel, claims, ordered, progress
-from emsworker.store.claims import Miss, Work
+from emsworker.store.claims import NothingClaimed, Work
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
 
@@ -22,13 +22,13 @@ def filled(stream: Stream, order: Order, keys: str, **settings: Any) -> tuple[To
 
 
 def take(stream: Stream, topic: Topic, group: Group, client: str, batch: int = 500) -> Claim:
-    claim = ordered.take_next(stream.session, stream.taker(topic, group, client, batch), 0)
+    claim = ordered.take_next(stream.session, stream.claimant(topic, group, client, batch), 0)
     assert claim
     return claim
 
 
 def take_retries(stream: Stream, topic: Topic, group: Group, client: str, batch: int = 500) -> Claim:
-    claim = ordered.take_next(stream.session, stream.taker(topic, group, client, batch), 0)
+    claim = ordered.take_next(stream.session, stream.claimant(topic, group, client, batch), 0)
     assert claim and claim.source is ClaimSource.RETRY
     return claim
 
@@ -43,7 +43,7 @@ def test_a_partition_has_one_owner_at_a_time(stream: Stream, order: Order) -> No
 
     def drain(number: int) -> None:
         while not took or took[-1][1] < 80:
-            claim = ordered.take_next(sessions[number], stream.taker(topic, group, clients[number], 3), 0)
+            claim = ordered.take_next(sessions[number], stream.claimant(topic, group, clients[number], 3), 0)
             if claim:
                 owned[0] += 1
                 assert owned[0] == 1, "two owners at once"
@@ -62,13 +62,13 @@ def test_a_retry_holds_up_its_partition_until_its_time(stream: Stream) -> None:
     claim = take(stream, topic, group, me)
     progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True, failures=[failed(2, 1, 60.0)]), 2)
     assert claims.find_work(stream.session, [group.id]).work == {}
-    assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
+    assert ordered.take_next(stream.session, stream.claimant(topic, group, me), 0) is NothingClaimed.EMPTY
     stream.make_due()
     assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     again = take_retries(stream, topic, group, me)
     assert offsets(again) == [2]
     assert claims.find_work(stream.session, [group.id]).work == {}, "somebody is at work"
-    assert ordered.take_next(stream.session, stream.taker(topic, group, stream.client()), 0) is Miss.EMPTY
+    assert ordered.take_next(stream.session, stream.claimant(topic, group, stream.client()), 0) is NothingClaimed.EMPTY
     progress.flush(stream.session, flush_of(again, topic, 2, done_offsets=[(2, 2, 7)]))
     assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     assert offsets(take(stream, topic, group, me)) == [3, 4], "what was given back comes first"
@@ -77,27 +77,29 @@ def test_a_retry_holds_up_its_partition_until_its_time(stream: Stream) -> None:
 def test_a_key_waits_behind_its_failed_message_and_no_other_does(stream: Stream) -> None:
     topic, group, me = filled(stream, Order.KEY, "abacab")
     claim = take(stream, topic, group, me, 3)
-    assert claim.blocked == frozenset()
-    progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(1, 1, 60.0)], parked=[(3, b"a")]))
+    assert claim.blocked_keys == frozenset()
+    progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(1, 1, 60.0)], blocked=[(3, b"a")]))
     behind = take(stream, topic, group, me)
-    assert (offsets(behind), behind.blocked) == ([4, 5, 6], frozenset({b"a"}))
-    progress.flush(stream.session, flush_of(behind, topic, 6, parked=[(5, b"a")]))
-    assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY, "not due, or parked"
+    assert (offsets(behind), behind.blocked_keys) == ([4, 5, 6], frozenset({b"a"}))
+    progress.flush(stream.session, flush_of(behind, topic, 6, blocked=[(5, b"a")]))
+    assert ordered.take_next(stream.session, stream.claimant(topic, group, me), 0) is NothingClaimed.EMPTY, (
+        "not due, or blocked"
+    )
     stream.rows("UPDATE ems_retry SET due_at = NOW(6) WHERE `offset` = 1")
     assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
     chain = take_retries(stream, topic, group, me, 2)
     assert offsets(chain) == [1, 3, 5] and [m.attempt for m in chain.messages] == [2, 1, 1]
-    again = flush_of(chain, topic, 5, done_offsets=[(1, 2, 7)], failures=[failed(3, 1, 60.0)], parked=[(5, b"a")])
+    again = flush_of(chain, topic, 5, done_offsets=[(1, 2, 7)], failures=[failed(3, 1, 60.0)], blocked=[(5, b"a")])
     progress.flush(stream.session, again)
-    assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
+    assert ordered.take_next(stream.session, stream.claimant(topic, group, me), 0) is NothingClaimed.EMPTY
     assert stream.retries(group) == [(3, 1, False, 0), (5, 0, False, 0)]
 
 
 def test_the_next_of_a_key_comes_when_the_one_before_is_dead_or_gone(stream: Stream) -> None:
     topic, group, me = filled(stream, Order.KEY, "aabcda")
     claim = take(stream, topic, group, me)
-    parked = [(2, b"a"), (6, b"a")]
-    progress.flush(stream.session, flush_of(claim, topic, 6, failures=[failed(1, 1, 0.0)], parked=parked))
+    blocked = [(2, b"a"), (6, b"a")]
+    progress.flush(stream.session, flush_of(claim, topic, 6, failures=[failed(1, 1, 0.0)], blocked=blocked))
     chain = take_retries(stream, topic, group, me, 1)
     assert offsets(chain) == [1, 2], "only what is near comes along"
     ended = flush_of(chain, topic, 2, failures=[failed(1, 2, dead="no"), failed(2, 1, None)])
@@ -108,8 +110,8 @@ def test_the_next_of_a_key_comes_when_the_one_before_is_dead_or_gone(stream: Str
 def test_a_dead_owner_of_a_chain_leaves_its_head_due(stream: Stream) -> None:
     topic, group, me = filled(stream, Order.KEY, "aaab")
     claim = take(stream, topic, group, me)
-    parked = [(2, b"a"), (3, b"a")]
-    progress.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(1, 1, 0.0)], parked=parked))
+    blocked = [(2, b"a"), (3, b"a")]
+    progress.flush(stream.session, flush_of(claim, topic, 4, failures=[failed(1, 1, 0.0)], blocked=blocked))
     chain = take_retries(stream, topic, group, me)
     assert offsets(chain) == [1, 2, 3]
     progress.flush(stream.session, flush_of(chain, topic, 1, done_offsets=[(1, 2, 7)]))
@@ -140,7 +142,7 @@ def test_what_waits_for_its_time_is_not_passed(stream: Stream) -> None:
     progress.give_back(stream.session, flush_of(claim, topic, 1, finished=True), 1)
     stream.rows("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
     assert claims.find_work(stream.session, [group.id]).work == {}
-    assert ordered.take_next(stream.session, stream.taker(topic, group, me), 0) is Miss.EMPTY
+    assert ordered.take_next(stream.session, stream.claimant(topic, group, me), 0) is NothingClaimed.EMPTY
     stream.rows("UPDATE ems_claim SET not_before = NULL WHERE state = 'waiting'")
     assert offsets(take(stream, topic, group, me)) == [2]
 
@@ -148,7 +150,7 @@ def test_what_waits_for_its_time_is_not_passed(stream: Stream) -> None:
 def test_the_next_of_a_key_comes_when_the_one_before_is_cancelled(stream: Stream) -> None:
     topic, group, me = filled(stream, Order.KEY, "aba")
     claim = take(stream, topic, group, me)
-    later = flush_of(claim, topic, 3, failures=[failed(1, 1, 60.0)], parked=[(3, b"a")])
+    later = flush_of(claim, topic, 3, failures=[failed(1, 1, 60.0)], blocked=[(3, b"a")])
     progress.flush(stream.session, later)
     uid = stream.value("SELECT uid FROM ems_message WHERE `offset` = 1")
     assert cancel.cancel(stream.session, topic.id, uid) is cancel.Cancelled.WAITING

@@ -20,8 +20,8 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnded, TransactionRolledBack
 from emsworker.core.url import DatabaseUrl
 from emsworker.declaring.task import Outgoing
-from emsworker.runtime.duties import Relay
-from emsworker.store import pending
+from emsworker.runtime.maintenance import Relay
+from emsworker.store import outbox
 from emsworker.store.errors import ConnectionLost
 from emsworker.store.session import Result, Session
 from tests.support.servers import OWN_SETTINGS
@@ -29,7 +29,7 @@ from tests.support.streams import Stream
 from tests.support.waiting import never, until
 
 READ = "SELECT COUNT(*) FROM ems_message"
-LATE = "SELECT COUNT(*) FROM ems_pending"
+LATE = "SELECT COUNT(*) FROM ems_outbox"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def business(stream: Stream) -> None:
 
 @contextmanager
 def beat(stream: Stream) -> Iterator[list[tuple[int, float]]]:
-    """The relay's duty alone, as the beat calls it: after each look, what is in the stream, and the pause until the next."""
+    """The relay's service alone, as the beat calls it: after each look, what is in the stream, and the pause until the next."""
     stopped = threading.Event()
     looks: list[tuple[int, float]] = []
 
@@ -272,7 +272,7 @@ def test_w8_delays_have_names(stream: Stream) -> None:
     seconds = [
         float(row[0])
         for row in stream.rows(
-            "SELECT TIMESTAMPDIFF(MICROSECOND, created_at, due_at) / 1000000 FROM ems_pending ORDER BY due_at"
+            "SELECT TIMESTAMPDIFF(MICROSECOND, created_at, due_at) / 1000000 FROM ems_outbox ORDER BY due_at"
         )
     ]
     minutes = [60.0 * n for n in (*range(1, 11), 20, 30, 60, 120)]
@@ -345,7 +345,7 @@ def test_a_block_that_changes_its_session_changes_only_its_own(stream: Stream) -
         with app.transaction() as tx:
             cursor = tx.execute("SELECT @@time_zone, @@sql_mode LIKE '%%ANSI%%', DATABASE(), IS_USED_LOCK('mine')", ())
             assert cursor.fetchone()[:3] == ("+00:00", 0, stream.url.rsplit("/", 1)[1])
-    assert stream.rows("SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(6), due_at) IN (59, 60) FROM ems_pending") == [(1,)]
+    assert stream.rows("SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(6), due_at) IN (59, 60) FROM ems_outbox") == [(1,)]
 
 
 def test_the_first_transaction_after_a_loss_finds_a_connection(stream: Stream) -> None:
@@ -381,16 +381,16 @@ def test_without_a_server_a_transaction_is_store_unavailable(stream: Stream) -> 
 
 def test_w7_the_mover_outlives_what_nobody_has_foreseen(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a program of the user's nothing starts it again."""
-    good = pending.relay_due
+    good = outbox.relay_due
     calls: list[Any] = []
 
-    def relay_due(*args: Any, **options: Any) -> pending.Round:
+    def relay_due(*args: Any, **options: Any) -> outbox.Round:
         calls.append(args)
         if len(calls) == 1:
             raise LookupError("nobody has foreseen this")
         return good(*args, **options)
 
-    monkeypatch.setattr(pending, "relay_due", relay_due)
+    monkeypatch.setattr(outbox, "relay_due", relay_due)
     app = stream.app()
     end = with_pymysql(stream, app, 1)
     until(lambda: calls, 10, "it has failed")

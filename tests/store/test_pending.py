@@ -9,20 +9,20 @@ from pymysql.constants import COMMAND
 
 from emsworker.core.errors import ConfigError, MessageTooLarge
 from emsworker.core.ids import parse_uid
-from emsworker.store import claims, pending, schedules
+from emsworker.store import claims, outbox, schedules
 from emsworker.store.errors import ConnectionLost
 from emsworker.store.schedules import Declared
 from emsworker.store.session import Result, Session
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
-LATE = "SELECT COUNT(*) FROM ems_pending"
+LATE = "SELECT COUNT(*) FROM ems_outbox"
 READ = "SELECT COUNT(*) FROM ems_message"
 
 
 def relay(stream: Stream, session: Session | None = None, limit: int = 100) -> int:
     session = session or stream.session
-    return sum(pending.relay(session, due, limit) for due in pending.find_due(session) if due.seconds <= 0)
+    return sum(outbox.relay(session, due, limit) for due in outbox.find_due(session) if due.seconds <= 0)
 
 
 def test_t1_a_delayed_message_is_never_early(stream: Stream) -> None:
@@ -30,9 +30,9 @@ def test_t1_a_delayed_message_is_never_early(stream: Stream) -> None:
     receipt = app.send("t", {"n": 1}, key="k", tag="x", headers={"a": "b"}, countdown=0.4)
     assert (receipt.partition, receipt.offset) == (None, None)
     assert relay(stream) == 0
-    (due,) = pending.find_due(stream.session)
+    (due,) = outbox.find_due(stream.session)
     assert 0 < due.seconds <= 0.4
-    planned = stream.value("SELECT due_at FROM ems_pending")
+    planned = stream.value("SELECT due_at FROM ems_outbox")
     until(lambda: relay(stream), 5, "it is due")
     row = stream.rows("SELECT uid, `key`, tag, headers, body, born_at FROM ems_message")[0]
     assert row[:5] == (parse_uid(receipt.id), b"k", b"x", b'{"a":"b"}', b'{"n":1}')
@@ -74,11 +74,11 @@ def test_w8_a_relay_that_stands_by_moves_only_what_is_late(stream: Stream) -> No
     stream.topic("t")
     app.send("t", 1, eta=datetime.now(UTC) - timedelta(minutes=1))
     app.send("t", 2, countdown=0)
-    assert pending.relay_due(stream.session, 100, 5.0).topic_ids
+    assert outbox.relay_due(stream.session, 100, 5.0).topic_ids
     assert [row[0] for row in stream.rows("SELECT body FROM ems_message")] == [b"1"]
-    left = pending.relay_due(stream.session, 100, 5.0)
+    left = outbox.relay_due(stream.session, 100, 5.0)
     assert not left.topic_ids and 4 < left.next_s <= 5
-    assert pending.relay_due(stream.session, 100).topic_ids and stream.value(LATE) == 0
+    assert outbox.relay_due(stream.session, 100).topic_ids and stream.value(LATE) == 0
 
 
 def test_w8_the_same_uid_is_read_once(stream: Stream) -> None:

@@ -7,7 +7,7 @@ from emsworker.core.errors import ConfigError, InvalidPriority
 from emsworker.core.model import Claim
 from emsworker.declaring.periodic import declare_schedules
 from emsworker.monitoring import Monitoring
-from emsworker.store import claims, pending, progress, schedules
+from emsworker.store import claims, outbox, progress, schedules
 from emsworker.store.claims import find_work
 from tests.support.streams import AppFactory, Stream, failed, flush_of, stored
 
@@ -61,8 +61,8 @@ def test_r23_delayed_and_transactional_messages_keep_theirs(new_app: AppFactory,
     with stream.other() as connection:
         app.send("t", "foreign", priority=5, transaction=connection)
         connection.commit()
-    while stream.value("SELECT COUNT(*) FROM ems_pending"):
-        pending.relay_due(stream.session, 100)
+    while stream.value("SELECT COUNT(*) FROM ems_outbox"):
+        outbox.relay_due(stream.session, 100)
     assert stored(stream, "t") == {3000: [1], 5000: [1], 8000: [1]}
     assert b'"ems-priority":"8"' in stream.value("SELECT headers FROM ems_message WHERE `partition` = 8000")
 
@@ -77,7 +77,7 @@ def test_r23_a_periodic_task_has_its_priority(stream: Stream) -> None:
     declare_schedules(app)
     stream.rows("UPDATE ems_schedule SET next_at = next_at - INTERVAL 1 HOUR")
     assert schedules.fire(stream.session, "tick", 60.0) == 1
-    pending.relay_due(stream.session, 100)
+    outbox.relay_due(stream.session, 100)
     assert stored(stream, "default") == {6000: [1]}
 
 
@@ -89,7 +89,7 @@ def test_r23_a_retry_stays_what_it_was_and_the_trace_tells(stream: Stream) -> No
     claim = stream.take(topic, group, me, partition=9000)
     assert [message.priority for message in claim.messages] == [9]
     progress.flush(stream.session, flush_of(claim, topic, 1, failures=(failed(1),)))
-    again = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    again = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert isinstance(again, Claim)
     assert (again.partition, again.messages[0].priority, again.messages[0].attempt) == (9000, 9, 2)
     (trace,) = Monitoring(app).trace(receipt.id)
@@ -108,8 +108,8 @@ def test_r23_of_given_back_claims_those_of_the_highest_level_are_adopted_in_thei
     assert find_work(stream.session, [group.id]).work[group.id].highest_waiting == 9000
 
     def adopt(from_partition: int) -> tuple[int, int] | None:
-        taker = stream.taker(topic, group, me, 2)
-        claim = claims.take_waiting(stream.session, taker, from_partition=from_partition)
+        claimant = stream.claimant(topic, group, me, 2)
+        claim = claims.take_waiting(stream.session, claimant, from_partition=from_partition)
         return (claim.partition, claim.lo) if isinstance(claim, Claim) else None
 
     assert [adopt(9000), adopt(9000), adopt(9000), adopt(0)] == [(9000, 1), (9000, 3), None, (0, 1)]

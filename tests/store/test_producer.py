@@ -85,9 +85,9 @@ def test_who_publishes_alone_needs_no_counter(stream: Stream) -> None:
     assert [other.send("t", n).offset for n in range(3)] == [10, 11, 12]
 
 
-def test_nobody_publishes_below_a_floor_that_was_raised_meanwhile(stream: Stream, app: Ems) -> None:
+def test_nobody_publishes_below_a_log_start_that_was_raised_meanwhile(stream: Stream, app: Ems) -> None:
     app.send_many("t", range(5))
-    stream.rows("UPDATE ems_partition SET floor = 100")
+    stream.rows("UPDATE ems_partition SET log_start = 100")
     stream.rows("DELETE FROM ems_message")
     assert app.send("t", 0).offset == 100
     assert app.send("t", 0).offset == 101
@@ -255,8 +255,8 @@ def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:
     for serializer, compression in kinds:
         app.send("t", body, serializer=serializer, compression=compression)
     topic = app.catalog.topic("t")
-    taker = claims.Taker(topic, stream.group(topic), stream.client(), 100, 1 << 20, app.decoder)
-    claim = claims.take_range(stream.session, taker, 0)
+    claimant = claims.Claimant(topic, stream.group(topic), stream.client(), 100, 1 << 20, app.decoder)
+    claim = claims.take_range(stream.session, claimant, 0)
     assert claim
     assert [message.body for message in claim.messages] == [body] * len(kinds)
     refused = stream.take(topic, stream.group(topic, "json_only"), stream.client()).messages

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import TASK_HEADER, Care, Group, Order, Outcome, Topic
+from emsworker.core.model import TASK_HEADER, Group, Isolation, Order, Outcome, Topic
 from emsworker.declaring.handlers import declare_handlers
 from emsworker.store import claims, clients, handlers, ordered, progress, topics
 from emsworker.store.handlers import HandlerRow
@@ -43,16 +43,16 @@ def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream:
     assert [(one.charged, one.outcome, one.client_id) for one in stream.recover()] == [(None, Outcome.ORPHANED, me)]
     assert stream.claims(group) == [(1, 2, 2, "done", me, 0), (3, 6, 2, "waiting", None, 1)]
     second = stream.client()
-    adopted = claims.take_waiting(stream.session, stream.taker(topic, group, second))
+    adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, second))
     assert adopted
-    assert (adopted.care, adopted.done_to, offsets(adopted)) == (Care.FEW, 2, [3, 4, 5, 6])
+    assert (adopted.isolation, adopted.acked_to, offsets(adopted)) == (Isolation.FEW, 2, [3, 4, 5, 6])
     progress.flush(stream.session, flush_of(adopted, topic, 3))
     stream.expire(second)
     assert [one.charged for one in stream.recover()] == [None]
     assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (4, 6, 3, "waiting")]
     third = stream.client()
-    alone = claims.take_waiting(stream.session, stream.taker(topic, group, third))
-    assert (alone.care, offsets(alone)) == (Care.ALONE, [4])
+    alone = claims.take_waiting(stream.session, stream.claimant(topic, group, third))
+    assert (alone.isolation, offsets(alone)) == (Isolation.ALONE, [4])
     progress.flush(stream.session, flush_of(alone, topic, 3, running=4))
     stream.expire(third)
     assert [one.charged for one in stream.recover()] == [4]
@@ -69,7 +69,7 @@ def test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged(stream
         stream.expire(me)
         assert [one.charged for one in stream.recover()] == [None]
         me = stream.client()
-        claims.take_waiting(stream.session, stream.taker(topic, group, me))
+        claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     assert stream.retries(group) == []
 
 
@@ -116,14 +116,14 @@ def test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder(stream: Stream) ->
     handlers.declare(stream.session, group.id, [HandlerRow("slow", "retry", "5m", 2), HandlerRow("z", "dead", None, 1)])
     for found in ([(1, 1, 5)], [(1, 1, 5), (2, 1, 60)], [(1, 1, 5), (2, 1, 60), (3, 1, 5)]):
         me = stream.client()
-        taker = stream.taker(topic, group, me)
-        assert claims.take_waiting(stream.session, taker) or claims.take_range(stream.session, taker, 0)
+        claimant = stream.claimant(topic, group, me)
+        assert claims.take_waiting(stream.session, claimant) or claims.take_range(stream.session, claimant, 0)
         _run_out(stream, "state = 'start'")
         assert [one.outcome for one in stream.recover()] == [Outcome.TIMEOUT]
         assert _retries_due_in(stream) == found, "the second task's row is missing: it has the group's"
     stream.make_due()
     stream.rows("DELETE FROM ems_retry WHERE `offset` > 1")
-    assert claims.take_retries(stream.session, stream.taker(topic, group, stream.client()))
+    assert claims.take_retries(stream.session, stream.claimant(topic, group, stream.client()))
     _run_out(stream, "state = 'start'")
     assert [one.charged for one in stream.recover()] == [1]
     assert stream.rows("SELECT `offset`, attempts, reason FROM ems_dead") == [(1, 2, "used up its 2 attempts")]
@@ -136,17 +136,19 @@ def test_f_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream
     group = dataclasses.replace(group, order=Order(order))
     handlers.declare(stream.session, group.id, [HandlerRow("quick", "retry", "5m", 3)])
     stream.rows(
-        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, care) "
+        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, isolation) "
         "VALUES (%s, 0, 1, 1, UTC_TIMESTAMP(6), 2)",
         group.id,
     )
     stream.rows("UPDATE ems_cursor SET next_offset = 2")
     me = stream.client()
-    taker = stream.taker(topic, group, me)
+    claimant = stream.claimant(topic, group, me)
     claim = (
-        claims.take_retries(stream.session, taker) if order == "none" else ordered.take_next(stream.session, taker, 0)
+        claims.take_retries(stream.session, claimant)
+        if order == "none"
+        else ordered.take_next(stream.session, claimant, 0)
     )
-    assert claim and claim.care is Care.ALONE
+    assert claim and claim.isolation is Isolation.ALONE
     progress.flush(stream.session, flush_of(claim, topic, 0, running=1, finished=False))
     stream.expire(me)
     assert [one.charged for one in stream.recover()] == [1]
@@ -183,22 +185,22 @@ def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(strea
 
 def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 3)
-    claim = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    claim = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert claim
     progress.flush(stream.session, flush_of(claim, topic, 1, done_offsets=[(1, 2, 7)]))
     stream.expire(me)
     assert [one.charged for one in stream.recover()] == [None]
     assert stream.retries(group) == [(2, 1, False, 2), (3, 1, False, 2)]
     second = stream.client()
-    alone = claims.take_retries(stream.session, stream.taker(topic, group, second))
+    alone = claims.take_retries(stream.session, stream.claimant(topic, group, second))
     assert alone
-    assert (alone.care, len(alone.messages)) == (Care.ALONE, 1), "a retry under suspicion is taken alone"
+    assert (alone.isolation, len(alone.messages)) == (Isolation.ALONE, 1), "a retry under suspicion is taken alone"
     suspect = alone.messages[0].offset
     progress.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
     stream.expire(second)
     assert [one.charged for one in stream.recover()] == [suspect]
     assert [row[:2] for row in stream.retries(group) if row[0] == suspect] == [(suspect, 2)]
-    third = claims.take_retries(stream.session, stream.taker(topic, group, stream.client()))
+    third = claims.take_retries(stream.session, stream.claimant(topic, group, stream.client()))
     assert third
     assert offsets(third) == [5 - suspect]
     _run_out(stream, "source = 'retry'")

@@ -69,11 +69,11 @@ def test_w3_redis_loses_its_mind_mid_send(stream: Stream, redis_url: str, accide
 
 @pytest.mark.parametrize("allocator", ["redis", "mysql"])
 @pytest.mark.parametrize("away", [False, True])
-def test_trap_3_no_offset_below_the_floor(stream: Stream, redis_url: str, allocator: str, away: bool) -> None:
+def test_trap_3_no_offset_below_the_log_start(stream: Stream, redis_url: str, allocator: str, away: bool) -> None:
     redis_app(stream, redis_url).send_many("t", range(50))
     topic = stream.topic("t")
     group = stream.group(topic)
-    stream.rows("UPDATE ems_partition SET floor = 51")  # retention: everything is consumed and deleted
+    stream.rows("UPDATE ems_partition SET log_start = 51")  # retention: everything is consumed and deleted
     stream.rows("DELETE FROM ems_message")
     stream.rows("UPDATE ems_cursor SET next_offset = 51")
     with redis.Redis.from_url(redis_url) as client:
@@ -82,7 +82,7 @@ def test_trap_3_no_offset_below_the_floor(stream: Stream, redis_url: str, alloca
     if away and allocator == "redis":
         allocate = app.producer._allocator
         assert isinstance(allocate, RedisAllocator)
-        allocate._step_aside(redis.ConnectionError("away"))
+        allocate._stay_away(redis.ConnectionError("away"))
     assert app.send("t", "after").offset == 51
     assert stream.take(topic, group, stream.client()).messages[0].body == "after"
 

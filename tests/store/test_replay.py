@@ -40,23 +40,23 @@ class Runner:
 
     def take(self) -> Claim | None:
         """Whatever there is, the old first."""
-        taker = self.stream.taker(self.topic, self.group, self.client, self.batch)
-        found = claims.take_waiting(self.session, taker) or claims.take_retries(self.session, taker)
-        return found or claims.take_range(self.session, taker, 0, wait=True) or None
+        claimant = self.stream.claimant(self.topic, self.group, self.client, self.batch)
+        found = claims.take_waiting(self.session, claimant) or claims.take_retries(self.session, claimant)
+        return found or claims.take_range(self.session, claimant, 0, wait=True) or None
 
     def run_old(self) -> list[tuple[int, int]]:
         """All waiting claims and due retries: offset and attempt, in the order in which they came."""
         began = len(self.ran)
         for take in (claims.take_waiting, claims.take_retries):
-            while claim := take(self.session, self.stream.taker(self.topic, self.group, self.client, self.batch)):
+            while claim := take(self.session, self.stream.claimant(self.topic, self.group, self.client, self.batch)):
                 self.finish(claim)
         return self.ran[began:]
 
     def run_new(self, partition: int = 0) -> None:
         """All that is unclaimed."""
-        taker = self.stream.taker
+        claimant = self.stream.claimant
         while claim := claims.take_range(
-            self.session, taker(self.topic, self.group, self.client, self.batch), partition, wait=True
+            self.session, claimant(self.topic, self.group, self.client, self.batch), partition, wait=True
         ):
             self.finish(claim)
 
@@ -67,7 +67,7 @@ class Runner:
         good = [(m.offset, m.attempt, 7) for m in claim.messages if m.offset not in dying]
         done = good if claim.source is ClaimSource.RETRY else []
         progress.flush(
-            self.session, flush_of(claim, self.topic, claim.hi, done_offsets=done, failures=bad, was=claim.done_to)
+            self.session, flush_of(claim, self.topic, claim.hi, done_offsets=done, failures=bad, was=claim.acked_to)
         )
 
 
@@ -158,7 +158,7 @@ def test_a3_what_is_live_or_unclaimed_is_not_doubled(stream: Stream, topic: Topi
 
 def test_a3_a_retry_within_a_live_claim_hides_nothing_of_it(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic, order=Order.KEY)
-    claim = ordered.take_next(stream.session, stream.taker(topic, group, stream.client(), 20), 0)
+    claim = ordered.take_next(stream.session, stream.claimant(topic, group, stream.client(), 20), 0)
     assert claim and claim.hi == 20
     progress.flush(stream.session, flush_of(claim, topic, 3))
     stream.rows(
@@ -199,9 +199,9 @@ def test_a3_retention_keeps_what_is_to_be_replayed(stream: Stream, topic: Topic,
     admin.replay("t", "g", Selection(start="20", end="22")).run()
     admin.replay("t", "g", Selection(where="offset = 11")).run()
     kept = retention.list_kept(stream.session)[0]
-    assert retention.raise_floor(stream.session, kept, 1000) == 11
+    assert retention.raise_log_start(stream.session, kept, 1000) == 11
     assert runner.run_old() == once([20, 21, 22, 11])
-    assert retention.raise_floor(stream.session, kept, 1000) == COUNT + 1
+    assert retention.raise_log_start(stream.session, kept, 1000) == COUNT + 1
     assert counts(admin.replay("t", "g", Selection(where="offset > 0")).run() or [Replayed(0, 1, 1)]) == (0, 0, 0, 0)
 
 
@@ -277,7 +277,7 @@ def test_a3_a_deleted_group(stream: Stream, topic: Topic, runner: Runner) -> Non
 def test_a3_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     now = "'stream', NOW(6), NOW(6), NOW(6)"
-    columns = "group_id, `partition`, lo, claim_id, hi, done_to, state, source, claimed_at, progress_at, deadline_at"
+    columns = "group_id, `partition`, lo, claim_id, hi, acked_to, state, source, claimed_at, progress_at, deadline_at"
     stream.rows(
         f"INSERT INTO ems_claim ({columns}) SELECT {group.id}, 0, n * 10, n, n * 10 + 9, n * 10 - 1, 'waiting', {now} "
         f"FROM {SEQUENCE} WHERE n <= 2000"
@@ -295,7 +295,7 @@ def test_a3_an_ordered_group_replays_in_the_order_of_offsets(stream: Stream, top
 
     def run(fail: int | None = None) -> list[int]:
         ran = []
-        while claim := ordered.take_next(stream.session, stream.taker(topic, group, me, 10), 0):
+        while claim := ordered.take_next(stream.session, stream.claimant(topic, group, me, 10), 0):
             assert claims.find_work(stream.session, [group.id]).work == {}, "one owner at a time"
             ran += offsets(claim)
             if fail is not None:
@@ -314,7 +314,7 @@ def test_a3_an_ordered_group_replays_in_the_order_of_offsets(stream: Stream, top
     assert run() == wanted
     admin.replay("t", "g", Selection(keys=("k1",))).run()
     assert run(fail=1) == [1]
-    claim = ordered.take_next(stream.session, stream.taker(topic, group, me), 0)
+    claim = ordered.take_next(stream.session, stream.claimant(topic, group, me), 0)
     if order is Order.PARTITION:
         assert not claim, "the failed one holds up the rest of the replay"
     else:

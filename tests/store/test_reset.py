@@ -14,7 +14,7 @@ from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 _WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%ems_retry%' AND id <> CONNECTION_ID()"
 _RETRY_CLAIM = (
-    "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
+    "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
     "VALUES (%s, 0, 12, %s, 12, 11, 'start', 'retry', %s, NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)"
 )
 
@@ -72,14 +72,14 @@ def test_a2_back_takes_work_away_from_its_owners(stream: Stream, group: Group, t
     second = stream.take(topic, group, you, 6)
     progress.flush(stream.session, flush_of(second, topic, 10, failures=[failed(9), failed(10, retry_in_s=900.0)]))
     stream.make_due()
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2, 9, 10]
     assert cursors.reset(stream.session, group, 0, 6, "test") == 6 - 15
-    for lost, done_to in ((first, 8), (second, 14), (retry, 10)):
+    for lost, acked_to in ((first, 8), (second, 14), (retry, 10)):
         with pytest.raises(FenceLost):
-            progress.flush(stream.session, flush_of(lost, topic, done_to))
+            progress.flush(stream.session, flush_of(lost, topic, acked_to))
     assert stream.retries(group) == [(2, 1, False, 0)]
-    waiting = claims.take_waiting(stream.session, stream.taker(topic, group, me))
+    waiting = claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     assert waiting and offsets(waiting) == [4, 5]
     assert offsets(stream.take(topic, group, you)) == list(range(6, 21))
     assert stream.claims(group)[0][:4] == (1, 3, 3, "done")
@@ -91,13 +91,13 @@ def test_a2_forward_leaves_what_is_claimed_to_its_owners(stream: Stream, group: 
     assert cursors.reset(stream.session, group, 0, 16, "test") == 10
     progress.flush(stream.session, flush_of(claim, topic, 5, failures=[failed(3)]))
     stream.make_due()
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [3]
     assert offsets(stream.take(topic, group, me)) == [16, 17, 18, 19, 20]
 
 
-def test_a2_never_below_the_floor(stream: Stream, group: Group) -> None:
-    stream.rows("UPDATE ems_partition SET floor = 5")
+def test_a2_never_below_the_log_start(stream: Stream, group: Group) -> None:
+    stream.rows("UPDATE ems_partition SET log_start = 5")
     assert cursors.reset(stream.session, group, 0, 1, "test") == 4
     assert stream.cursor(group) == 5
 

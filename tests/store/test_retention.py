@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
 from emsworker.core.model import Group, Topic
-from emsworker.runtime.duties import trim
+from emsworker.runtime.maintenance import trim
 from emsworker.runtime.work import Work
 from emsworker.store import claims, dead, progress, retention
 from emsworker.store.messages import close_hole
@@ -21,7 +21,7 @@ def keep(stream: Stream, count: int, **settings: object) -> tuple[Topic, Group]:
 
 
 def trim_all(stream: Stream) -> None:
-    """The beat's duty, until there is nothing to do."""
+    """The beat's service, until there is nothing to do."""
     settings = stream.app().settings
     while trim(stream.session, settings) == 0.0:
         pass
@@ -52,7 +52,7 @@ def test_a10_what_is_old_and_done_is_deleted_with_its_log(stream: Stream) -> Non
     assert left(stream) == [11], "what is young is kept"
     assert stream.claims(group) == stream.claims(other) == []
     late = stream.group(topic, "late")
-    assert stream.cursor(late) == 11, "a new group begins at the floor"
+    assert stream.cursor(late) == 11, "a new group begins at the log start offset"
 
 
 def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says(stream: Stream) -> None:
@@ -65,7 +65,7 @@ def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_say
     trim_all(stream)
     assert left(stream) == list(range(4, 31)), "4 waits for a retry"
     stream.make_due()
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and [message.body for message in retry.messages] == [3]
     trim_all(stream)
     assert left(stream)[0] == 4, "it is running"
@@ -87,20 +87,20 @@ def test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stre
     claim = stream.take(topic, group, me, 10)
     kept = retention.list_kept(stream.session)[0]
     passed: list[tuple[int, int]] = []
-    assert retention.raise_floor(stream.session, kept, 20, lambda *what: passed.append(what)) == 1, (
+    assert retention.raise_log_start(stream.session, kept, 20, lambda *what: passed.append(what)) == 1, (
         "1 to 10 are claimed"
     )
     progress.flush(stream.session, flush_of(claim, topic, 10, failures=[failed(10, retry_in_s=900.0)]))
-    assert retention.raise_floor(stream.session, kept, 20, lambda *what: passed.append(what)) == 10, (
+    assert retention.raise_log_start(stream.session, kept, 20, lambda *what: passed.append(what)) == 10, (
         "10 is to run again"
     )
     assert passed == [(other.id, 9)], "the group itself has claimed as far as that"
     stream.make_due()
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry
     progress.flush(stream.session, flush_of(retry, topic, 10, done_offsets=[(10, 2, 7)]))
     kept = retention.list_kept(stream.session)[0]
-    assert retention.raise_floor(stream.session, kept, 15, lambda *what: passed.append(what)) == 25
+    assert retention.raise_log_start(stream.session, kept, 15, lambda *what: passed.append(what)) == 25
     assert left(stream) == list(range(1, 31)), "nothing is deleted yet"
     assert passed[1:] == [(group.id, 14), (other.id, 15)]
     for one in (group, other):
@@ -132,15 +132,15 @@ def test_a10_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> No
     assert left(stream) == [3, 4], "never past one that is young"
 
 
-def test_a10_a_crash_between_floor_and_deletion_is_made_up_for(stream: Stream) -> None:
+def test_a10_a_crash_between_log_start_and_deletion_is_made_up_for(stream: Stream) -> None:
     topic, group = keep(stream, 8, retention_s=3600)
     finish(stream, topic, group, 8, stream.client())
     kept = retention.list_kept(stream.session)[0]
-    assert retention.raise_floor(stream.session, kept, 100) == 9
+    assert retention.raise_log_start(stream.session, kept, 100) == 9
     assert left(stream) == list(range(1, 9)), "here the leader dies"
     trim_all(stream)
     assert left(stream) == []
-    assert not close_hole(stream.session, topic.id, group.id, 0, 0.0), "what is below the floor is no hole"
+    assert not close_hole(stream.session, topic.id, group.id, 0, 0.0), "what is below the log start offset is no hole"
 
 
 def test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream) -> None:
@@ -151,15 +151,15 @@ def test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream
     attempts = "SELECT `offset` FROM ems_attempt ORDER BY 1"
     assert stream.rows(attempts) == [(2,), (5,)]
     kept = retention.list_kept(stream.session)[0]
-    retention.raise_floor(stream.session, kept, 100)
-    dead.requeue(stream.session, group, [(0, 5)], lambda places: None)  # below the floor, not yet deleted
+    retention.raise_log_start(stream.session, kept, 100)
+    dead.requeue(stream.session, group, [(0, 5)], lambda places: None)  # below the log start offset, not yet deleted
     trim_all(stream)
     assert left(stream) == [5]
     assert stream.rows(attempts) == [(2,)], "a dead letter keeps its story"
     dead.requeue(stream.session, group, [(0, 2)], lambda places: None)  # deleted: put back
     trim_all(stream)
     assert left(stream) == [2, 5]
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2, 5]
     progress.flush(stream.session, flush_of(retry, topic, 5, done_offsets=[(2, 1, 7), (5, 1, 7)]))
     trim_all(stream)
@@ -183,14 +183,14 @@ def test_a_deleted_dead_letter_leaves_no_attempts_behind(stream: Stream) -> None
 
 
 def test_a_dead_letter_that_is_requeued_while_retention_takes_its_message_is_put_back(stream: Stream) -> None:
-    """It has died for the second time, below the floor: the beat is about to delete its message."""
+    """It has died for the second time, below the log start offset: the beat is about to delete its message."""
     topic, group = keep(stream, 3, retention_s=3600)
     me = stream.client()
     claim = stream.take(topic, group, me)
     progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(2, dead="no")]))
     trim_all(stream)
     dead.requeue(stream.session, group, [(0, 2)], lambda places: None)
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry
     progress.flush(stream.session, flush_of(retry, topic, 2, failures=[failed(2, dead="again")]))
     places = retention.list_restored(stream.session, topic.id)
@@ -226,7 +226,7 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(1), failed(2)]))
     stream.rows("DELETE FROM ems_message WHERE `offset` = 1")
     stream.make_due()
-    retry = claims.take_retries(stream.session, stream.taker(topic, group, me))
+    retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
     work = Work(retry, topic.id, 60.0, 0)
     work.done(retry.messages, [], [0.0])

@@ -55,7 +55,7 @@ def test_a_newer_schema_is_refused(stream: Stream) -> None:
             refuse(stream.session)
 
 
-def test_a_missing_table_names_the_mend(database: str) -> None:
+def test_a_missing_table_names_the_fix(database: str) -> None:
     with Database(database).session() as session, pytest.raises(SchemaMissing, match="run `ems migrate`"):
         topics.list_topics(session)
 
@@ -265,11 +265,11 @@ def test_who_comes_back_by_itself_does_not_wait_out_a_conflict(stream: Stream) -
 
     def work(session: Session) -> None:
         tries.append(1)
-        session.execute("UPDATE ems_leader SET holder = 'x' WHERE duty = 'a'")
+        session.execute("UPDATE ems_leader SET holder = 'x' WHERE service = 'a'")
 
     with stream.new_session() as other, Database(stream.url).session(patient=False) as impatient:
         other.begin()
-        other.execute("UPDATE ems_leader SET holder = 'other' WHERE duty = 'a'")
+        other.execute("UPDATE ems_leader SET holder = 'other' WHERE service = 'a'")
         impatient.execute("SET innodb_lock_wait_timeout = 1")
         with pytest.raises(Conflict):
             impatient.transaction(work)
@@ -361,7 +361,7 @@ def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(s
     )
     assert types.pop("ems_alarm_event.body") == "text", "of our own making, a few hundred characters"
     assert set(types.values()) == {"longblob"}
-    assert set(types) >= {f"{table}.body" for table in ("ems_message", "ems_dead", "ems_pending")}
+    assert set(types) >= {f"{table}.body" for table in ("ems_message", "ems_dead", "ems_outbox")}
     names = ["Orders", "orders", "ORDERS"]
     assert len({stream.topic(name).id for name in names}) == 3
     topic = stream.topic("orders")

@@ -10,7 +10,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
 from emsworker.monitoring import Monitoring
-from emsworker.runtime.duties import DUTIES
+from emsworker.runtime.maintenance import SERVICES
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.store import claims, cursors, skipping, topics
 from emsworker.stream_metrics import StreamMetrics
@@ -84,7 +84,7 @@ def test_r15_the_beat_goes_by_the_policies(
     stream: Stream, topic: Topic, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     paused = stream.group(topic, "paused")
-    assert skip_backlogs in DUTIES
+    assert skip_backlogs in SERVICES
     admin = Admin(stream.app())
     admin.change_group("t", "paused", paused=True)
     for name in ("g", "paused"):
@@ -139,7 +139,7 @@ def test_r15_only_low_priorities_are_dropped(stream: Stream) -> None:
 def test_r15_workers_that_are_quicker_are_not_thrown_back(stream: Stream, topic: Topic, group: Group) -> None:
     plan = skipping.plan_skips(stream.session, group, SkipPolicy(20))
     claimed = offsets(stream.take(topic, group, stream.client(), 15, partition=0))
-    claim = claims.take_range(stream.session, stream.taker(topic, group, stream.client(), 4), 1, wait=True)
+    claim = claims.take_range(stream.session, stream.claimant(topic, group, stream.client(), 4), 1, wait=True)
     assert claim and claimed == list(range(1, 16))
     made = skipping.make_skips(stream.session, group, plan, SkipPolicy(20))
     assert [(one.partition, one.cursor, one.to) for one in made] == [(1, 5, 11)]

@@ -16,7 +16,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
 from emsworker.runtime import recovery
 from emsworker.store import claims, clients, topics
-from emsworker.store.claims import Taker
+from emsworker.store.claims import Claimant
 from emsworker.store.database import Database
 from emsworker.store.progress import Flush
 from emsworker.store.schema import migrate
@@ -118,30 +118,32 @@ class Stream:
         clients.register(self.session, [client_id], f"process-{client_id}", "test", lease_s)
         return client_id
 
-    def taker(self, topic: Topic, group: Group, client_id: str, batch: int = 500, batch_bytes: int = 4 << 20) -> Taker:
+    def claimant(
+        self, topic: Topic, group: Group, client_id: str, batch: int = 500, batch_bytes: int = 4 << 20
+    ) -> Claimant:
         """Who takes work, with a new claim id."""
-        return Taker(topic, group, client_id, batch, batch_bytes, Decoder())
+        return Claimant(topic, group, client_id, batch, batch_bytes, Decoder())
 
     def take(self, topic: Topic, group: Group, client_id: str, batch: int = 500, partition: int = 0) -> Claim:
         """A claim of new messages; there must be some."""
-        claim = claims.take_range(self.session, self.taker(topic, group, client_id, batch), partition, wait=True)
+        claim = claims.take_range(self.session, self.claimant(topic, group, client_id, batch), partition, wait=True)
         assert claim
         return claim
 
     def claims(self, group: Group) -> list[tuple[int, int, int, str, str | None, int]]:
-        """The log of a group: lo, hi, done_to, state, client_id, careful."""
+        """The log of a group: lo, hi, acked_to, state, client_id, isolated."""
         return self.rows(
-            "SELECT lo, hi, done_to, state, client_id, care FROM ems_claim WHERE group_id = %s ORDER BY lo, claim_id",
+            "SELECT lo, hi, acked_to, state, client_id, isolation FROM ems_claim WHERE group_id = %s ORDER BY lo, claim_id",
             group.id,
         )
 
     def retries(self, group: Group) -> list[tuple[int, int, bool, int]]:
-        """offset, attempt, claimed, careful."""
+        """offset, attempt, claimed, isolated."""
         found = self.rows(
-            "SELECT `offset`, attempt, claim_id IS NOT NULL, care FROM ems_retry WHERE group_id = %s ORDER BY `offset`",
+            "SELECT `offset`, attempt, claim_id IS NOT NULL, isolation FROM ems_retry WHERE group_id = %s ORDER BY `offset`",
             group.id,
         )
-        return [(offset, attempt, bool(claimed), careful) for offset, attempt, claimed, careful in found]
+        return [(offset, attempt, bool(claimed), isolated) for offset, attempt, claimed, isolated in found]
 
     def cursor(self, group: Group, partition: int = 0) -> int:
         """The next offset that a group has not claimed."""
@@ -159,13 +161,13 @@ class Stream:
         self.rows("UPDATE ems_retry SET due_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 
     def recover(self) -> list[recovery.Recovered]:
-        """One round of the beat's duty."""
+        """One round of the beat's service."""
         return recovery.recover(self.session, 0.0, 0.0)
 
 
-def flush_of(claim: Claim, topic: Topic, done_to: int, **more: Any) -> Flush:
+def flush_of(claim: Claim, topic: Topic, acked_to: int, **more: Any) -> Flush:
     """Progress of a claim; it is finished when all of it is done."""
-    return Flush(claim, topic.id, done_to, TIMEOUT_S, **{"finished": done_to >= claim.hi, **more})
+    return Flush(claim, topic.id, acked_to, TIMEOUT_S, **{"finished": acked_to >= claim.hi, **more})
 
 
 def failed(offset: int, attempt: int = 1, retry_in_s: float | None = 0.0, dead: str | None = None) -> Failure:

@@ -17,7 +17,7 @@ def problems(**given: object) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         Settings.load(environ={}, **given)
     assert "secret" not in str(caught.value)
-    return {problem.name: problem.mend for problem in caught.value.problems}
+    return {problem.name: problem.fix for problem in caught.value.problems}
 
 
 def test_settings_win_over_the_environment_and_that_over_the_module(
@@ -62,7 +62,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "mend"),
+    ("name", "value", "fix"),
     [
         ("url", "postgres://user:secret@h/d", "mysql://"),
         ("url", "mysql://user:secret@h", "names no database"),
@@ -89,8 +89,8 @@ def test_all_problems_are_told_at_once() -> None:
         ("beat_lease_s", 1.0, "beat_s"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_mend(name: str, value: object, mend: str) -> None:
-    assert mend in problems(**{name: value})[name]
+def test_a_wrong_setting_is_named_with_its_fix(name: str, value: object, fix: str) -> None:
+    assert fix in problems(**{name: value})[name]
 
 
 def test_secrets_are_hidden_everywhere() -> None:

@@ -49,7 +49,7 @@ def test_an_extra_that_is_installed_and_one_that_is_none_need_nothing() -> None:
 def test_settings_that_need_an_extra_are_refused_before_the_first_message() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.load(environ={}, serializer="yaml", accept=("json", "msgpack"), compression="zstd")
-    problems = {problem.name: problem.mend for problem in caught.value.problems}
+    problems = {problem.name: problem.fix for problem in caught.value.problems}
     for name, extra in {"serializer": "yaml", "accept": "msgpack", "compression": "zstd"}.items():
         assert f"pip install 'emsworker[{extra}]'" in problems[name]
 

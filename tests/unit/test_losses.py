@@ -7,19 +7,19 @@ import pytest
 
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import ConnectionLostInHandler
-from emsworker.core.model import Care, Claim, ClaimSource, Message
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.losses import Losses, LostRun, judge
 from emsworker.store.schema import ServerRun
 
-CLAIM = Claim(1, 0, 5, 5, 4, 7, ClaimSource.STREAM, Care.ALONE, "c")
+CLAIM = Claim(1, 0, 5, 5, 4, 7, ClaimSource.STREAM, Isolation.ALONE, "c")
 MESSAGE = Message("t", 0, (5, b"", None, None, b"", b"", ""), Decoder())
 SERVER = ServerRun(("a", 3306, 1), 500.0)
 RUN = LostRun(CLAIM, [MESSAGE], HandlerOptions(), 100.0, 61.25, SERVER, cut=True)
 
 
 def verdict(run: LostRun = RUN, server: ServerRun = SERVER, **more: Any) -> ConnectionLostInHandler | str:
-    return judge(run, **{"times": 3, "server": server, "since_s": 62.0, "done_to": 4, **more})
+    return judge(run, **{"times": 3, "server": server, "since_s": 62.0, "acked_to": 4, **more})
 
 
 def test_g_a_loss_under_a_message_that_runs_alone_is_charged_and_says_where_to_look() -> None:
@@ -33,12 +33,12 @@ def test_g_a_loss_under_a_message_that_runs_alone_is_charged_and_says_where_to_l
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ({"run": dataclasses.replace(RUN, claim=dataclasses.replace(CLAIM, care=Care.FEW))}, "one loss"),
+        ({"run": dataclasses.replace(RUN, claim=dataclasses.replace(CLAIM, isolation=Isolation.FEW))}, "one loss"),
         ({"server": ServerRun(("b", 3306, 2), 500.0)}, "another server"),
         ({"server": ServerRun(("a", 3306, 1), 62.0)}, "restarted"),
         ({"run": dataclasses.replace(RUN, cut=False)}, "could not serve"),
-        ({"done_to": 5}, "committed"),
-        ({"done_to": None}, "another owner"),
+        ({"acked_to": 5}, "committed"),
+        ({"acked_to": None}, "another owner"),
     ],
 )
 def test_g_a_loss_that_is_not_the_messages_fault_charges_nobody(case: dict[str, Any], reason: str) -> None:

@@ -12,7 +12,7 @@ from emsworker.core.errors import ConfigError, InvalidPriority
 from emsworker.core.model import NewMessage, Topic, TopicKind, TopicRule
 from emsworker.core.partitioner import MAX_PARTITIONS, level_of, numbered, partition_of
 from emsworker.core.priority import PRIORITIES, level_below, levels_of
-from emsworker.runtime.leads import AGING_EVERY, Chooser, Lead
+from emsworker.runtime.hints import AGING_EVERY, Chooser, Hint
 
 
 @given(st.integers(1, 10), st.sampled_from(PRIORITIES))
@@ -41,13 +41,13 @@ def test_a_key_has_the_same_partition_of_each_level() -> None:
 # -- who comes next ----------------------------------------------------------------------------------------------------
 
 
-def chosen(leads: list[Lead], times: int) -> Counter[Lead]:
+def chosen(hints: list[Hint], times: int) -> Counter[Hint]:
     chooser = Chooser()
-    return Counter(chooser.choose(leads) for _ in range(times))
+    return Counter(chooser.choose(hints) for _ in range(times))
 
 
 def test_higher_levels_come_first_but_for_every_tenth_time() -> None:
-    low, middle, high = (Lead(1, "stream", number) for number in (0, 4000, 9000))
+    low, middle, high = (Hint(1, "stream", number) for number in (0, 4000, 9000))
     counts = chosen([low, middle, high], 20 * AGING_EVERY)
     assert counts[high] == 20 * (AGING_EVERY - 1)
     assert counts[low] == counts[middle] == 10, "each starved level has its turn"
@@ -55,27 +55,27 @@ def test_higher_levels_come_first_but_for_every_tenth_time() -> None:
 
 def test_a_high_message_is_next_whatever_went_before() -> None:
     chooser = Chooser()
-    low, waiting, high = Lead(1, "stream", 0), Lead(1, "waiting", 0), Lead(1, "stream", 9000)
+    low, waiting, high = Hint(1, "stream", 0), Hint(1, "waiting", 0), Hint(1, "stream", 9000)
     assert [chooser.choose([low, waiting]) for _ in range(6)] == [waiting, low] * 3, "they take turns"
     assert chooser.choose([low]) == low
     assert chooser.choose([low, waiting, high]) == high
 
 
 def test_priorities_of_one_group_do_not_starve_another_group() -> None:
-    high, low, plain = Lead(1, "stream", 9000), Lead(1, "stream", 0), Lead(2, "stream", 0)
+    high, low, plain = Hint(1, "stream", 9000), Hint(1, "stream", 0), Hint(2, "stream", 0)
     counts = chosen([high, low, plain], 100)
     assert counts[plain] >= 45
 
 
 def test_groups_and_partitions_take_turns_though_the_leads_are_looked_up_anew() -> None:
-    leads = [Lead(group, "stream", partition) for group in (1, 2) for partition in (0, 1, 2)]
+    hints = [Hint(group, "stream", partition) for group in (1, 2) for partition in (0, 1, 2)]
     chooser = Chooser()
-    counts = Counter(chooser.choose(list(leads)) for _ in range(60))
+    counts = Counter(chooser.choose(list(hints)) for _ in range(60))
     assert set(counts.values()) == {10}
 
 
 def test_retries_take_turns_with_new_messages_of_any_priority() -> None:
-    retries, high, low = Lead(1, "retries"), Lead(1, "stream", 9000), Lead(1, "stream", 0)
+    retries, high, low = Hint(1, "retries"), Hint(1, "stream", 9000), Hint(1, "stream", 0)
     assert chosen([retries, high, low], 100)[retries] == 50
 
 

@@ -7,32 +7,32 @@ import pytest
 
 from emsworker.core.codec import encode_headers
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Care, Claim, ClaimSource, Outcome
+from emsworker.core.model import Claim, ClaimSource, Isolation, Outcome
 from emsworker.runtime.recovery import Verdict, failure_of, judge
 from emsworker.store.handlers import HandlerRow
 from emsworker.store.recovery import Lost, Place, Suspect
 
 GROUP = Ladder.parse("10s", max_attempts=16, jitter=0)
-CLAIM = Claim(1, 0, 5, 9, 4, 7, ClaimSource.STREAM, Care.NONE, "c")
+CLAIM = Claim(1, 0, 5, 9, 4, 7, ClaimSource.STREAM, Isolation.NONE, "c")
 LOST = Lost(Place(1, 2, 0, 5, 7), CLAIM, None, True, None, "10s", 16)
 
 
-def lost(care: Care = Care.NONE, source: ClaimSource = ClaimSource.STREAM, **more: Any) -> Lost:
-    claim = dataclasses.replace(CLAIM, care=care, source=source)
+def lost(isolation: Isolation = Isolation.NONE, source: ClaimSource = ClaimSource.STREAM, **more: Any) -> Lost:
+    claim = dataclasses.replace(CLAIM, isolation=isolation, source=source)
     return dataclasses.replace(LOST, claim=claim, **more)
 
 
 @pytest.mark.parametrize(
     ("case", "verdict"),
     [
-        (lost(), Verdict(Outcome.ORPHANED, False, Care.FEW)),
-        (lost(Care.FEW), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
-        (lost(Care.ALONE), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
-        (lost(Care.ALONE, running=5), Verdict(Outcome.ORPHANED, True, Care.ALONE)),
-        (lost(Care.ALONE, running=4), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
-        (lost(source=ClaimSource.RETRY), Verdict(Outcome.ORPHANED, False, Care.ALONE)),
-        (lost(orphaned=False), Verdict(Outcome.TIMEOUT, True, Care.NONE)),
-        (lost(Care.FEW, orphaned=False), Verdict(Outcome.TIMEOUT, True, Care.FEW)),
+        (lost(), Verdict(Outcome.ORPHANED, False, Isolation.FEW)),
+        (lost(Isolation.FEW), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
+        (lost(Isolation.ALONE), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
+        (lost(Isolation.ALONE, running=5), Verdict(Outcome.ORPHANED, True, Isolation.ALONE)),
+        (lost(Isolation.ALONE, running=4), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
+        (lost(source=ClaimSource.RETRY), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
+        (lost(orphaned=False), Verdict(Outcome.TIMEOUT, True, Isolation.NONE)),
+        (lost(Isolation.FEW, orphaned=False), Verdict(Outcome.TIMEOUT, True, Isolation.FEW)),
     ],
 )
 def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) -> None:
@@ -51,7 +51,7 @@ def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) 
 def test_nobody_is_charged_whose_lease_ran_out_with_the_server_away(
     over_s: float | None, up_s: float, charges: bool
 ) -> None:
-    assert judge(lost(Care.ALONE, running=5, over_s=over_s), up_s, lease_s=15).charges is charges
+    assert judge(lost(Isolation.ALONE, running=5, over_s=over_s), up_s, lease_s=15).charges is charges
 
 
 def suspect(task: str | None, attempt: int = 1) -> Suspect:

@@ -7,7 +7,7 @@ import pytest
 from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import RunEnded
-from emsworker.core.model import Care, Claim, ClaimSource, Message
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 from emsworker.core.run import UNWATCHED
 from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.runs import ThreadRun
@@ -16,7 +16,7 @@ from emsworker.runtime.work import Work
 
 def test_r24_the_limits_of_a_run() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
-    claim = Claim(1, 0, 5, 9, 4, 1, ClaimSource.STREAM, Care.NONE, "c", [message])
+    claim = Claim(1, 0, 5, 9, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message])
     work = Work(claim, 1, 60.0, 0)
     run = ThreadRun(work, work, message, 100.0)
     assert run.time_left == 0.0 and UNWATCHED.time_left == float("inf")
@@ -46,7 +46,7 @@ def test_r24_a_batch_has_its_time_together() -> None:
         Message("t", 0, (offset, bytes([offset]) * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
         for offset in (5, 6)
     ]
-    work = Work(Claim(1, 0, 5, 6, 4, 1, ClaimSource.STREAM, Care.NONE, "c", messages), 1, 2.0, 0)
+    work = Work(Claim(1, 0, 5, 6, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", messages), 1, 2.0, 0)
     now = ticks()
     first, second = (ThreadRun(work, work, message, now) for message in messages)
     work.start(messages, HandlerOptions(), now)
@@ -63,7 +63,7 @@ def test_r24_a_batch_has_its_time_together() -> None:
 
 def test_r24_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
-    work = Work(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Care.NONE, "c", [message]), 1, 60.0, 0)
+    work = Work(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message]), 1, 60.0, 0)
     now = ticks()
     work.start([message], HandlerOptions(timeout_s=1), now - 5)
     ThreadRun(work, work, message, now - 5).extend(3)

@@ -25,7 +25,7 @@ def fill(numbers: Sequence[int]) -> None:
             pass
 
 
-def send_aside(numbers: Sequence[int]) -> None:
+def send_apart(numbers: Sequence[int]) -> None:
     """Messages of a topic that no task runs: there is no call that sends many tasks."""
     app.send_many("events", [{"number": number} for number in numbers])
 

@@ -29,7 +29,7 @@ def _fill(app: Any, count: int, ones: int) -> dict[str, float]:
     rest = range(ones, count)
     if fill is not None:
         fill(rest)
-    if (in_batches := send_many or getattr(app, "send_aside", None)) and rest:
+    if (in_batches := send_many or getattr(app, "send_apart", None)) and rest:
         began = time.perf_counter()
         for start in range(0, len(rest), _CALL):
             in_batches(rest[start : start + _CALL])

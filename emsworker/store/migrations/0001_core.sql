@@ -30,9 +30,9 @@ CREATE TABLE IF NOT EXISTS ems_partition (
   topic_id INT UNSIGNED NOT NULL,
   `partition` SMALLINT UNSIGNED NOT NULL,
   next_offset BIGINT UNSIGNED NOT NULL DEFAULT 1,
-  floor BIGINT UNSIGNED NOT NULL DEFAULT 1,
+  log_start BIGINT UNSIGNED NOT NULL DEFAULT 1,
   trimmed BIGINT UNSIGNED NOT NULL DEFAULT 1,
-  resolved BIGINT UNSIGNED NOT NULL DEFAULT 1,
+  high_watermark BIGINT UNSIGNED NOT NULL DEFAULT 1,
   PRIMARY KEY (topic_id, `partition`)
 ) ENGINE=InnoDB;
 
@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
 
 -- Messages that may not be read yet: delayed ones.
 
-CREATE TABLE IF NOT EXISTS ems_pending (
+CREATE TABLE IF NOT EXISTS ems_outbox (
   topic_id INT UNSIGNED NOT NULL,
   due_at DATETIME(6) NOT NULL,
   uid BINARY(16) NOT NULL,
@@ -126,17 +126,17 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   lo BIGINT UNSIGNED NOT NULL,
   claim_id BIGINT UNSIGNED NOT NULL,
   hi BIGINT UNSIGNED NOT NULL,
-  done_to BIGINT UNSIGNED NOT NULL,
+  acked_to BIGINT UNSIGNED NOT NULL,
   running BIGINT UNSIGNED NULL,
   state ENUM('start', 'waiting', 'done') NOT NULL,
   source ENUM('stream', 'retry') NOT NULL,
-  care TINYINT NOT NULL DEFAULT 0,
+  isolation TINYINT NOT NULL DEFAULT 0,
   client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NULL,
   claimed_at DATETIME(6) NOT NULL,
   progress_at DATETIME(6) NOT NULL,
   deadline_at DATETIME(6) NOT NULL,
   not_before DATETIME(6) NULL,
-  aside TINYINT NOT NULL DEFAULT 0,
+  detached TINYINT NOT NULL DEFAULT 0,
   PRIMARY KEY (group_id, `partition`, lo, claim_id),
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
@@ -150,7 +150,7 @@ CREATE TABLE IF NOT EXISTS ems_retry (
   attempt SMALLINT UNSIGNED NOT NULL,
   due_at DATETIME(6) NOT NULL,
   claim_id BIGINT UNSIGNED NULL,
-  care TINYINT NOT NULL DEFAULT 0,
+  isolation TINYINT NOT NULL DEFAULT 0,
   last_error TEXT CHARACTER SET utf8mb4 NULL,
   `key` VARBINARY(255) NULL,
   PRIMARY KEY (group_id, `partition`, `offset`),
@@ -204,7 +204,7 @@ CREATE TABLE IF NOT EXISTS ems_skip (
   PRIMARY KEY (group_id, `partition`, lo, skipped_at)
 ) ENGINE=InnoDB;
 
--- Bodies below the floor that were put back for a requeued dead letter.
+-- Bodies below the log start offset that were put back for a requeued dead letter.
 
 CREATE TABLE IF NOT EXISTS ems_restored (
   topic_id INT UNSIGNED NOT NULL,
@@ -274,10 +274,10 @@ CREATE TABLE IF NOT EXISTS ems_client (
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_leader (
-  duty VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  service VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   holder VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   expires_at DATETIME(6) NOT NULL,
-  PRIMARY KEY (duty)
+  PRIMARY KEY (service)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_schema_version (

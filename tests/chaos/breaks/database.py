@@ -92,7 +92,7 @@ def _make_deadlocks(arena: Arena, other: Any) -> None:
             time.sleep(0.15)
             cursor.execute("SELECT * FROM cash FOR UPDATE")
             cursor.execute("UPDATE ems_cursor SET skipped = skipped + 1 ORDER BY group_id DESC, `partition` DESC")
-            cursor.execute("UPDATE ems_partition SET floor = floor ORDER BY `partition` DESC")
+            cursor.execute("UPDATE ems_partition SET log_start = log_start ORDER BY `partition` DESC")
         other.rollback()
     assert _deadlocks(arena) > before, "the server saw deadlocks"
 

@@ -67,7 +67,7 @@ def _leader(arena: Arena) -> Program:
     """The worker whose beat leads."""
 
     def leader() -> Program | None:
-        holder = arena.looker.rows("SELECT holder FROM ems_leader WHERE duty = 'beat'")[0][0]
+        holder = arena.looker.rows("SELECT holder FROM ems_leader WHERE service = 'beat'")[0][0]
         return next((worker for worker in arena.living() if worker.pid == int(holder.rsplit("-", 2)[1])), None)
 
     found = until(leader, 30, "a beat leads")

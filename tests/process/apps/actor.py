@@ -35,7 +35,7 @@ class Hooks(Middleware):
         if message.topic in ("steer", "hooks"):
             note("after_run", offset=message.offset, group=group, outcome=str(outcome), error=repr(error))
         if message.tag == "hold":
-            time.sleep(0.4)  # several watermarks
+            time.sleep(0.4)  # several acked offsets
             note("held")
             time.sleep(60)
         if message.topic == "hooks":

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems, Message
-from emsworker.runtime.lease import LeaseKeeper
+from emsworker.runtime.lease import LeaseRenewer
 from emsworker.runtime.listener import Listener
-from emsworker.runtime.scout import Scout
+from emsworker.runtime.poller import Poller
 from tests.process.record import note
 
 app = Ems("mortal")
@@ -35,8 +35,8 @@ def _mortal(kind: type[Any], method: str) -> None:
 
 
 _mortal(Listener, "_listen")
-_mortal(Scout, "_look")
-_mortal(LeaseKeeper, "renew")
+_mortal(Poller, "_look")
+_mortal(LeaseRenewer, "renew")
 
 
 @app.subscribe("plain", "plain")

@@ -1,6 +1,7 @@
 """An app whose handlers fail in known ways and send messages of their own.
 
-An order: every 7th fails once, every 11th always, every 13th is rejected. What is well sends an invoice, and that a mail.
+An order: every 7th fails once, every 11th always, every 13th is rejected. What is well sends an invoice, and that a
+mail.
 """
 
 from emsworker import Ems, Filter, Message

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from emsworker.core.filters import Filter
-from emsworker.pipeline.fates import ATTEMPT_COLUMNS, CLAIM_COLUMNS, fates, stories
+from emsworker.pipeline.outcomes import ATTEMPT_COLUMNS, CLAIM_COLUMNS, outcomes, stories
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
 _PLACE = "`group` string, topic string, partition int, offset bigint"
@@ -15,9 +15,9 @@ def at(seconds: float) -> datetime:
 
 
 def claim(
-    lo: int, hi: int, done_to: int, state: str, client: str | None, began: float, ended: float
+    lo: int, hi: int, acked_to: int, state: str, client: str | None, began: float, ended: float
 ) -> tuple[Any, ...]:
-    return ("g", "t", 0, lo, hi, done_to, state, "stream", client, lo, at(began), at(ended))
+    return ("g", "t", 0, lo, hi, acked_to, state, "stream", client, lo, at(began), at(ended))
 
 
 def attempt(offset: int, number: int, outcome: str, ended: float, client: str = "r") -> tuple[Any, ...]:
@@ -66,7 +66,7 @@ def test_every_state_is_told_from_the_log(spark_session: Any) -> None:
         [("t", 0, offset) for offset in range(1, 12)], "topic string, partition int, offset bigint"
     )
     cursors = spark.createDataFrame([("g", "t", 0, 11)], "`group` string, topic string, partition int, cursor bigint")
-    rows = {row.offset: row for row in fates(messages, cursors, told).collect()}
+    rows = {row.offset: row for row in outcomes(messages, cursors, told).collect()}
     assert {offset: row.state for offset, row in rows.items()} == {
         1: "retry",
         2: "done",
@@ -123,7 +123,7 @@ def test_what_a_filter_leaves_out_is_none_of_the_groups_messages(spark_session: 
         "`group` string, topic string, partition int, cursor bigint",
     )
     filters = {("t", "g"): Filter(tags=["a", "b"], headers={"region": "eu"}), ("t", "other"): Filter(tags=["c"])}
-    rows = {(row.group, row.offset): row for row in fates(messages, cursors, told, filters).collect()}
+    rows = {(row.group, row.offset): row for row in outcomes(messages, cursors, told, filters).collect()}
     assert {offset: row.state for (group, offset), row in rows.items() if group == "g"} == {
         1: "done",
         2: "done",

@@ -1,21 +1,22 @@
-"""Setting aside what runs long in a group that runs keys in order, so that its partition is free for other keys."""
+"""Detaching what runs long in a group that runs keys in order, so that its partition is free for other keys."""
 
 from __future__ import annotations
 
 from emsworker.core.model import Claim, ClaimSource
-from emsworker.store.parking import lock_turn
+from emsworker.store.blocking import lock_turn
 from emsworker.store.progress import Flush, add_cut, add_flush, send_fenced
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
-_SQL = Statements("aside")
+_SQL = Statements("detaching")
 
 
-def set_aside(session: Session, progress: Flush, rest: Claim) -> None:
+def detach(session: Session, progress: Flush, rest: Claim) -> None:
     """Write a claim's progress down and go on with those of its messages that run, beside the partition's stream.
 
     Args:
-        progress: of the claim as it was. One of the stream ends at ``done_to``; what comes after it waits for an owner.
+        progress: of the claim as it was. One of the stream ends at ``acked_to``; what comes after it waits for an
+            owner.
         rest: the claim of the messages that run.
 
     Raises:
@@ -28,17 +29,17 @@ def set_aside(session: Session, progress: Flush, rest: Claim) -> None:
         packet = session.packet()
         packet.begin()
         if claim.source is ClaimSource.STREAM:
-            add_cut(packet, claim, progress.done_to, claim.care)
+            add_cut(packet, claim, progress.acked_to, claim.isolation)
             lock_turn(packet, claim)
             shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),%(claim_id)s,%(key)s)"
             rows = [session.mogrify(shape, where | {"offset": m.offset, "key": m.key}) for m in rest.messages]
             packet.add_rows(_SQL.claim_rows, rows)
         add_flush(packet, progress)
         if claim.source is ClaimSource.STREAM:
-            values = {"hi": rest.hi, "done_to": rest.done_to, "client_id": rest.client_id}
+            values = {"hi": rest.hi, "acked_to": rest.acked_to, "client_id": rest.client_id}
             packet.add(_SQL.add_claim, where | values | {"timeout_s": progress.timeout_s})
         else:
-            packet.add(_SQL.mark_aside, where)
+            packet.add(_SQL.mark_detached, where)
         packet.commit()
         send_fenced(packet)
 

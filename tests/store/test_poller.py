@@ -14,12 +14,12 @@ from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicRule
 from emsworker.local import Redis
-from emsworker.offsets import wire
-from emsworker.publishing.wakeup import Bell
-from emsworker.runtime import scout as module
-from emsworker.runtime.leads import Lead
+from emsworker.offsets import connection
+from emsworker.publishing.notifier import Notifier
+from emsworker.runtime import poller as module
+from emsworker.runtime.hints import Hint
 from emsworker.runtime.listener import Listener
-from emsworker.runtime.scout import Scout
+from emsworker.runtime.poller import Poller
 from emsworker.store import limits, topics
 from emsworker.store.claims import Look
 from emsworker.store.database import Database
@@ -31,26 +31,26 @@ SELDOM = Settings(poll_min_s=60.0, poll_max_s=60.0)  # who finds anything sooner
 
 
 @contextmanager
-def scouting(stream: Stream, *groups: Group) -> Iterator[Scout]:
-    """A scout whose thread is the test's; it has looked once."""
+def polling(stream: Stream, *groups: Group) -> Iterator[Poller]:
+    """A poller whose thread is the test's; it has looked once."""
     topic_of = {group.id: group.topic_id for group in groups}
     in_order = [group.id for group in groups if group.order is not Order.NONE]
-    scout = Scout(Database(stream.url), SELDOM, topic_of, in_order, lambda *_: None)
-    _look(scout)
-    yield scout
-    scout.shut_down()
+    poller = Poller(Database(stream.url), SELDOM, topic_of, in_order, lambda *_: None)
+    _look(poller)
+    yield poller
+    poller.shut_down()
 
 
-def _look(scout: Scout) -> None:
-    scout._rung = True
-    scout.step()
+def _look(poller: Poller) -> None:
+    poller._rung = True
+    poller.step()
 
 
-def _looks_after(scout: Scout, ring: Callable[[], None]) -> bool:
+def _looks_after(poller: Poller, ring: Callable[[], None]) -> bool:
     """Whether ringing asks for a look; if so, it looks."""
     ring()
-    if rung := scout._rung:
-        scout.step()
+    if rung := poller._rung:
+        poller.step()
     return rung
 
 
@@ -61,30 +61,30 @@ def topic(stream: Stream) -> Topic:
 
 def test_a_thread_is_sent_where_something_was_published_without_a_look(stream: Stream, topic: Topic) -> None:
     first, second = stream.group(topic, "first"), stream.group(topic, "second")
-    with scouting(stream, first, second) as scout:
-        assert scout.next_lead() is None
-        assert not _looks_after(scout, lambda: scout.ring(topic.id, [2]))
-        found = {scout.next_lead() for _ in range(4)}
-        assert found == {Lead(first.id, "stream", 2), Lead(second.id, "stream", 2)}
+    with polling(stream, first, second) as poller:
+        assert poller.next_hint() is None
+        assert not _looks_after(poller, lambda: poller.ring(topic.id, [2]))
+        found = {poller.next_hint() for _ in range(4)}
+        assert found == {Hint(first.id, "stream", 2), Hint(second.id, "stream", 2)}
 
 
 def test_a_waiting_thread_is_woken(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
-    with scouting(stream, group) as scout:
-        woken = threading.Thread(target=scout.wait_for_lead, args=(60.0,))
+    with polling(stream, group) as poller:
+        woken = threading.Thread(target=poller.wait_for_lead, args=(60.0,))
         woken.start()
-        until(lambda: scout._idle == 1, 5, "it waits")
-        scout.ring(topic.id, [0])
+        until(lambda: poller._idle == 1, 5, "it waits")
+        poller.ring(topic.id, [0])
         woken.join(5)
         assert not woken.is_alive()
-        assert scout.next_lead() == Lead(group.id, "stream", 0)
+        assert poller.next_hint() == Hint(group.id, "stream", 0)
 
 
 def test_without_a_place_it_looks(stream: Stream, topic: Topic) -> None:
-    with scouting(stream, stream.group(topic)) as scout:
-        assert _looks_after(scout, lambda: scout.ring(topic.id, ()))
-        assert _looks_after(scout, lambda: scout.ring(topic.id + 1, [0])), "of a topic that only broadcasts"
-        assert scout.next_lead() is None
+    with polling(stream, stream.group(topic)) as poller:
+        assert _looks_after(poller, lambda: poller.ring(topic.id, ()))
+        assert _looks_after(poller, lambda: poller.ring(topic.id + 1, [0])), "of a topic that only broadcasts"
+        assert poller.next_hint() is None
 
 
 @pytest.mark.parametrize("why", ["paused", "limited", "in order", "write-only"])
@@ -96,55 +96,55 @@ def test_where_a_thread_may_not_just_go_it_looks_first(stream: Stream, topic: To
         limits.set_limit(stream.session, group.id, Limit(max_running=1))
     elif why == "write-only":
         topics.change_topic(stream.session, replace(topic, rule=TopicRule.WRITE))
-    with scouting(stream, group) as scout:
-        assert _looks_after(scout, lambda: scout.ring(topic.id, [0]))
-        assert scout.next_lead() is None
+    with polling(stream, group) as poller:
+        assert _looks_after(poller, lambda: poller.ring(topic.id, [0]))
+        assert poller.next_hint() is None
 
 
 def test_one_group_of_a_topic_may_go_while_it_looks_for_the_other(stream: Stream, topic: Topic) -> None:
     free, paused = stream.group(topic, "free"), stream.group(topic, "paused")
     topics.change_group(stream.session, replace(paused, paused=True))
-    with scouting(stream, free, paused) as scout:
-        scout.ring(topic.id, [1])
-        assert scout.next_lead() == Lead(free.id, "stream", 1)
-        assert _looks_after(scout, lambda: scout.ring(topic.id, [1]))
+    with polling(stream, free, paused) as poller:
+        poller.ring(topic.id, [1])
+        assert poller.next_hint() == Hint(free.id, "stream", 1)
+        assert _looks_after(poller, lambda: poller.ring(topic.id, [1]))
 
 
 def test_who_was_rung_for_since_is_not_forgotten(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
-    with scouting(stream, group) as scout:
-        scout.ring(topic.id, [0])
-        lead = scout.next_lead()
-        assert lead is not None
-        scout.ring(topic.id, [0])  # after the claim that found nothing, and before its thread tells so
-        scout.forget(lead)
-        assert scout.next_lead() == lead
-        scout.forget(lead)
-        assert scout.next_lead() is None
+    with polling(stream, group) as poller:
+        poller.ring(topic.id, [0])
+        hint = poller.next_hint()
+        assert hint is not None
+        poller.ring(topic.id, [0])  # after the claim that found nothing, and before its thread tells so
+        poller.forget(hint)
+        assert poller.next_hint() == hint
+        poller.forget(hint)
+        assert poller.next_hint() is None
 
 
 def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     group = stream.group(topic)
     real = module.find_work
-    with scouting(stream, group) as scout:
+    with polling(stream, group) as poller:
 
         def find_work(session: Session, group_ids: Sequence[int]) -> Look:
             look = real(session, group_ids)
-            scout.ring(topic.id, [1])
+            poller.ring(topic.id, [1])
             return look
 
         monkeypatch.setattr(module, "find_work", find_work)
-        _look(scout)
-        assert scout.next_lead() == Lead(group.id, "stream", 1)
+        _look(poller)
+        assert poller.next_hint() == Hint(group.id, "stream", 1)
 
 
 def test_who_was_paused_meanwhile_loses_what_was_rung_for(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
-    with scouting(stream, group) as scout:
-        scout.ring(topic.id, [0])
+    with polling(stream, group) as poller:
+        poller.ring(topic.id, [0])
         topics.change_group(stream.session, replace(group, paused=True))
-        _look(scout)
-        assert scout.next_lead() is None
+        _look(poller)
+        assert poller.next_hint() is None
 
 
 def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
@@ -159,12 +159,12 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
     )
     listener.start()
     here: list[int] = []
-    bell = Bell(redis_url, "s", lambda topic, _: here.append(topic))
+    notifier = Notifier(redis_url, "s", lambda topic, _: here.append(topic))
     try:
-        until(lambda: bell.ring_at({7: [0]}) or heard, 10, "it listens")
+        until(lambda: notifier.ring_at({7: [0]}) or heard, 10, "it listens")
         for places in ({7: {3, 1}}, {8: range(65)}, {9: [0]}):
-            bell.ring_at(places)
-        bell.ring([8])
+            notifier.ring_at(places)
+        notifier.ring([8])
         with redis.Redis.from_url(redis_url) as other:
             other.publish("ems:s:wake:7", "of another version")
         until(lambda: heard[-1:] == [(7, [])], 5, "all have come")
@@ -176,25 +176,27 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
 
 
 def test_who_publishes_waits_for_no_answer_of_redis(redis_url: str, redis_server: Redis) -> None:
-    bell = Bell(redis_url, "s", lambda *_: None)
-    assert bell._wire is not None
-    bell.ring([7])
+    notifier = Notifier(redis_url, "s", lambda *_: None)
+    assert notifier._redis is not None
+    notifier.ring([7])
     for _ in range(3):
         with redis.Redis.from_url(redis_url) as other:
             other.client_kill_filter(_type="normal", skipme=True)  # as after an idle hour
-        bell.ring([7])
-        assert bell._wire.unanswered == 1 and not bell._away_until, "it has connected again, and told"
+        notifier.ring([7])
+        assert notifier._redis.unanswered == 1 and not notifier._away_until, "it has connected again, and told"
     assert redis_server.pid is not None
     os.kill(redis_server.pid, signal.SIGSTOP)
     try:
-        for _ in range(wire._MOST_UNANSWERED):
-            bell.ring([7])
-        assert bell._wire.unanswered >= wire._MOST_UNANSWERED and not bell._away_until, "to wait for one ends in this"
-        bell.ring([7])
-        bell.ring([7])
-        assert bell._away_until, "it is left alone for a second"
+        for _ in range(connection._MOST_UNANSWERED):
+            notifier.ring([7])
+        assert notifier._redis.unanswered >= connection._MOST_UNANSWERED and not notifier._away_until, (
+            "to wait for one ends in this"
+        )
+        notifier.ring([7])
+        notifier.ring([7])
+        assert notifier._away_until, "it is left alone for a second"
     finally:
         os.kill(redis_server.pid, signal.SIGCONT)
-    bell._away_until = 0.0
-    bell.ring([7])
-    assert bell._wire.ask("PING") == b"PONG" and bell._wire.unanswered == 0
+    notifier._away_until = 0.0
+    notifier.ring([7])
+    assert notifier._redis.ask("PING") == b"PONG" and notifier._redis.unanswered == 0

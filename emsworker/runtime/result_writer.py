@@ -26,7 +26,7 @@ class Putter(Protocol):
         ...
 
 
-class Keeper:
+class ResultWriter:
     """Makes the results of one group's messages.
 
     Args:
@@ -63,7 +63,7 @@ class Keeper:
         return [ResultRow(message.uid, body, ttl_s=ttl_s)]
 
     def for_flush(self, rows: Sequence[ResultRow]) -> Sequence[ResultRow]:
-        """Those that are to be written with the watermark."""
+        """Those that are to be written with the acked offset."""
         return rows if self._putter is None else ()
 
     def put(self, rows: Sequence[ResultRow]) -> None:

@@ -13,7 +13,7 @@ from emsworker.core.run import Report
 _PAUSE_S = 0.5
 
 
-class Telling:
+class ProgressBuffer:
     """The last report of each running message; its owner holds ``lock`` around all but :meth:`tell`.
 
     Attributes:

@@ -13,7 +13,7 @@ from emsworker.core import forks
 from emsworker.core.clock import ticks
 
 if TYPE_CHECKING:
-    from emsworker.offsets.wire import Wire
+    from emsworker.offsets.connection import RedisConnection
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def channel_of(stream_id: str, topic_id: int) -> str:
     return f"ems:{stream_id}:wake:{topic_id}"
 
 
-class Bell:
+class Notifier:
     """The publisher's side.
 
     Args:
@@ -42,12 +42,12 @@ class Bell:
         self._here = here
         self._stream_id = stream_id
         self._away_until = 0.0
-        self._wire: Wire | None = None
+        self._redis: RedisConnection | None = None
         if redis_url is not None:
             with forks.undivided:
-                from emsworker.offsets.wire import Wire
+                from emsworker.offsets.connection import RedisConnection
 
-            self._wire = Wire(redis_url)
+            self._redis = RedisConnection(redis_url)
 
     def ring(self, topic_ids: Iterable[int]) -> None:
         """Wake the idle workers of these topics; never raises, never waits long."""
@@ -61,13 +61,13 @@ class Bell:
         """
         for topic_id, partitions in places.items():
             self._here(topic_id, partitions)
-        if self._wire is None or ticks() < self._away_until:
+        if self._redis is None or ticks() < self._away_until:
             return
         import redis
 
         try:
             for topic_id, partitions in places.items():
-                self._wire.tell("PUBLISH", channel_of(self._stream_id, topic_id), _text_of(partitions))
+                self._redis.tell("PUBLISH", channel_of(self._stream_id, topic_id), _text_of(partitions))
         except redis.RedisError as error:
             log.warning("redis is away (%s); workers find new messages by polling", error)
             self._away_until = ticks() + _AWAY_S

@@ -4,10 +4,10 @@ INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, claim_i
 
 -- name: add_claim
 -- The last statement of its transaction: the fence of the claim before has held.
-INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, done_to, state, source, care, client_id, claimed_at, progress_at, deadline_at, aside)
-VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(done_to)s, 'start', 'retry', 0, %(client_id)s, NOW(6), NOW(6),
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at, detached)
+VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(acked_to)s, 'start', 'retry', 0, %(client_id)s, NOW(6), NOW(6),
   NOW(6) + INTERVAL %(timeout_s)s SECOND, 1)
 
--- name: mark_aside
-UPDATE ems_claim SET aside = 1
+-- name: mark_detached
+UPDATE ems_claim SET detached = 1
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s AND state = 'start'

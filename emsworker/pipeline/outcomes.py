@@ -90,7 +90,7 @@ def stories(claims: Any, attempts: Any, retries: Any, dead: Any) -> Any:
     )
 
 
-def fates(messages: Any, cursors: Any, stories: Any, filters: Filters | None = None) -> Any:
+def outcomes(messages: Any, cursors: Any, stories: Any, filters: Filters | None = None) -> Any:
     """What became of each message in each group of its topic that wants it.
 
     What a group's filter leaves out is none of its messages, although its claims cover it; unless something was written
@@ -172,13 +172,13 @@ def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: c
     )
 
 
-def read_fates(data: Datasets, *columns: str, all_times: bool = False) -> Any:
-    """The fates of a stream's messages, with these columns of ``messages`` besides their places."""
+def read_outcomes(data: Datasets, *columns: str, all_times: bool = False) -> Any:
+    """The outcomes of a stream's messages, with these columns of ``messages`` besides their places."""
     place = ("topic string", "partition int", "offset bigint", "timestamp timestamp")
     filters = data.filters()
     wanted = dict.fromkeys((*columns, *(FILTER_COLUMNS if filters else ())))
     messages = data.messages(*place, *wanted, all_times=all_times)
-    return fates(messages, data.cursors(), read_stories(data), filters)
+    return outcomes(messages, data.cursors(), read_stories(data), filters)
 
 
 def header(name: str) -> Any:

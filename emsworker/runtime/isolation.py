@@ -1,4 +1,4 @@
-"""Turns of messages under suspicion: they begin one at a time in a process, so that a crash names one of them only."""
+"""Messages under suspicion begin one at a time in a process, so that a crash names one of them only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from emsworker.core.clock import ticks
 _TURN_S = 1.0
 
 
-class Turns:
+class IsolationGate:
     """Lets one message run alone for its first second: poison mostly kills sooner, others wait no longer."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Turns:
         self._until = 0.0
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Wait for a turn, and hold it meanwhile."""
         me = object()
         with self._changed:

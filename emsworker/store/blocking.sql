@@ -2,11 +2,11 @@
 -- In a group that runs keys in order, whoever changes what waits for what holds the cursor of the partition meanwhile.
 SELECT next_offset INTO @ems_turn FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
 
--- name: park
+-- name: block
 -- Its rows are appended. A time that never comes says that the message waits for an earlier one of its key.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
 
--- name: release_parked
+-- name: release_blocked
 -- Those of a claim of retries are there already.
 UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 

@@ -1,4 +1,4 @@
-"""Which lead a consumer thread follows next: fair among groups and partitions, higher priorities first.
+"""Which hint a consumer thread follows next: fair among groups and partitions, higher priorities first.
 
 Waiting claims (given back, or replayed) take turns with the rest, and there retries with new messages: a replay may
 leave waiting claims for hours of work, and what is new must not wait for all of it. Of a group's new and given-back
@@ -19,7 +19,7 @@ AGING_EVERY = 10
 
 
 @dataclass(frozen=True)
-class Lead:
+class Hint:
     """A hint where work may be: a waiting claim, due retries, or messages in a partition.
 
     Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
@@ -44,13 +44,13 @@ class Chooser:
     def __init__(self) -> None:
         self._retries_turn = self._waiting_turn = True
         self._turn = 0
-        self._last_turn: dict[Lead, int] = {}
+        self._last_turn: dict[Hint, int] = {}
         self._claims: Counter[int] = Counter()  # of groups with more than one level, since each level had a chance
 
-    def choose(self, leads: Sequence[Lead]) -> Lead:
-        """The lead to follow now; there is at least one."""
-        tops = _tops(leads)
-        best = min(leads, key=lambda lead: (self._outranked(lead, tops), self._rank(lead), self._last(lead)))
+    def choose(self, hints: Sequence[Hint]) -> Hint:
+        """The hint to follow now; there is at least one."""
+        tops = _tops(hints)
+        best = min(hints, key=lambda hint: (self._outranked(hint, tops), self._rank(hint), self._last(hint)))
         self._turn += 1
         self._last_turn[best] = self._turn
         self._waiting_turn = best.kind != "waiting"
@@ -60,23 +60,23 @@ class Chooser:
             self._claims[best.group_id] = (self._claims[best.group_id] + 1) % AGING_EVERY
         return best
 
-    def _rank(self, lead: Lead) -> int:
-        if lead.kind == "waiting":
+    def _rank(self, hint: Hint) -> int:
+        if hint.kind == "waiting":
             return 0 if self._waiting_turn else 3
-        return 1 if (lead.kind == "retries") == self._retries_turn else 2
+        return 1 if (hint.kind == "retries") == self._retries_turn else 2
 
-    def _outranked(self, lead: Lead, tops: dict[int, int]) -> bool:
-        ages = self._claims[lead.group_id] == AGING_EVERY - 1
-        return lead.kind != "retries" and lead.level < tops.get(lead.group_id, 0) and not ages
+    def _outranked(self, hint: Hint, tops: dict[int, int]) -> bool:
+        ages = self._claims[hint.group_id] == AGING_EVERY - 1
+        return hint.kind != "retries" and hint.level < tops.get(hint.group_id, 0) and not ages
 
-    def _last(self, lead: Lead) -> int:
-        return self._last_turn.get(lead, 0)
+    def _last(self, hint: Hint) -> int:
+        return self._last_turn.get(hint, 0)
 
 
-def _tops(leads: Sequence[Lead]) -> dict[int, int]:
+def _tops(hints: Sequence[Hint]) -> dict[int, int]:
     """The highest level of each group that has messages, if it is not the lowest one."""
     tops: dict[int, int] = {}
-    for lead in leads:
-        if lead.kind != "retries" and lead.level > tops.get(lead.group_id, 0):
-            tops[lead.group_id] = lead.level
+    for hint in hints:
+        if hint.kind != "retries" and hint.level > tops.get(hint.group_id, 0):
+            tops[hint.group_id] = hint.level
     return tops

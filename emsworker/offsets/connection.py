@@ -27,7 +27,7 @@ def client_of(url: str, **options: Any) -> redis.Redis:
     return client
 
 
-class Wire:
+class RedisConnection:
     """For any number of threads; a forked child gets a connection of its own. Nothing is ever sent twice.
 
     Its methods raise ``redis.RedisError``: Redis is away, or refuses.

@@ -9,8 +9,8 @@ from emsworker import Ems
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
 from emsworker.declaring.task import Outgoing
-from emsworker.runtime.duties import DUTIES, resolve
-from emsworker.store import frontier, scan
+from emsworker.runtime.maintenance import SERVICES, resolve
+from emsworker.store import high_watermark, scan
 from tests.support.streams import Stream
 
 
@@ -25,48 +25,49 @@ def insert(stream: Stream, topic: Topic, *offsets: int) -> None:
 
 def noted(stream: Stream) -> list[int]:
     return [
-        resolved for (resolved,) in stream.rows("SELECT resolved FROM ems_partition ORDER BY topic_id, `partition`")
+        high_watermark
+        for (high_watermark,) in stream.rows("SELECT high_watermark FROM ems_partition ORDER BY topic_id, `partition`")
     ]
 
 
 def test_it_stops_at_a_hole_and_goes_on_when_that_is_filled(stream: Stream) -> None:
     topic = stream.topic()
     insert(stream, topic, 1, 2, 4, 5)
-    assert frontier.advance(stream.session) is False
+    assert high_watermark.advance(stream.session) is False
     assert noted(stream) == [3]
-    assert frontier.advance(stream.session) is False
+    assert high_watermark.advance(stream.session) is False
     assert noted(stream) == [3]
     insert(stream, topic, 3)
-    assert frontier.advance(stream.session) is False
+    assert high_watermark.advance(stream.session) is False
     assert noted(stream) == [6]
-    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, floor=1, resolved=6, end=6)]
+    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, log_start=1, high_watermark=6, end=6)]
 
 
 def test_a_long_stream_is_counted_in_steps(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frontier, "_STEP", 3)
+    monkeypatch.setattr(high_watermark, "_STEP", 3)
     topic = stream.topic()
     insert(stream, topic, *range(1, 8))
-    assert frontier.advance(stream.session) is True
+    assert high_watermark.advance(stream.session) is True
     assert noted(stream) == [4]
-    assert frontier.advance(stream.session) is True
+    assert high_watermark.advance(stream.session) is True
     assert noted(stream) == [7]
-    assert frontier.advance(stream.session) is False
+    assert high_watermark.advance(stream.session) is False
     assert noted(stream) == [8]
 
 
-def test_below_the_floor_nothing_is_missed(stream: Stream) -> None:
+def test_below_the_log_start_nothing_is_missed(stream: Stream) -> None:
     topic = stream.topic()
     insert(stream, topic, 5, 6, 8)
-    stream.rows("UPDATE ems_partition SET floor = 5")
-    frontier.advance(stream.session)
+    stream.rows("UPDATE ems_partition SET log_start = 5")
+    high_watermark.advance(stream.session)
     assert noted(stream) == [7]
-    stream.rows("UPDATE ems_partition SET floor = 8")
-    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, floor=8, resolved=8, end=9)]
+    stream.rows("UPDATE ems_partition SET log_start = 8")
+    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, log_start=8, high_watermark=8, end=9)]
 
 
 def test_a_locked_partition_is_not_waited_for(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor counted again and again, which a beat does where there is more."""
-    monkeypatch.setattr(frontier, "_STEP", 2)
+    monkeypatch.setattr(high_watermark, "_STEP", 2)
     first, second = stream.topic("a", partitions=2), stream.topic("b")
     insert(stream, first, 1, 2, 3)
     insert(stream, second, 1)
@@ -76,13 +77,13 @@ def test_a_locked_partition_is_not_waited_for(stream: Stream, monkeypatch: pytes
     with holder.cursor() as cursor:
         cursor.execute("SELECT 1 FROM ems_partition WHERE topic_id = %s AND `partition` = 0 FOR UPDATE", (first.id,))
         waits = stream.lock_waits()
-        assert frontier.advance(stream.session) is False
+        assert high_watermark.advance(stream.session) is False
         assert stream.lock_waits() == waits
         assert noted(stream) == [1, 2, 2]
     holder.rollback()
     holder.close()
-    assert frontier.advance(stream.session) is True
-    assert frontier.advance(stream.session) is False
+    assert high_watermark.advance(stream.session) is True
+    assert high_watermark.advance(stream.session) is False
     assert noted(stream) == [4, 2, 2]
 
 
@@ -98,7 +99,7 @@ def test_a_leader_that_is_stopped_holds_no_lock(stream: Stream, monkeypatch: pyt
             open_after.append(stream.session.in_transaction)
 
     monkeypatch.setattr(stream.session, "send", spy)
-    frontier.advance(stream.session)
+    high_watermark.advance(stream.session)
     assert noted(stream) == [3]
     assert open_after == [False] * 3, "list, count, note"
 
@@ -113,9 +114,12 @@ def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> 
         looks = 0
         with stream.new_session() as session:
             while not over.is_set():
-                frontier.advance(session)
+                high_watermark.advance(session)
                 for one in scan.list_bounds(session, topic.id):
-                    assert scan.find_hole(session, topic.id, one.partition, one.floor, one.resolved) == one.resolved
+                    assert (
+                        scan.find_hole(session, topic.id, one.partition, one.log_start, one.high_watermark)
+                        == one.high_watermark
+                    )
                 looks += 1
         return looks
 
@@ -130,13 +134,13 @@ def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> 
         finally:
             over.set()
         assert checking.result() > 1
-    frontier.advance(stream.session)
+    high_watermark.advance(stream.session)
     assert sum(noted(stream)) == 2 + 8 * 40 * 3
 
 
 def test_the_leading_beat_does_it_now_and_then(stream: Stream) -> None:
     insert(stream, stream.topic(), 1, 2)
     settings = Settings()
-    assert resolve in DUTIES
+    assert resolve in SERVICES
     assert resolve(stream.session, settings) == 10 * settings.beat_s
     assert noted(stream) == [3]

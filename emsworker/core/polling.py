@@ -7,7 +7,7 @@ from emsworker.core.clock import ticks
 _SHARE = 10
 
 
-class Pace:
+class PollInterval:
     """The pause between two looks: a tenth of how long nothing has come, between two bounds.
 
     So looking adds a tenth at most to any pause that a stream makes by itself, and what is quiet is left alone.

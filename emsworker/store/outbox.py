@@ -24,7 +24,7 @@ from emsworker.store.session import Session, bytes_literal
 from emsworker.store.sql import Statements
 from emsworker.store.tables import qualified
 
-_SQL = Statements("pending")
+_SQL = Statements("outbox")
 
 _ROW_BYTES = 768  # its uid, its producer's name, times and numbers
 
@@ -82,8 +82,8 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
         f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
         for number, message in enumerate(messages)
     )
-    table = qualified(database, "ems_pending")
-    return f"{_SQL.insert_pending % {'table': table}} {rows} {_SQL.keep_first}"
+    table = qualified(database, "ems_outbox")
+    return f"{_SQL.insert_outbox % {'table': table}} {rows} {_SQL.keep_first}"
 
 
 def weight_of(message: NewMessage) -> int:
@@ -94,7 +94,7 @@ def weight_of(message: NewMessage) -> int:
 
 def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
     """Which of these messages are there, pending or in the stream."""
-    rows = session.rows(_SQL.find_pending, {"topic_id": topic_id, "uids": list(uids)})
+    rows = session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})
     # In this order, because the relay moves them from the one to the other.
     return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
 

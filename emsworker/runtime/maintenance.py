@@ -1,4 +1,4 @@
-"""What the leading beat does, and the others meanwhile. A duty returns when it wants to be called again, in seconds."""
+"""The services of the beat: what the leader runs, and the others meanwhile. Each returns its pause, in seconds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from functools import partial
 from emsworker.core.clock import ticks
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
-from emsworker.core.pace import Pace
+from emsworker.core.polling import PollInterval
 from emsworker.runtime import recovery
 from emsworker.runtime.alarming import Alarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
-from emsworker.store import clients, frontier, pending, retention
+from emsworker.store import clients, high_watermark, outbox, retention
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
-Duty = Callable[[Session, Settings], float]
+Service = Callable[[Session, Settings], float]
 
 _RELAY_BATCH = 500
 _LONGEST_LOOK_S = 1.0
 _SWEEP_BEATS = 5
-_TRIM_ROWS = 2000  # the other duties wait no longer than deleting these takes
+_TRIM_ROWS = 2000  # the other services wait no longer than deleting these takes
 _TRIM_LOOK_BEATS = 5
 _RESOLVE_BEATS = 10
 
@@ -68,15 +68,15 @@ class Relay:
 
     def __init__(self, shortest_s: float = 0.025, late_s: float = 0.0) -> None:
         self._shortest_s, self._late_s = shortest_s, late_s
-        self._pace = Pace(shortest_s, _LONGEST_LOOK_S)
+        self._interval = PollInterval(shortest_s, _LONGEST_LOOK_S)
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """One round."""
-        done = pending.relay_due(session, _RELAY_BATCH, self._late_s)
+        done = outbox.relay_due(session, _RELAY_BATCH, self._late_s)
         if done.topic_ids:
-            self._pace.note()
+            self._interval.note()
         next_s = max(done.next_s, self._shortest_s) if self._late_s and done.next_s > 0 else done.next_s
-        return min(next_s, self._pace.pause_s(ticks()), settings.poll_max_s)
+        return min(next_s, self._interval.pause_s(ticks()), settings.poll_max_s)
 
 
 def trim(session: Session, settings: Settings) -> float:
@@ -86,8 +86,8 @@ def trim(session: Session, settings: Settings) -> float:
     for kept in kept_partitions:
         if kept.archive_first:
             continue
-        floor = retention.raise_floor(session, kept, _TRIM_ROWS, partial(_warn_of_overtaken, kept))
-        trimmed = retention.delete_below(session, kept, floor, _TRIM_ROWS)
+        log_start = retention.raise_log_start(session, kept, _TRIM_ROWS, partial(_warn_of_overtaken, kept))
+        trimmed = retention.delete_below(session, kept, log_start, _TRIM_ROWS)
         more |= trimmed != kept.trimmed
     for topic_id in {kept.topic_id for kept in kept_partitions if not kept.archive_first}:
         retention.delete_restored(session, topic_id, retention.list_restored(session, topic_id))
@@ -106,13 +106,13 @@ def _warn_of_overtaken(kept: retention.Kept, group_id: int, count: int) -> None:
 
 def resolve(session: Session, settings: Settings) -> float:
     """Note how far partitions have no hole, for those who read in bulk."""
-    return 0.0 if frontier.advance(session) else _RESOLVE_BEATS * settings.beat_s
+    return 0.0 if high_watermark.advance(session) else _RESOLVE_BEATS * settings.beat_s
 
 
 # Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
 # due waits for that.
-STANDBY: tuple[Duty, ...] = (Relay(shortest_s=0.05, late_s=0.05),)
-DUTIES: tuple[Duty, ...] = (
+STANDBY: tuple[Service, ...] = (Relay(shortest_s=0.05, late_s=0.05),)
+SERVICES: tuple[Service, ...] = (
     recover,
     sweep,
     fire_schedules,

@@ -1,4 +1,4 @@
-"""On which terms a message is sent: when it may be read, and with whose transaction it is committed."""
+"""On which delivery a message is sent: when it may be read, and with whose transaction it is committed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key
-from emsworker.store.pending import When
+from emsworker.store.outbox import When
 
 _YEARS = range(1970, 9000)  # those after are for rows that wait for something else than a time
 
 
 @dataclass(frozen=True)
-class Terms:
+class DeliveryOptions:
     """When a message may be read, and with whose transaction it is sent.
 
     Args:
@@ -84,10 +84,10 @@ def _checked(eta: datetime) -> datetime:
     return eta
 
 
-TERMS = frozenset(field.name for field in fields(Terms))
+DELIVERY_OPTIONS = frozenset(field.name for field in fields(DeliveryOptions))
 
 
-def split_terms(options: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
-    """The terms among the options of a send, and the other options."""
-    terms = Terms(**{name: value for name, value in options.items() if name in TERMS})
-    return terms, {name: value for name, value in options.items() if name not in TERMS}
+def split_delivery(options: Mapping[str, Any]) -> tuple[DeliveryOptions, dict[str, Any]]:
+    """The delivery among the options of a send, and the other options."""
+    delivery = DeliveryOptions(**{name: value for name, value in options.items() if name in DELIVERY_OPTIONS})
+    return delivery, {name: value for name, value in options.items() if name not in DELIVERY_OPTIONS}
