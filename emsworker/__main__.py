@@ -11,7 +11,7 @@ _TAKE_A_VALUE = ("--url", "--redis-url")
 
 
 def main() -> None:
-    """Run the command of the command line; one that runs until it is stopped can be stopped from here on."""
+    """Run the command of the command line; a long-running one can be stopped by a signal from here on."""
     if _command(sys.argv[1:]) in _LONG_RUNNING:
         from emsworker.core.signals import leave_at_once
 

@@ -1,4 +1,4 @@
-"""One object: configuration, registry and producer."""
+"""The app: configuration, registry and producer in one object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SEND_OPTIONS = (SENT_WITH | DELIVERY_OPTIONS) - {"topic"}
 
 
 class Ems(Features, Opening):
-    """An app: the tasks and subscriptions of a program, and the stream they live on.
+    """An app: the tasks and subscriptions of a program, and the stream that they use.
 
     Args:
         name: shown in logs and client lists.
@@ -137,12 +137,12 @@ class Ems(Features, Opening):
         With ``batch=`` it is called with a list of messages.
 
         Args:
-            topic, group: what to read, and as whom; every group sees every message.
-            filter: which messages the group wants; the others are done without a run.
+            topic, group: the topic to read, and the group that reads it; every group gets every message.
+            filter: the messages that the group wants; the others are done without a run.
             order: ``"key"``: messages of a partition with the same key run one after another, retries included;
-                ``"partition"``: all messages of a partition do. Without it only the taking follows the stream.
+                ``"partition"``: all messages of a partition do. Without it, messages are only claimed in stream order.
             broadcast: instead of a group: every worker process gets every message, from the end of the topic on.
-            name: of a broadcast: stable, so that a process goes on where the last one in its place had come to.
+            name: of a broadcast: a stable name, so that a process resumes where its predecessor stopped.
             options: see :class:`HandlerOptions`; a broadcast takes ``concurrency`` and the time limits only.
 
         Raises:
@@ -197,12 +197,12 @@ class Ems(Features, Opening):
             topic: created on first use if ``auto_create`` is on.
             body: anything the serializer knows; ``bytes`` and ``str`` are kept as they are.
             options: ``key`` (messages with the same key share a partition), ``partition`` (instead of a key), ``tag``,
-                ``headers`` (a dict of strings), ``uid`` (a UUID of your own: sent once however often you try),
+                ``headers`` (a dict of strings), ``uid`` (a UUID of your own, which makes sends idempotent),
                 ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
                 text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
                 :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
                 message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts), ``priority`` (0 to 9; higher
-                ones are run first, if the topic tells priorities apart).
+                ones are run first, if the topic distinguishes priorities).
 
         Raises:
             ConfigError: an option is unknown or wrong; nothing was written.
@@ -219,8 +219,8 @@ class Ems(Features, Opening):
 
         Args:
             bodies: bodies, or :class:`Outgoing` with options of their own.
-            options: as in :meth:`send`, for all of them; an :class:`Outgoing` has its own, so besides such only those
-                of the whole send are taken: ``countdown``, ``delay``, ``eta``, ``transaction``.
+            options: as in :meth:`send`, for all of them; an :class:`Outgoing` has its own, so with any of these only
+                the options of the whole send are allowed: ``countdown``, ``delay``, ``eta``, ``transaction``.
 
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
@@ -244,13 +244,13 @@ class Ems(Features, Opening):
         return self._deliver(topic, outgoing, delivery)
 
     def publish(self, topic: str, body: Any, **options: Any) -> Receipt:
-        """Send one message whose headers may be ours: what :meth:`send` and :meth:`Task.apply_async` share."""
+        """Send one message whose headers may be reserved; shared by :meth:`send` and :meth:`Task.apply_async`."""
         self.be_eager()
         delivery, options = split_delivery(options)
         return self._deliver(topic, [Outgoing(topic, body, **options)], delivery)[0]
 
     def _deliver(self, name: str, outgoing: list[Outgoing], delivery: DeliveryOptions) -> list[Receipt]:
-        # Whatever the caller has got wrong is refused before the catalog may create the topic.
+        # Mistakes of the caller are refused before the catalog may create the topic.
         messages = [self._encode(item) for item in outgoing]
         write = partial(self._write, outgoing=outgoing, messages=messages, delivery=delivery)
         receipts = self.catalog.use(check_name("topic", name), write)
@@ -268,23 +268,23 @@ class Ems(Features, Opening):
         return self.outbox.send(topic, outgoing, messages, delivery)
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
-        """A transaction in the stream's database, for SQL and messages that are committed together.
+        """Return a transaction in the stream's database, for SQL and messages that are committed together.
 
         ``with app.transaction() as tx:`` commits at its end and rolls back on any exception; see OutboxTransaction.
 
         Raises:
-            StoreUnavailable: the connection was lost in COMMIT, and it is not known whether it was kept.
+            StoreUnavailable: the connection was lost in COMMIT, and it is not known if it was committed.
         """
         return self.outbox.transaction()
 
     def tell(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
-        """Tell the middleware that messages are committed."""
+        """Call the ``after_publish`` hooks of the middleware for committed messages."""
         for item, receipt in zip(outgoing, receipts, strict=True):
             for hook in self._after_publish:
                 hook(item, receipt)
 
     def _encode(self, outgoing: Outgoing) -> NewMessage:
-        """A message as it is stored, whatever topic it goes to."""
+        """Encode a message as it is stored, independently of its topic."""
         for hook in self._before_publish:
             hook(outgoing)
         if not self.settings.publishing:
@@ -305,7 +305,7 @@ class Ems(Features, Opening):
         return NewMessage(uid, key, tag, headers, body, outgoing.partition)
 
     def _admit(self, topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
-        """See that the topic takes a message, and give it its level of priority."""
+        """Check that the topic takes a message, and set its level of priority."""
         if not topic.rule.writable:
             raise TopicRuleError(
                 f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
@@ -329,14 +329,14 @@ class Ems(Features, Opening):
         message.level = level_for(topic.name, topic.priorities, outgoing.priority)
 
     def server_time(self, when: float | datetime) -> datetime:
-        """A time, or a number of seconds from the server's now, as a time in UTC."""
+        """Return a time, or a number of seconds from the server's now, as a time in UTC."""
         if isinstance(when, datetime):
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
         now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
         return now + timedelta(seconds=when)
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
-        """Cancel a message that was not run yet: no group runs it any more.
+        """Cancel a message that was not run yet, so that groups no longer run it.
 
         Attempts that have begun go on, and a worker that has read the message may still begin one. The answer is
         false if every group has finished it.

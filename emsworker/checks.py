@@ -1,4 +1,4 @@
-"""``ems check``: everything about the surroundings that could break a promise, all of it in one go."""
+"""``ems check``: checks everything in the environment that could break a promise of EMS, in one pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PACKET_SLACK_BYTES = 64 << 10
 
 
 class Severity(StrEnum):
-    """``ok``; ``warning``: it works, with a risk; ``error``: a promise of EMS does not hold."""
+    """The severity of a finding: ``ok``; ``warning``: it works, with a risk; ``error``: a promise does not hold."""
 
     OK = "ok"
     WARNING = "warning"
@@ -33,7 +33,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         name: of the setting or thing.
@@ -62,7 +62,7 @@ def _warning(name: str, value: str, fix: str) -> Finding:
 def check(
     url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None, role: str | None = None
 ) -> list[Finding]:
-    """Look at everything; a fault in one thing does not hide another.
+    """Run all checks; a fault in one thing does not hide another.
 
     Args:
         url, redis_url: of the stream, where they do not come from the environment.
@@ -91,7 +91,7 @@ def _readable(url: str) -> bool:
     try:
         DatabaseUrl.parse(url)
     except ValueError:
-        return False  # told among the settings
+        return False  # reported among the settings
     return True
 
 
@@ -116,7 +116,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
 
 
 def _patiently(database: Database, work: Callable[[Session], list[T]]) -> list[T]:
-    """What the tables say; nothing where they may not be read, which is among the privileges."""
+    """Return what ``work`` finds in the tables; nothing if they may not be read, which the privileges report."""
     try:
         return database.call(work)
     except EmsError:
@@ -168,11 +168,11 @@ def _check_schema(database: Database, version: int) -> Finding:
     return _ok("schema version", str(version))
 
 
-_BY_PRIVILEGES = ("admin", "worker", "sink", "reader", "producer")  # who may more comes first
+_BY_PRIVILEGES = ("admin", "worker", "sink", "reader", "producer")  # the role with the most privileges comes first
 
 
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
-    """Without a role, those of a user who is made for any one role are all there."""
+    """Check the privileges of a role; without one, those of any one role are enough."""
     roles = _BY_PRIVILEGES if role is None else (role,)
     lacks = {
         one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
@@ -213,7 +213,7 @@ def _check_clock(ahead_s: float) -> Finding:
 def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     value = str(facts.max_allowed_packet)
     largest = probe.largest_limit(session)
-    # A body travels as hexadecimal digits, two for each byte.
+    # A body is sent as hexadecimal digits, two for each byte.
     needed = 2 * largest[1] + _PACKET_SLACK_BYTES if largest else 0
     if largest and facts.max_allowed_packet < needed:
         fix = (
@@ -225,9 +225,9 @@ def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
 
 
 def _check_idle_timeouts(session: Session) -> list[Finding]:
-    """Settings that close a connection that is silent while a message runs for as long as it may.
+    """Find settings that close a connection that is silent while a message runs for as long as it may.
 
-    What a proxy does cannot be seen from here, unless it keeps our sessions from setting their own.
+    A proxy's timeouts cannot be seen from here, unless it keeps our sessions from setting their own.
     """
     longest = probe.longest_timeout(session)
     findings = []

@@ -1,4 +1,4 @@
-"""Which message led to which: middleware that hands a correlation id on from a message to those that its handler sends.
+"""Correlation of messages: middleware that passes a correlation id from a message to those that its handler sends.
 
 The two headers are named as elsewhere (NServiceBus, Rails Event Store): ``correlation-id`` is the same for everything
 that one first message led to, ``causation-id`` is the id of the message whose handler sent this one.
@@ -21,7 +21,7 @@ _running: ContextVar[tuple[Message, ...]] = ContextVar("ems_running", default=()
 
 
 def caused_by(message: Message) -> dict[str, str]:
-    """The headers of what is sent because of a message, for batch handlers and threads, which know best."""
+    """Return the headers of a message that another one caused; batch handlers and threads set them themselves."""
     return {CORRELATION: message.headers.get(CORRELATION, message.id), CAUSATION: message.id}
 
 
@@ -30,8 +30,8 @@ class Correlation(Middleware):
 
     A message that is sent inside a handler gets ``causation-id``, the id of the handler's message, and
     ``correlation-id``: that of the handler's message, or the message's own id if it has none. Headers that the sender
-    gives himself stay. What a batch handler sends is left as it is, because it is not known which message of the batch
-    led to it; so is what is sent by a thread that the handler starts itself: there give :func:`caused_by`.
+    sets stay. Messages that a batch handler sends are left as they are, because it is not known which message of the
+    batch led to them; so are those of a thread that the handler starts itself: use :func:`caused_by` there.
     """
 
     def before_publish(self, outgoing: Outgoing) -> None:
@@ -42,7 +42,7 @@ class Correlation(Middleware):
             outgoing.headers.setdefault(CAUSATION, running[0].id)
 
     def before_run(self, message: Message, group: str) -> None:
-        """Remember the message; of a batch all, until one of them is run again by itself."""
+        """Remember the message; all of a batch, until one of them is run again by itself."""
         before = _running.get()
         again = any(one.id == message.id for one in before)
         _running.set((message,) if again else (*before, message))
@@ -50,5 +50,5 @@ class Correlation(Middleware):
     def after_run(
         self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
     ) -> None:
-        """Forget it."""
+        """Forget the message."""
         _running.set(())

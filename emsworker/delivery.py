@@ -1,4 +1,4 @@
-"""Brings an alarm to a webhook or to a program."""
+"""Delivers an alarm to a webhook or to a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emsworker.core.url import redact
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Python would follow with a GET, and without the body; what is moved is an error."""
+    """Makes redirects errors: Python would follow them with a GET, and without the body."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -31,7 +31,7 @@ LONGEST_S = 60.0  # a delivery takes less
 
 
 def deliver(target: str, address: str, body: str, allowed: Container[str]) -> None:
-    """Tell a receiver; tried a few times with growing pauses if it is a webhook.
+    """Deliver an alarm to a receiver; a webhook is tried a few times with growing pauses.
 
     Args:
         target: ``webhook`` or ``command``.
@@ -40,7 +40,7 @@ def deliver(target: str, address: str, body: str, allowed: Container[str]) -> No
         allowed: the programs that may be run here.
 
     Raises:
-        DeliveryFailed: it could not be told; without the address, which may hold a secret.
+        DeliveryFailed: it could not be delivered; without the address, which may hold a secret.
     """
     if target == "command":
         _run(address, body, allowed)
@@ -55,7 +55,7 @@ def deliver(target: str, address: str, body: str, allowed: Container[str]) -> No
 
 
 def _request(url: str, body: str) -> urllib.request.Request:
-    """A user and a password of the address are sent as HTTP's own (basic) authorization."""
+    """Build the request; user and password of the address are sent as HTTP basic authorization."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     headers = {"Content-Type": "application/json"}

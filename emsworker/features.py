@@ -1,4 +1,4 @@
-"""What an app offers besides declaring and sending: results, periodic tasks, guards, and itself in memory."""
+"""Features of an app besides declaring and sending: results, periodic tasks, guards, and runs in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Features:
 
     def test(self, **options: Any) -> StandIn:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
-        # By name: the runtime, which it runs tasks with, stands above the app.
+        # By name: it runs tasks with the runtime, which is a layer above the app.
         made: StandIn = import_module("emsworker.testing").TestApp(self._app, **options)
         return made
 
@@ -47,14 +47,15 @@ class Features:
         name: str | None = None,
         **call: Any,
     ) -> Callable[[Task], Task]:
-        """Have a task called at set times: ``@app.periodic("*/5 * * * *")`` above ``@app.task``.
+        """Call a task at set times: ``@app.periodic("*/5 * * * *")`` above ``@app.task``.
 
         Args:
             cron: five fields, or six with the seconds first.
             every: seconds, instead of cron.
             timezone: of cron, an IANA name.
-            catch_up: of the slots that nobody was there to fire: the ``last``, ``all`` (at most 1000), or ``none``.
-            name: of the schedule, by default the task's; one in a stream.
+            catch_up: of the slots that passed while no beat was running: the ``last``, ``all`` (at most 1000), or
+                ``none``.
+            name: of the schedule, by default the task's; unique in a stream.
             call: ``args``, ``kwargs`` and ``key`` of the call.
 
         Raises:
@@ -71,11 +72,11 @@ class Features:
         return declare
 
     def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
-        """The result of a call of a task that keeps results (``@app.task(result=True)``); asks nobody yet.
+        """The result of a call of a task that keeps results (``@app.task(result=True)``); it is not fetched yet.
 
         Args:
             message: what sending the call returned, or its ``id``.
-            group: whose result, if several groups run the task; by default that of the first to end.
+            group: the group whose result it is, if several run the task; by default the first to end.
         """
         return self.results([message], group=group)[0]
 
@@ -100,6 +101,6 @@ class Features:
         return RedisKeys(self._app.redis_url, self._app.stream_id)
 
     def be_eager(self) -> None:
-        """Run in memory from here on, if the settings say so."""
+        """Run in memory from now on, if the setting ``eager`` is on."""
         if self._app.settings.eager and self.stand_in is None:
             self.test(eager=True).start()

@@ -1,4 +1,4 @@
-"""Guards for effects that are to happen once, although the message that asks for them may come again."""
+"""Guards for effects that are to happen once, although the message that asks for them may be redelivered."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.1
 
 
 def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
-    """Whether a transactional handler meets this key for the first time; the answer is part of its transaction.
+    """Return whether a transactional handler uses this key for the first time; the answer is part of its transaction.
 
     Args:
         transaction: the handler's.
         key: of the effect, at most 255 bytes.
-        ttl_s: for how many seconds, at least, the key is remembered.
+        ttl_s: seconds for which the key is remembered at least.
 
     Returns:
         true exactly once among all transactions that are committed.
@@ -44,18 +44,18 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
 
 
 class Backend(Protocol):
-    """Where keys are kept."""
+    """A store of keys."""
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """Begin an effect, unless it is done, or another one is at it."""
+        """Begin an effect, unless it is done, or another attempt runs it."""
         ...
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """The effect has happened; false if another one has taken over."""
+        """Mark the effect as done; return false if another attempt has taken over."""
         ...
 
     def cancel(self, key: bytes, token: bytes) -> None:
-        """The effect has not happened."""
+        """Release the key: the effect has not happened."""
         ...
 
 
@@ -66,19 +66,19 @@ class MysqlKeys:
         self._database = app.database
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """See :class:`Backend`."""
+        """Begin an effect; see :class:`Backend`."""
         return self._database.call(lambda session: store.begin(session, key, ttl_s, running_s))
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """See :class:`Backend`."""
+        """Mark the effect as done; see :class:`Backend`."""
         return self._database.call(lambda session: store.finish(session, key, token, ttl_s))
 
     def cancel(self, key: bytes, token: bytes) -> None:
-        """See :class:`Backend`."""
+        """Release the key; see :class:`Backend`."""
         self._database.call(lambda session: store.cancel(session, key, token))
 
 
-# The value is "done", or the token and the time (ms) until which its owner is given.
+# The value is "done", or the token and the time (ms) until which its owner may run.
 _BEGIN = """
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)
@@ -123,34 +123,34 @@ class RedisKeys:
         self._cancel: Any = client.register_script(_CANCEL)
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """See :class:`Backend`."""
+        """Begin an effect; see :class:`Backend`."""
         token = os.urandom(16)
         keep_ms = round(max(ttl_s, running_s) * 1000)
         word, left_ms = self._begin(keys=[self._prefix + key], args=[token.hex(), keep_ms, round(running_s * 1000)])
         return Begun(Entry(word.decode()), token, left_ms / 1000)
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """See :class:`Backend`."""
+        """Mark the effect as done; see :class:`Backend`."""
         return bool(self._finish(keys=[self._prefix + key], args=[token.hex(), round(ttl_s * 1000)]))
 
     def cancel(self, key: bytes, token: bytes) -> None:
-        """See :class:`Backend`."""
+        """Release the key; see :class:`Backend`."""
         self._cancel(keys=[self._prefix + key], args=[token.hex()])
 
 
 class Once:
     """A guard around an effect outside of the database: ``with app.once(key) as first: ...``.
 
-    It is true if the effect is to be done now. When the block ends well the key is done; when it raises, the key is
-    given up, so that the next attempt does it. One that died in between leaves the key begun: nobody can know whether
-    the effect has happened, which ``uncertain`` tells the next attempt after ``running_s``.
+    It is true if the effect is to be done now. If the block ends normally, the key is done; if it raises, the key is
+    released, so that the next attempt does the effect. An attempt that dies in between leaves the key begun: it cannot
+    be known whether the effect has happened, and ``uncertain`` is true for the next attempt after ``running_s``.
 
     Args:
-        backend: where keys are kept.
+        backend: the store of keys.
         key: of the effect.
-        ttl_s: for how many seconds a key that is done is remembered.
-        running_s: how many seconds the block may take.
-        wait_s: for how many seconds to wait for another attempt that is inside.
+        ttl_s: seconds for which a key that is done is remembered.
+        running_s: seconds that the block may take.
+        wait_s: seconds to wait for another attempt that runs the block.
         if_uncertain: after an attempt that died: ``repeat`` (at least once) or ``skip`` (at most once).
     """
 
@@ -179,17 +179,17 @@ class Once:
 
     @property
     def uncertain(self) -> bool:
-        """Whether an earlier attempt died in its middle: ask the other side, if it can be asked."""
+        """True if an earlier attempt died inside the block: ask the other side, if it can be asked."""
         return self._begun.entry is Entry.UNCERTAIN
 
     def __bool__(self) -> bool:
         return self._begun.entry is Entry.FIRST or (self.uncertain and not self._skip)
 
     def __enter__(self) -> Once:
-        """Begin.
+        """Begin the effect.
 
         Raises:
-            Retry: another attempt is at it and takes long; in a handler, the message comes again when its time is over.
+            Retry: another attempt runs and takes long; in a handler, the message is retried when its time is over.
         """
         deadline, pause = ticks() + self._wait_s, _POLL_MIN_S
         self._begun = self._backend.begin(self._key, self._ttl_s, self._running_s)
@@ -215,7 +215,7 @@ class Once:
 
 
 def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
-    """What :meth:`Ems.once` makes.
+    """Make the guard of :meth:`Ems.once`.
 
     Args:
         options: of :class:`Once`.
@@ -239,10 +239,10 @@ def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
 
 
 def _key(key: str | bytes) -> bytes:
-    """The stored form of a key; an empty one would be that of every effect whose key is forgotten.
+    """Return the stored form of a key; an empty one would be shared by all effects whose key was left out.
 
     Raises:
-        InvalidName: it is none.
+        InvalidName: the key is not valid.
     """
     raw = encode_key("key of once", key)
     if not raw:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, as middleware: what a process has sent and run, counted where it happens."""
+"""Prometheus metrics, as middleware: counts what a process has sent and run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Metrics(Middleware):
     """Counts messages and times handlers; ``Ems(middleware=[Metrics(port=9100)])``. Needs the extra ``metrics``.
 
     Args:
-        port: where each worker process serves its metrics: the first of them here, the next at the next free port.
+        port: where worker processes serve their metrics: the first of them here, the next at the next free port.
             Without it nothing is served; the caller's program serves the registry by itself.
-        registry: of prometheus_client; its own default unless named.
+        registry: of prometheus_client, by default its own.
     """
 
     def __init__(self, port: int | None = None, registry: Any = None) -> None:
@@ -44,7 +44,7 @@ class Metrics(Middleware):
         self.dead = prometheus.Counter("ems_dead", "Messages that were given up", run, registry=self._registry)
 
     def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
-        """Count what was sent; what was there already is not."""
+        """Count a message that was sent, unless it was there already."""
         if receipt.created:
             self.sent.labels(receipt.topic).inc()
 
@@ -92,7 +92,7 @@ class Metrics(Middleware):
         raise OSError(errno.EADDRINUSE, f"no free port for metrics from {first} to {first + _PORTS - 1}")
 
     def on_process_stop(self) -> None:
-        """Serve them no longer."""
+        """Stop serving metrics."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -102,6 +102,6 @@ class Metrics(Middleware):
 def _labels(message: Message, group: str) -> tuple[str, str, str]:
     try:
         task = message.headers.get(TASK_HEADER, "")
-    except DecodeError:  # its own failure is counted, under no task
+    except DecodeError:  # that failure is counted, too, without a task
         task = ""
     return message.topic, group, task

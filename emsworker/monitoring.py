@@ -1,4 +1,4 @@
-"""Looking at a stream: lag, one message's trace, clients, the length of topics. Nothing here changes anything."""
+"""Monitoring of a stream, read-only: lag, a message's trace, clients, the size of topics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from emsworker.store.trace import History, MessageRow
 
 @dataclass(frozen=True)
 class GroupLag:
-    """How far a group is, over all its partitions.
+    """The lag of a group, over all its partitions.
 
     Attributes:
-        oldest_age_s: how many seconds ago its oldest unfinished message was born, by the server's clock.
+        oldest_age_s: the age of its oldest unfinished message, in seconds, by the server's clock.
         claimed: messages that live clients hold and have not finished.
-        waiting: messages that were claimed by a client that has stopped or died; another one takes them.
-        skipped: offsets that it passed over and never runs; ``ems_skip`` tells which and why.
+        waiting: messages that were claimed by a client that has stopped or died; another one will claim them.
+        skipped: offsets that it skipped and never runs; ``ems_skip`` lists them and the reasons.
         partitions: the same for each partition.
     """
 
@@ -56,7 +56,7 @@ class GroupLag:
 
 @dataclass(frozen=True)
 class TopicSize:
-    """How much a topic keeps: its messages (exact if there are few, else estimated) and their bytes, estimated."""
+    """The size of a topic: its messages (exact if there are few, else estimated) and their bytes, estimated."""
 
     topic: Topic
     messages: int
@@ -68,7 +68,7 @@ class ClientView:
     """A client with its lease and the number of claims that it holds.
 
     Attributes:
-        progress: what handlers of its running messages have told, the latest last.
+        progress: the reports of handlers of its running messages, the latest last.
     """
 
     row: ClientRow
@@ -77,7 +77,7 @@ class ClientView:
 
 
 class TraceState(StrEnum):
-    """Where one message stands in one group."""
+    """The state of one message in one group."""
 
     UNCLAIMED = "unclaimed"
     WAITING = "waiting"
@@ -93,16 +93,15 @@ class TraceState(StrEnum):
 
 @dataclass(frozen=True)
 class GroupTrace:
-    """What became of a message in one group.
+    """The state and history of a message in one group.
 
     Attributes:
-        state: ``unclaimed``: not taken yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client has
-            it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its next
-            attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up; ``done``;
-            ``dropped``: given up, and its dead letter deleted;
-            ``skipped``: the group began after it.
-        client_id: who has it, or had it last.
-        progress: what its handler told last, if it runs and tells something.
+        state: ``unclaimed``: not claimed yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client
+            has it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its
+            next attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up;
+            ``done``; ``dropped``: given up, and its dead letter deleted; ``skipped``: the group began after it.
+        client_id: the client that has it, or had it last.
+        progress: the last report of its handler, if it runs and reports progress.
     """
 
     group: Group
@@ -114,7 +113,7 @@ class GroupTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """One message: who sent it, and what became of it in each group.
+    """A message: its producer, and its state and history in each group.
 
     Attributes:
         message: ``None`` if retention has deleted it.
@@ -139,7 +138,7 @@ class Monitoring:
         self._database = stream.database if isinstance(stream, Ems) else stream
 
     def lag(self) -> list[GroupLag]:
-        """How far every group is; ordered by topic and group."""
+        """The lag of every group, ordered by topic and group."""
 
         def work(session: Any) -> list[GroupLag]:
             topics = {topic.id: topic for topic in topic_store.list_topics(session)}
@@ -172,7 +171,7 @@ class Monitoring:
         return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
 
     def clients(self) -> list[ClientView]:
-        """All clients with their leases, the living and those not yet swept away."""
+        """All clients with their leases, including expired ones that are not removed yet."""
 
         def work(session: Any) -> list[ClientView]:
             claims = store.claims_by_client(session)
@@ -185,7 +184,7 @@ class Monitoring:
         return self._database.call(work)
 
     def leaders(self) -> list[LeaderRow]:
-        """Who holds the services of the beat."""
+        """The leaders of the beat's services."""
         return self._database.call(client_store.list_leaders)
 
     # -- one message ---------------------------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ class Monitoring:
             topic: look there only.
 
         Raises:
-            InvalidName: ``uid`` is no id.
+            InvalidName: ``uid`` is not an id.
             UnknownTopic: there is no such topic.
             UnknownMessage: no message of that id is kept.
         """

@@ -1,4 +1,4 @@
-"""What an app opens when it first needs it: the stream's database, the catalog, the producer and the outbox."""
+"""Resources that an app opens on first use: the stream's database, the catalog, the producer and the outbox."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Opening:
 
     @lazy
     def outbox(self) -> Outbox:
-        """What is sent with a transaction, or for later."""
+        """The outbox, for messages that are sent with a transaction or for later."""
         return Outbox(cast("Ems", self), self.database, self._producer_id, self._notifier().ring)
 
     def _allocator(self) -> Allocator:
@@ -144,7 +144,7 @@ class Opening:
                 opened.close()
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: what the parent's threads queue, allocate and move is theirs."""
+        """Drop producer and outbox in a forked child: what the parent's threads queue, allocate and move is theirs."""
         if cast("Ems", self).stand_in is None:
             for name in ("_producer", "outbox"):
                 self.__dict__.pop(name, None)

@@ -1,7 +1,7 @@
 """Fixtures for users' own tests: a real stream of their own, embedded in the test run.
 
-``ems_stream`` is a new, migrated database on a private server that is started once for the session; ``ems_app`` an app
-on it. Nothing is imported or started before a test asks.
+``ems_stream`` is a new, migrated database on a private server that is started once per session; ``ems_app`` is an app
+on it. Nothing is imported or started until a test requests it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EmsStream:
     folder: Path
 
     def app(self, name: str = "test", **settings: Any) -> Ems:
-        """A new app on this stream."""
+        """Create an app on this stream."""
         from emsworker.app import Ems
 
         return Ems(name, url=self.url, **settings)
@@ -54,7 +54,7 @@ class EmsStream:
             app: ``module`` or ``module:name``; it must be importable from the folder where pytest runs.
 
         Raises:
-            AssertionError: it does not start, or does not end well.
+            AssertionError: it does not start, or does not end with exit code 0.
         """
         log = self.folder / "worker.log"
         name = f"worker-{secrets.token_hex(4)}"
@@ -86,7 +86,7 @@ def wait_until(condition: Callable[[], T], timeout_s: float = 15.0, what: str = 
     """Poll until ``condition`` is true and return what it returned.
 
     Raises:
-        AssertionError: it is not true in time.
+        AssertionError: the condition is not true in time.
     """
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
@@ -97,7 +97,7 @@ def wait_until(condition: Callable[[], T], timeout_s: float = 15.0, what: str = 
 
 @pytest.fixture(scope="session")
 def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A private MySQL or MariaDB server for this session; the test is skipped where none is installed."""
+    """A private MySQL or MariaDB server for this session; the test is skipped if none is installed."""
     from emsworker.local import Database
     from emsworker.local.errors import ServerMissing
 

@@ -1,4 +1,4 @@
-"""Results of tasks, for whoever asks: one, or many by one query."""
+"""Results of tasks, fetched singly or many by one query."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ ProgressFinder = Callable[[Sequence[bytes]], dict[bytes, Progress]]
 
 
 class Backend(Protocol):
-    """Where results are kept."""
+    """A store of results."""
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Those that are known."""
+        """Return the results that exist, by uid."""
         ...
 
     def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete them."""
+        """Delete results."""
         ...
 
 
@@ -55,28 +55,28 @@ class MysqlResults:
         return [self._app.catalog.topic(name).id for name in self._topics]
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """See :class:`Backend`."""
+        """Return the results that exist; see :class:`Backend`."""
         topic_ids = self._topic_ids()
         return self._app.database.call(lambda session: store.find(session, topic_ids, uids, self._group))
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Dead letters among them: whatever killed their processes left no time for a result."""
+        """Return the dead letters among them: a message whose process was killed has no other result."""
         topic_ids = self._topic_ids()
         return self._app.database.call(lambda session: store.find_buried(session, topic_ids, uids, self._group))
 
     def find_progress(self, uids: Sequence[bytes]) -> dict[bytes, Progress]:
-        """How far those that run have come."""
+        """Return the progress of those that run."""
         topic_ids = self._topic_ids()
         return self._app.database.call(lambda session: reports.find(session, topic_ids, uids, self._group))
 
     def forget(self, uids: Sequence[bytes]) -> None:
-        """See :class:`Backend`."""
+        """Delete results; see :class:`Backend`."""
         topic_ids = self._topic_ids()
         self._app.database.call(lambda session: store.forget(session, topic_ids, uids))
 
 
 class RedisResults:
-    """Results as keys that Redis lets expire.
+    """Results as Redis keys that expire.
 
     Args:
         redis_url: the server.
@@ -94,19 +94,19 @@ class RedisResults:
         return self._prefix + uid.hex()
 
     def put(self, row: ResultRow) -> None:
-        """Keep one result for its time.
+        """Store one result until it expires.
 
         Raises:
-            redis.RedisError: Redis is away.
+            redis.RedisError: Redis is down.
         """
         fields = asdict(row) | {"uid": None, "body": None if row.body is None else row.body.decode()}
         self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """See :class:`Backend`.
+        """Return the results that exist; see :class:`Backend`.
 
         Raises:
-            DecodeError: somebody else has written there.
+            DecodeError: a value there is not a result.
         """
         found = {}
         for uid, text in zip(uids, self._redis.mget([self._key(uid) for uid in uids]) if uids else (), strict=True):
@@ -115,16 +115,16 @@ class RedisResults:
         return found
 
     def forget(self, uids: Sequence[bytes]) -> None:
-        """See :class:`Backend`."""
+        """Delete results; see :class:`Backend`."""
         if uids:
             self._redis.delete(*[self._key(uid) for uid in uids])
 
 
 def read_row(uid: bytes, text: bytes | str) -> ResultRow:
-    """A result as :class:`RedisResults` has put it.
+    """Decode a result that :class:`RedisResults` has stored.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not a result.
     """
     try:
         fields = json.loads(text)
@@ -147,10 +147,10 @@ class ResultSet(Sequence["AsyncResult"]):
 
     Args:
         uids: of the calls.
-        backend: where results are kept.
+        backend: the store of results.
         find_buried: finds those that ended as dead letters.
-        patience_s: how long to wait at most, whatever a caller says; ``None`` for no limit.
-        find_progress: finds how far those that run have come.
+        patience_s: seconds to wait at most, whatever a caller says; ``None`` for no limit.
+        find_progress: finds the progress of those that run.
     """
 
     def __init__(
@@ -202,27 +202,27 @@ class ResultSet(Sequence["AsyncResult"]):
 
     def _part(self, uids: Sequence[bytes]) -> ResultSet:
         part = ResultSet(uids, self._backend, self._find_buried, self._patience_s, self._find_progress)
-        part._known = self._known  # what one of them has learnt, all know
+        part._known = self._known  # shared: a result that one of them has found is known to all
         return part
 
     def look(self) -> None:
-        """Ask once, by one query, for those that are not known yet."""
+        """Ask once, by one query, for the results that are not known yet."""
         missing = [uid for uid in dict.fromkeys(self.uids) if uid not in self._known]
         if not missing:
             return
         self._known |= self._backend.find(missing)
         missing = [uid for uid in missing if uid not in self._known]
         if missing and (buried := self._find_buried(missing)):
-            # One that ended between the two questions has a result too, which tells more.
+            # A message that ended between the two queries has a result too, which says more.
             self._known |= buried | self._backend.find(list(buried))
 
     def row(self, uid: bytes) -> ResultRow | None:
-        """What is known of one of them."""
+        """Return the result of one of them, if it is known."""
         return self._known.get(uid)
 
     @property
     def ready(self) -> bool:
-        """Whether all have ended."""
+        """True if all have ended."""
         self.look()
         return all(uid in self._known for uid in self.uids)
 
@@ -233,7 +233,7 @@ class ResultSet(Sequence["AsyncResult"]):
             timeout: seconds, or ``None`` for ever.
 
         Raises:
-            ResultTimeout: they have not.
+            ResultTimeout: not all have ended in time.
         """
         if timeout is not None and not is_number(timeout):
             raise ConfigError([Problem("timeout", repr(timeout), "must be a number of seconds, or None")])
@@ -257,7 +257,7 @@ class ResultSet(Sequence["AsyncResult"]):
 
         Args:
             timeout: seconds, or ``None`` for ever.
-            raises: raise the first failure; else it stands in the list as a TaskFailed.
+            raises: raise the first failure; otherwise it is in the list as a TaskFailed.
 
         Raises:
             TaskFailed: a task has failed.
@@ -272,12 +272,12 @@ class ResultSet(Sequence["AsyncResult"]):
 
     @property
     def progress(self) -> list[Progress | None]:
-        """How far each has come, by one query; ``None`` for those that do not run, or tell nothing."""
+        """The progress of each, by one query; ``None`` for those that do not run, or have reported none."""
         found = self._find_progress(self.uids)
         return [found.get(uid) for uid in self.uids]
 
     def forget(self) -> None:
-        """Delete them before their time."""
+        """Delete them before they expire."""
         self._backend.forget(self.uids)
         for uid in self.uids:
             self._known.pop(uid, None)
@@ -287,7 +287,7 @@ class AsyncResult:
     """The result of one call, which may not be there yet.
 
     Args:
-        alone: the set that holds it only.
+        alone: a set that holds only this result.
     """
 
     def __init__(self, alone: ResultSet) -> None:
@@ -295,7 +295,7 @@ class AsyncResult:
 
     @property
     def id(self) -> str:
-        """Of the call."""
+        """The id of the call."""
         return uid_text(self._alone.uids[0])
 
     def _look(self) -> ResultRow | None:
@@ -312,12 +312,12 @@ class AsyncResult:
 
     @property
     def progress(self) -> Progress | None:
-        """How far it has come, if it runs and tells; also of a task that keeps no result."""
+        """The progress of the call, if it runs and has reported any; also of a task that keeps no result."""
         return self._alone.progress[0]
 
     @property
     def failed(self) -> bool:
-        """Whether it has failed for good."""
+        """True if it has failed for good."""
         return self.status == FAILED
 
     @property
@@ -327,7 +327,7 @@ class AsyncResult:
         return row.traceback if row is not None else None
 
     def get(self, timeout: float | None = None) -> Any:
-        """What the task returned.
+        """Return the task's return value.
 
         Args:
             timeout: seconds to wait, or ``None`` for ever.
@@ -339,7 +339,7 @@ class AsyncResult:
         return self._alone.get(timeout)[0]
 
     def forget(self) -> None:
-        """Delete it before its time."""
+        """Delete it before it expires."""
         self._alone.forget()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an app asks instead of a stream when it runs in memory: the seam that :mod:`emsworker.testing` fills."""
+"""The interface of a stream in memory that an app uses instead of a server; :mod:`emsworker.testing` implements it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StandIn(Protocol):
         ...
 
     def __enter__(self) -> Any:
-        """As :meth:`start`."""
+        """Take the place of the app's stream, as :meth:`start` does."""
         ...
 
     def __exit__(self, *_: object) -> None:

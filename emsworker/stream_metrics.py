@@ -1,4 +1,4 @@
-"""Metrics for Prometheus about the stream itself: how far each group is. Read when they are asked for."""
+"""Prometheus metrics of the stream itself: the lag of each group, read at every scrape."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LABELS = ("topic", "group")
 class StreamMetrics:
     """A collector: ``REGISTRY.register(StreamMetrics(app))``. Needs the extra ``metrics``.
 
-    One program of a stream is enough: the numbers are those of all workers. Each time they are asked for, the lag of
-    all groups is read, as `ems groups list` does.
+    One program of a stream is enough: the numbers are those of all workers. Every scrape reads the lag of all groups,
+    as `ems groups list` does.
 
     Args:
         stream: an app, or its database.
@@ -28,11 +28,11 @@ class StreamMetrics:
         self._monitoring = Monitoring(stream)
 
     def describe(self) -> Iterator[Any]:
-        """The same without any number, so that registering asks no server."""
+        """Return the metrics without numbers, so that registering asks no server."""
         return self._families([])
 
     def collect(self) -> Iterator[Any]:
-        """The numbers of this moment."""
+        """Return the metrics with their present numbers."""
         return self._families(self._monitoring.lag())
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:

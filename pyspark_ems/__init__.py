@@ -1,4 +1,4 @@
-"""Makes ``format("ems")`` known: Spark imports every package whose name begins with ``pyspark_``."""
+"""Registration of ``format("ems")``: Spark imports every package whose name begins with ``pyspark_``."""
 
 from emsworker.spark.source import EmsSource as DefaultSource
 

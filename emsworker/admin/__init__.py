@@ -1,4 +1,4 @@
-"""Administration: topics, groups and dead letters. What ``ems topics``, ``ems groups`` and ``ems dead`` do."""
+"""Administration of topics, groups and dead letters, behind ``ems topics``, ``ems groups`` and ``ems dead``."""
 
 from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place

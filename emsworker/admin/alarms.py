@@ -1,4 +1,4 @@
-"""Rules of alarms: what ``ems alarms`` does."""
+"""Administration of alarm rules, behind ``ems alarms``."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from emsworker.store.database import Database
 
 @dataclass(frozen=True)
 class Watched:
-    """A rule and what it has found: breaches that are to last for a while yet, and alarms that fire."""
+    """Rule with its alarms: breaches that have not lasted long enough yet, and alarms that fire."""
 
     rule: Rule
     alarms: tuple[Alarm, ...]
 
     @property
     def firing(self) -> tuple[Alarm, ...]:
-        """Its alarms that fire."""
+        """Alarms of the rule that fire."""
         return tuple(alarm for alarm in self.alarms if alarm.firing)
 
 
 class Alarms:
-    """The rules of a stream.
+    """Alarm rules of a stream.
 
     Args:
-        database: the stream's.
+        database: the database of the stream.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def create(self, name: str, *, on: str, replace: bool = False, **settings: Any) -> Rule:
-        """Write a rule; the leading beat goes by it within a second or so.
+        """Create a rule; the leading beat applies it within about a second.
 
         Args:
-            on: what is measured, see :class:`Rule`.
-            replace: put it in the place of one of that name, whose alarms are forgotten.
+            on: the metric, see :class:`Rule`.
+            replace: replace a rule of that name and delete its alarms.
             settings: ``above``, ``for_s``, ``within_s``, ``topic``, ``group``, ``webhook``, ``command`` of the rule.
 
         Raises:
-            AlreadyExists: there is one of that name.
+            AlreadyExists: there is a rule of that name.
             ConfigError: naming everything that is wrong.
         """
         if on not in list(Metric):
@@ -59,28 +59,28 @@ class Alarms:
         return rule
 
     def list(self) -> list[Watched]:
-        """All rules by name, with what they have found."""
+        """Return all rules with their alarms, sorted by name."""
         alarms = self._database.call(store.list_alarms)
         rules = self._database.call(store.list_rules)
         return [Watched(rule, tuple(alarm for alarm in alarms if alarm.rule == rule.name)) for rule in rules]
 
     def delete(self, name: str) -> None:
-        """Delete a rule; its alarms and deliveries are forgotten.
+        """Delete a rule with its alarms and deliveries.
 
         Raises:
-            UnknownAlarm: there is none.
+            UnknownAlarm: there is no such rule.
         """
         if not self._database.call(lambda session: store.delete_rule(session, name)):
             raise _unknown(name)
 
     def test(self, name: str, allowed: Container[str] = ()) -> dict[str, str | None]:
-        """Tell the receivers of a rule of a test, from this process; the answer is what went wrong with each.
+        """Send a test to the receivers of a rule, from this process; return the error of each, ``None`` for success.
 
         Args:
             allowed: the programs that may be run here.
 
         Raises:
-            UnknownAlarm: there is none.
+            UnknownAlarm: there is no such rule.
         """
         rules = [rule for rule in self._database.call(store.list_rules) if rule.name == name]
         if not rules:

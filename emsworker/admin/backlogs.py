@@ -1,4 +1,4 @@
-"""Leaving out a backlog: once, or by a policy that the beat goes by."""
+"""Skipping of backlogs: once, or by a policy that the beat applies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST = (1 << 63) - 1
 
 
 class Backlogs:
-    """The backlogs of groups.
+    """Backlogs of groups.
 
     Args:
-        database: the stream.
+        database: the database of the stream.
         group_of: finds a group of a topic.
     """
 
@@ -28,14 +28,14 @@ class Backlogs:
         self._database, self._group_of = database, group_of
 
     def policies(self) -> dict[int, SkipPolicy]:
-        """The skip policies of the groups that have one, by group id."""
+        """Return the skip policies of the groups that have one, by group id."""
         return {group_id: policy for group_id, (_, policy) in self._database.call(store.list_policies).items()}
 
     def set_policy(self, topic: str, group: str, policy: SkipPolicy) -> None:
-        """Have the beat pass over what a group would come to too late, from now on; an empty policy ends that.
+        """Let the beat skip messages that a group would run too late, from now on; an empty policy ends that.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
             ConfigError: naming every setting that is wrong.
         """
         one = self._checked(topic, group, policy)
@@ -44,18 +44,18 @@ class Backlogs:
     def skip(
         self, topic: str, group: str, policy: SkipPolicy, *, partition: int | None = None, dry_run: bool = False
     ) -> list[Skip]:
-        """Pass over what a group would come to too late, once; what is claimed or waits for a retry is still run.
+        """Skip messages that a group would run too late, once; those claimed or waiting for a retry are still run.
 
         Args:
-            policy: which of its unclaimed messages; ``SkipPolicy(most_waiting=0)``: all.
-            partition: only of this one.
-            dry_run: only say what would be passed over.
+            policy: selects the unclaimed messages to skip; ``SkipPolicy(most_waiting=0)``: all.
+            partition: only in this partition.
+            dry_run: only return what would be skipped.
 
         Returns:
-            for each partition what was passed over, if anything was.
+            the skip of each partition in which messages were skipped.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
             ConfigError: the policy is wrong or empty, or there is no such partition.
         """
         if not policy:

@@ -1,4 +1,4 @@
-"""Resetting a group's cursor: where to, what that will do, and doing it."""
+"""Reset of a group's cursor: the plan and its execution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emsworker.store.session import Session
 
 @dataclass(frozen=True)
 class Move:
-    """What a reset does in one partition: so many offsets forward (they are skipped) or back (they are run again)."""
+    """Move of a cursor in one partition: forward, which skips offsets, or back, which runs them again."""
 
     partition: int
     cursor: int
@@ -26,25 +26,25 @@ class Move:
 
     @property
     def skipped(self) -> int:
-        """How many offsets the group will not run."""
+        """Number of offsets that the group will not run."""
         return max(self.to - self.cursor, 0)
 
     @property
     def again(self) -> int:
-        """How many offsets the group will be given again."""
+        """Number of offsets that will be delivered to the group again."""
         return max(self.cursor - self.to, 0)
 
 
 def plan(database: Database, group: Group, to: str, partition: int | None = None) -> list[Move]:
-    """What a reset would do; changes nothing.
+    """Return the moves that a reset would make; change nothing.
 
     Args:
         to: ``earliest``, ``latest``, an offset, ``-n`` for the last n messages, or a time in ISO 8601 (UTC if it names
-            no zone): the first message born then or later.
-        partition: only this one.
+            no zone): the first message written then or later.
+        partition: only this partition.
 
     Raises:
-        ConfigError: ``to`` is none of these, or no such offset or partition is kept.
+        ConfigError: ``to`` is none of these, or there is no such offset or partition.
     """
     if problems := wrong_types({"to": to}, {"to": "text"}):
         raise ConfigError(problems)
@@ -61,7 +61,7 @@ def plan(database: Database, group: Group, to: str, partition: int | None = None
 
 
 def reset(database: Database, group: Group, moves: list[Move], reason: str = "reset") -> list[Move]:
-    """Make these moves, each in one transaction; returns what was done, which may differ where workers were quicker."""
+    """Make these moves, each in one transaction; return those made, which differ if workers have moved a cursor."""
     made = []
     for move in moves:
         by = database.call(lambda session, one=move: store.reset(session, group, one.partition, one.to, reason))  # type: ignore[misc]
@@ -85,13 +85,13 @@ def _target(session: Session, group: Group, position: Position, to: str) -> int:
 
 
 def read_time(text: str, name: str = "to") -> datetime:
-    """A time in ISO 8601, where other places might stand.
+    """Parse a time in ISO 8601 that is given as a position.
 
     Args:
-        name: of the setting, for the error's text.
+        name: the name of the setting, for the error message.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: not an ISO 8601 time.
     """
     try:
         return parse_time(text)

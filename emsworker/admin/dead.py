@@ -1,4 +1,4 @@
-"""Dead letters: what ``ems dead`` does."""
+"""Administration of dead letters, behind ``ems dead``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A dead letter with everything that it carries.
+    """Dead letter with its message, error and attempts.
 
     Attributes:
-        body: decoded, or ``None`` if it cannot be read.
-        body_error: why it cannot be read.
-        attempts: every attempt that was written down, of earlier lives too.
+        body: the decoded body, or ``None`` if it cannot be read.
+        body_error: the reason why it cannot be read.
+        attempts: every recorded attempt, including those before a requeue.
     """
 
     topic: Topic
@@ -49,17 +49,17 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class DeadRef:
-    """Which dead letter: a message in one group."""
+    """Reference to a dead letter: a message in one group."""
 
     group: Group
     place: Place
 
 
 class DeadLetters:
-    """The dead letters of a stream.
+    """Dead letters of a stream.
 
     Args:
-        database: the stream.
+        database: the database of the stream.
         groups: lists the groups of a topic, or all.
     """
 
@@ -68,10 +68,10 @@ class DeadLetters:
         self._groups = groups
 
     def iterate(self, topic: str | None = None, group: str | None = None, *, page: int = 500) -> Iterator[DeadRow]:
-        """The dead letters of one group, of a topic's groups or of all, read in pages.
+        """Yield the dead letters of one group, of a topic's groups or of all, read in pages.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of that name.
+            UnknownTopic, UnknownGroup: there is no topic or group of that name.
         """
         for _, one in self._chosen(topic, group):
             after: Place = (0, -1)
@@ -80,22 +80,22 @@ class DeadLetters:
                 after = rows[-1].place
 
     def count(self, topic: str | None = None, group: str | None = None) -> int:
-        """How many dead letters there are."""
+        """Return the number of dead letters."""
         return sum(
             self._database.call(lambda s, g=one.id: store.count_dead(s, g))  # type: ignore[misc]
             for _, one in self._chosen(topic, group)
         )
 
     def find(self, what: str, topic: str | None = None, group: str | None = None) -> list[DeadRef]:
-        """The dead letters of one message, one for each group that gave it up.
+        """Find the dead letters of one message, one for each group in which it is dead.
 
         Args:
             what: a message id, or ``topic/partition/offset``.
-            topic, group: look there only.
+            topic, group: search only there.
 
         Raises:
             InvalidName: ``what`` is neither.
-            UnknownMessage: no dead letter of it.
+            UnknownMessage: it has no dead letter.
         """
         place = None if "/" not in str(what) else parse_place(what)
         chosen = {one.id: one for _, one in self._chosen(place[0] if place else topic, group)}
@@ -110,7 +110,7 @@ class DeadLetters:
         return [DeadRef(chosen[group_id], place) for group_id, place in found]
 
     def _find(self, session: Any, groups: Sequence[Group], uid: bytes) -> list[tuple[int, Place]]:
-        """By the stream's index of ids; only where retention has deleted the message, by looking at the letters."""
+        """Search by the stream's index of ids; if retention has deleted the message, in the dead letters themselves."""
         found = []
         for topic_id in sorted({group.topic_id for group in groups}):
             group_ids = [group.id for group in groups if group.topic_id == topic_id]
@@ -122,10 +122,10 @@ class DeadLetters:
         return found
 
     def show(self, ref: DeadRef) -> DeadLetter:
-        """One dead letter with its body, headers, error and the history of its attempts.
+        """Return one dead letter with its body, headers, error and the history of its attempts.
 
         Raises:
-            UnknownMessage: it is not dead any more.
+            UnknownMessage: it is no longer dead.
         """
 
         def work(session: Any) -> tuple[Any, tuple[AttemptRow, ...]]:
@@ -149,24 +149,24 @@ class DeadLetters:
             progress: called with the size of each chunk; a chunk is one transaction.
 
         Returns:
-            how many were moved; one that is not dead any more does not count.
+            the number of moved letters; one that is no longer dead does not count.
         """
         return self._by_group(refs, lambda s, group, places: store.requeue(s, group, places, progress))
 
     def requeue_all(
         self, topic: str | None = None, group: str | None = None, progress: Progress = lambda rows: None
     ) -> int:
-        """Run all dead letters of a group, a topic or the stream again; one that dies anew meanwhile stays dead."""
+        """Requeue all dead letters of a group, a topic or the stream; those that fail again meanwhile stay dead."""
         return self._in_pages(topic, group, lambda refs: self.requeue(refs, progress))
 
     def delete(self, refs: Sequence[DeadRef], progress: Progress = lambda rows: None) -> int:
-        """Delete dead letters for good; returns how many there were."""
+        """Delete dead letters permanently; return the number of deleted letters."""
         return self._by_group(refs, lambda s, group, places: store.delete_dead(s, group, places, progress))
 
     def delete_all(
         self, topic: str | None = None, group: str | None = None, progress: Progress = lambda rows: None
     ) -> int:
-        """Delete all dead letters of a group, a topic or the stream for good."""
+        """Delete all dead letters of a group, a topic or the stream permanently."""
         return self._in_pages(topic, group, lambda refs: self.delete(refs, progress))
 
     def _in_pages(self, topic: str | None, group: str | None, work: Callable[[list[DeadRef]], int]) -> int:
@@ -196,10 +196,10 @@ class DeadLetters:
 
 
 def parse_place(text: str) -> tuple[str, int, int]:
-    """Read ``topic/partition/offset``, or ``topic/partition@offset`` as log lines have it.
+    """Parse ``topic/partition/offset``, or ``topic/partition@offset`` as in log lines.
 
     Raises:
-        InvalidName: it is something else.
+        InvalidName: neither of these.
     """
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.replace("@", "/", 1).partition("/")

@@ -1,4 +1,4 @@
-"""Limits of groups: what ``ems groups limit`` does."""
+"""Administration of the limits of groups, behind ``ems groups limit``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KEEP: Any = object()
 
 
 class Limits:
-    """The limits of a stream's groups.
+    """Limits of a stream's groups.
 
     Args:
-        database: the stream's.
-        find_group: by topic and name.
+        database: the database of the stream.
+        find_group: finds a group by topic and name.
     """
 
     def __init__(self, database: Database, find_group: Callable[[str, str], Group]) -> None:
@@ -27,33 +27,33 @@ class Limits:
         self._find_group = find_group
 
     def get(self, topic: str, group: str) -> Limit:
-        """The limits of a group.
+        """Return the limits of a group.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
         """
         found = self._find_group(topic, group)
         return self._database.call(lambda session: store.get_limit(session, found.id))
 
     def running(self, topic: str, group: str) -> int:
-        """How many slots of a group are taken; 0 if it has no ``max_running``.
+        """Return the number of slots of a group that are taken; 0 if it has no ``max_running``.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
         """
         found = self._find_group(topic, group)
         return self._database.call(lambda session: store.count_running(session, found.id))
 
     def set(self, topic: str, group: str, *, rate: str | None = _KEEP, max_running: int | None = _KEEP) -> Limit:
-        """Change the limits of a group; workers follow within a fifth of a second.
+        """Change the limits of a group; workers apply them within a fifth of a second.
 
         Args:
-            rate: like ``100/s``, ``30/m``, ``5/h``; ``None`` for no limit; what is not named stays.
-            max_running: likewise.
+            rate: like ``100/s``, ``30/m``, ``5/h``; ``None`` for no limit; unchanged if it is not given.
+            max_running: the maximum number of running messages; ``None`` for no limit; unchanged if it is not given.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
-            ConfigError: that is no limit.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+            ConfigError: a limit is not valid.
         """
         found = self._find_group(topic, group)
         before = self._database.call(lambda session: store.get_limit(session, found.id))

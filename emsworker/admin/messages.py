@@ -1,4 +1,4 @@
-"""Looking at messages: listing, peeking, getting. What ``ems messages`` does; nothing here changes anything."""
+"""Read-only access to messages: list, peek and get, behind ``ems messages``."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _DECODER = Decoder(("json", "msgpack", "yaml"))
 
 
 class StoredMessage:
-    """A message of the stream.
+    """Message as stored in the stream.
 
     Attributes:
         topic, partition, offset: its place.
-        key_bytes, tag_bytes: as they are stored, or ``None``; ``key`` and ``tag`` give them as text.
-        size: of the encoded body, in bytes.
-        born_at: when it was written, in UTC.
-        producer: who sent it.
-        raw: the encoded body, or ``None`` if it was not asked for.
+        key_bytes, tag_bytes: the stored bytes, or ``None``; ``key`` and ``tag`` give them as text.
+        size: the size of the encoded body, in bytes.
+        born_at: the time when it was written, in UTC.
+        producer: the id of its sender.
+        raw: the encoded body, or ``None`` if it was not requested.
     """
 
     def __init__(self, topic: str, found: Found, raw: bytes | None = None) -> None:
@@ -60,17 +60,17 @@ class StoredMessage:
 
     @property
     def key(self) -> str | bytes | None:
-        """The key: text, or bytes if it is no UTF-8."""
+        """The key: text, or bytes if it is not UTF-8."""
         return decode_key(self.key_bytes)
 
     @property
     def tag(self) -> str | bytes | None:
-        """The tag: text, or bytes if it is no UTF-8."""
+        """The tag: text, or bytes if it is not UTF-8."""
         return decode_key(self.tag_bytes)
 
     @property
     def place(self) -> Place:
-        """Its partition and offset."""
+        """Partition and offset of the message."""
         return self.partition, self.offset
 
     @lazy
@@ -84,17 +84,17 @@ class StoredMessage:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, ours included; none if they are damaged."""
+        """The headers, including those of EMS; empty if they are damaged."""
         return self._read[0]
 
     @property
     def body(self) -> Any:
-        """The decoded body; ``None`` if it cannot be read (see ``problem``) or was not asked for."""
+        """The decoded body; ``None`` if it cannot be read (see ``problem``) or was not requested."""
         return self._read[1]
 
     @property
     def problem(self) -> str | None:
-        """Why the body or the headers cannot be read."""
+        """Reason why the body or the headers cannot be read; ``None`` if they can."""
         return self._read[2]
 
     def __repr__(self) -> str:
@@ -103,12 +103,12 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class Page:
-    """What one look found.
+    """Page of search results.
 
     Attributes:
-        looked_at: how many offsets were looked at.
-        unreadable: messages that the predicate could not judge, because their bodies cannot be read.
-        after: the place behind which the next page begins, ``None`` if there is nothing more.
+        looked_at: the number of offsets that were examined.
+        unreadable: the number of messages that the predicate could not judge, because their bodies cannot be read.
+        after: the place after which the next page begins, ``None`` if there is nothing more.
     """
 
     messages: tuple[StoredMessage, ...]
@@ -118,10 +118,10 @@ class Page:
 
 
 class Messages:
-    """The messages of a stream.
+    """Messages of a stream.
 
     Args:
-        database: the stream.
+        database: the database of the stream.
         topic_of: finds a topic by its name.
         group_of: finds a group of a topic.
     """
@@ -147,21 +147,21 @@ class Messages:
         bodies: bool = True,
         progress: Callable[[int], None] = lambda offsets: None,
     ) -> Page:
-        """One page of the messages that are selected, in order of partition and offset.
+        """Return one page of the selected messages, in order of partition and offset.
 
-        Places, times and ids are found by indexes. For the rest the offsets that are left are looked at, in windows of
-        1000, one short statement each.
+        Places, times and ids are found by indexes. For other conditions the remaining offsets are examined in windows
+        of 1000, with one short statement each.
 
         Args:
-            after: begin behind this place (partition, offset): the last page's ``after``.
-            limit: how many messages at most.
-            scan: how many offsets are looked at, at most (rounded up to a window).
+            after: begin after this place (partition, offset): the last page's ``after``.
+            limit: the maximum number of messages.
+            scan: the maximum number of offsets to examine (rounded up to a window).
             newest: from the end towards the beginning.
             bodies: read the bodies too; a predicate on bodies reads them anyway.
             progress: called with the number of offsets of each window.
 
         Raises:
-            UnknownTopic: there is none of that name.
+            UnknownTopic: there is no topic of that name.
             PredicateError, ConfigError, InvalidName: the selection is wrong.
         """
         _check_counts(limit=limit, scan=scan)
@@ -182,10 +182,10 @@ class Messages:
         return Page(tuple(messages), looked_at, unreadable, last if more else None)
 
     def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN) -> Page:
-        """The next messages that a group would claim, in each partition at most ``limit``; nothing is claimed.
+        """Return the next messages that a group would claim, at most ``limit`` per partition; nothing is claimed.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none of that name.
+            UnknownTopic, UnknownGroup: there is no topic or group of that name.
         """
         _check_counts(limit=limit, scan=scan)
         where, one = self._topic_of(topic), self._group_of(topic, group)
@@ -204,16 +204,16 @@ class Messages:
         return Page(tuple(messages), looked_at, 0, None)
 
     def get(self, what: str, topic: str | None = None) -> tuple[StoredMessage, ...]:
-        """A message with its body, by its id or place; several if the id was used in several topics.
+        """Return a message with its body, by its id or place; several if the id was used in several topics.
 
         Args:
             what: a message id, or ``topic/partition/offset``.
-            topic: look there only.
+            topic: search only there.
 
         Raises:
             InvalidName: ``what`` is neither.
-            UnknownTopic: there is none of that name.
-            UnknownMessage: no such message is kept.
+            UnknownTopic: there is no topic of that name.
+            UnknownMessage: no such message is stored.
         """
         if "/" in str(what):
             name, *at = parse_place(what)
@@ -235,11 +235,11 @@ class Messages:
         return Look(self._database, topic, window, Predicate()).first(1)
 
     def contains(self, topic: str, ids: Iterable[str]) -> dict[str, str | None]:
-        """Where messages are: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).
+        """Look messages up: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).
 
         Raises:
-            InvalidName: one of the ids is none.
-            UnknownTopic: there is none of that name.
+            InvalidName: one of the ids is not a message id.
+            UnknownTopic: there is no topic of that name.
         """
         where = self._topic_of(topic)
         uids = {one: parse_uid(one) for one in ids}
@@ -247,7 +247,7 @@ class Messages:
             return {}
 
         def work(session: Session) -> tuple[set[bytes], set[bytes]]:
-            # Delayed first: one that becomes due meanwhile is seen in the stream then.
+            # Delayed messages first: one that becomes due meanwhile is then found in the stream.
             delayed = search.find_outbox(session, where.id, list(uids.values()))
             places = find_uids(session, where.id, list(uids.values()))
             rows = {uid: trace_store.get_message(session, where.id, place) for uid, place in places.items()}
@@ -270,15 +270,15 @@ def _far_end(window: Window, newest: bool) -> int:
 
 
 class Look:
-    """A look at one window.
+    """Search in one window of offsets.
 
     Args:
         wanted: a group's filter.
-        bodies: read them, even if the predicate does not need them.
+        bodies: read the bodies, even if the predicate does not need them.
         newest: from the window's end to its beginning.
 
     Attributes:
-        unreadable: messages whose bodies the predicate needs, and which cannot be read.
+        unreadable: the number of messages whose bodies the predicate needs, and which cannot be read.
     """
 
     def __init__(
@@ -297,14 +297,14 @@ class Look:
         self.unreadable = 0
 
     def first(self, limit: int) -> list[StoredMessage]:
-        """At most so many messages that the predicate chooses."""
+        """Return at most ``limit`` messages that the predicate chooses."""
         return list(islice(self.matching(limit), limit))
 
     def matching(self, likely: int | None = None) -> Iterator[StoredMessage]:
-        """The messages that the predicate chooses.
+        """Yield the messages that the predicate chooses.
 
         Args:
-            likely: how many of them the caller wants: no more bodies are read than that needs.
+            likely: the number of messages that the caller wants: no more bodies are read than that needs.
         """
         bounds, judge = self._predicate.bounds, self._predicate
         rows = self._database.call(lambda session: search.list_window(session, self._window, bounds, self._wanted))

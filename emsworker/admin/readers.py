@@ -1,4 +1,4 @@
-"""Where the named readers of broadcast topics are: what ``ems readers`` does."""
+"""Positions of the named readers of broadcast topics, behind ``ems readers``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from emsworker.store.database import Database
 
 
 class Readers:
-    """The stored positions of a stream.
+    """Stored reader positions of a stream.
 
     Args:
-        database: the stream's.
+        database: the database of the stream.
         topic: finds a topic by its name.
     """
 
@@ -24,11 +24,11 @@ class Readers:
         self._topic = topic
 
     def list(self, topic: str | None = None) -> list[ReaderRow]:
-        """All, or those of one topic, by name and partition.
+        """Return all positions, or those of one topic, by name and partition.
 
         Raises:
-            UnknownTopic: there is none of that name.
-            ConfigError: it is no broadcast topic.
+            UnknownTopic: there is no topic of that name.
+            ConfigError: it is not a broadcast topic.
         """
         if topic is not None:
             self._topic(topic).check_kind(TopicKind.BROADCAST)
@@ -38,15 +38,15 @@ class Readers:
         """Delete positions; a reader that comes back begins at the end of the topic.
 
         Args:
-            name: of the reader, ``NAME/WORKER/NUMBER``; without it, all of the topic.
-            idle_s: only those that nobody has written for so many seconds.
+            name: the name of the reader, ``NAME/WORKER/NUMBER``; without it, all readers of the topic.
+            idle_s: only positions that have not been written for this number of seconds.
 
         Returns:
-            how many rows, one for each partition.
+            the number of deleted rows, one for each partition.
 
         Raises:
-            UnknownTopic, UnknownReader: there is none.
-            ConfigError: it is no broadcast topic.
+            UnknownTopic, UnknownReader: there is no such topic or reader.
+            ConfigError: it is not a broadcast topic.
         """
         place = self._topic(topic).check_kind(TopicKind.BROADCAST)
         count = self._database.call(lambda session: store.forget_positions(session, place.id, name, idle_s))
@@ -58,7 +58,7 @@ class Readers:
 
 
 def check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities: int) -> None:
-    """Refuse what makes no sense for a broadcast topic.
+    """Refuse settings that make no sense for a broadcast topic.
 
     Raises:
         ConfigError: naming every such setting.

@@ -1,4 +1,4 @@
-"""Replaying: running some messages of a topic again in one group, without publishing them again."""
+"""Replay: run selected messages of a topic again in one group, without publishing them again."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _RANGE_WINDOW = 10_000
 
 
 class Replay:
-    """A replay into one group; nothing happens until :meth:`run`.
+    """Replay into one group; nothing happens until :meth:`run`.
 
-    No other group notices, and the group's workers may go on meanwhile: they take what is replayed as they take what
-    others gave back. Messages that the group has not claimed yet, that are running, or that wait for a retry are run
-    anyway, and are not doubled. The others are run once more, as if for the first time: their attempts begin anew, and
-    their dead letters are taken away. In each partition they are handed out in the order of their offsets.
+    No other group is affected, and the group's workers may go on meanwhile: they adopt replayed ranges like those that
+    other clients gave back. Messages that the group has not claimed yet, that are running, or that wait for a retry are
+    run anyway, and are not doubled. The others are run once more, as if for the first time: their attempts start from
+    1, and their dead letters are deleted. In each partition they are handed out in the order of their offsets.
 
     Attributes:
-        length: how many offsets are to be looked at.
+        length: the number of offsets to examine.
     """
 
     def __init__(
@@ -34,28 +34,28 @@ class Replay:
     ) -> None:
         self._database, self._topic, self._group = database, topic, group
         self._choice = Choice(selection)
-        # What is published from now on is not part of it, so that it comes to an end.
+        # Messages published from now on are not part of the replay, so that it ends.
         ranges = database.call(lambda session: self._choice.ranges(session, topic))
         self._windows = list(windows(ranges, _RANGE_WINDOW if selection.is_range else WINDOW, after))
         self.length = sum(window.hi - window.lo + 1 for window in self._windows)
 
     def plan(self, progress: Callable[[Replayed], None] = lambda piece: None) -> list[Replayed]:
-        """What :meth:`run` would do just now, for each partition; changes nothing.
+        """Return what :meth:`run` would do now, for each partition; change nothing.
 
         Args:
-            progress: called with each piece.
+            progress: called with the result of each window.
         """
         return self._sum(store.plan_piece, progress)
 
     def run(self, progress: Callable[[Replayed], None] = lambda piece: None) -> list[Replayed]:
-        """Do it, and tell for each partition what was done.
+        """Replay the messages, and return for each partition what was done.
 
-        It goes piece by piece, each in one transaction. When it is interrupted, go on with ``after`` the partition and
-        the ``hi`` of the last piece that was told: what was replayed until then may have been run already, and would be
-        run again otherwise.
+        It proceeds window by window, each in one transaction. If it is interrupted, continue with ``after`` set to the
+        partition and the ``hi`` of the last result that was reported: messages replayed until then may have run
+        already, and would be run again otherwise.
 
         Args:
-            progress: called with each piece after its commit.
+            progress: called with the result of each window after its commit.
 
         Raises:
             UnknownGroup: the group was deleted meanwhile.
@@ -73,10 +73,10 @@ class Replay:
         return list(found.values())
 
     def _choose(self, window: Window) -> tuple[Piece, int]:
-        """What of a window is chosen: places and times as ranges, the rest one by one.
+        """Choose messages of a window: places and times as ranges, others one by one.
 
-        A group that runs in order takes ranges in the order of their offsets, but retries as they come: it gets ranges
-        in any case.
+        A group that runs in order takes ranges in the order of their offsets, but retries as they become due: it gets
+        ranges in any case.
         """
         predicate, wanted = self._choice.predicate, self._group.filter
         if self._choice.selection.is_range:

@@ -1,4 +1,4 @@
-"""Schedules of periodic tasks: what ``ems schedules`` does."""
+"""Administration of the schedules of periodic tasks, behind ``ems schedules``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from emsworker.store.schedules import ScheduleRow
 
 
 class Schedules:
-    """The schedules of a stream.
+    """Schedules of a stream.
 
     Args:
-        database: the stream's.
+        database: the database of the stream.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def list(self) -> list[ScheduleRow]:
-        """All by name."""
+        """Return all schedules, sorted by name."""
         return self._database.call(store.list_schedules)
 
     def delete(self, name: str) -> None:
-        """Forget a schedule; a worker whose app still declares it writes it anew when it starts.
+        """Delete a schedule; a worker whose app still declares it writes it again at its start.
 
         Raises:
-            UnknownSchedule: there is none.
+            UnknownSchedule: there is no such schedule.
         """
         if not self._database.call(lambda session: store.delete(session, name)):
             raise UnknownSchedule(f"there is no schedule {name!r}; `ems schedules list` shows those that exist")

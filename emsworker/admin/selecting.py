@@ -1,4 +1,4 @@
-"""Which messages of a topic: by place, time, key, tag or predicate. Shared by looking and replaying."""
+"""Selection of messages of a topic by place, time, key, tag or predicate, shared by listing and replay."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from emsworker.store.messages import find_uids
 from emsworker.store.search import Window
 from emsworker.store.session import Session
 
-# Offsets and times agree but for what was on its way at once: a producer may take an offset, and write a moment later.
+# Offsets and times agree except for concurrent sends: a producer may take an offset, and write a moment later.
 _DISORDER = timedelta(minutes=1)
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Some messages of a topic; all that is given must hold, and nothing given means all.
+    """Selection of messages of a topic: all given conditions must hold; without any, all messages are selected.
 
     Args:
         start: the first message: an offset, ``earliest``, ``-n`` for the last n, or a time in ISO 8601 (UTC if it names
             no zone).
-        end: the last one: an offset (included), ``latest``, or a time before which it was born.
-        partition: only this one.
-        keys, tags: one of these.
+        end: the last message: an offset (included), ``latest``, or a time before which it was written.
+        partition: only this partition.
+        keys, tags: the allowed values.
         where: a predicate, like ``tag = 'new' and body.amount > 10``.
     """
 
@@ -57,18 +57,18 @@ class Selection:
 
     @property
     def is_range(self) -> bool:
-        """Whether it asks for places and times only."""
+        """True if it selects by places and times only."""
         return not (self.keys or self.tags or self.where is not None)
 
 
 class Choice:
-    """A selection that has been read.
+    """Parsed selection.
 
     Args:
-        selection: what was asked for.
+        selection: the selection to parse.
 
     Raises:
-        PredicateError, InvalidName, ConfigError: it cannot be read.
+        PredicateError, InvalidName, ConfigError: it cannot be parsed.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -82,7 +82,7 @@ class Choice:
         self.predicate = Predicate(*parts)
 
     def ranges(self, session: Session, topic: Topic) -> list[Window]:
-        """The parts of the partitions that may hold what is chosen, by indexes alone.
+        """Return the ranges of the partitions that may hold chosen messages, by indexes alone.
 
         Raises:
             ConfigError: there is no such partition.
@@ -143,11 +143,11 @@ def _within(bounds: Bounds, partition: int) -> bool:
 
 
 def windows(ranges: list[Window], size: int, after: Place | None = None, *, newest: bool = False) -> Iterator[Window]:
-    """These ranges in pieces of so many offsets, in order of partition and offset.
+    """Split ranges into windows of at most ``size`` offsets, in order of partition and offset.
 
     Args:
-        after: begin behind this place.
-        newest: in the opposite order; ``after`` is then the place before which to begin.
+        after: begin after this place.
+        newest: in reverse order; ``after`` is then the place before which to begin.
     """
     for whole in sorted(ranges, key=lambda one: (one.partition, one.lo), reverse=newest):
         lo, hi = whole.lo, whole.hi

@@ -1,4 +1,4 @@
-"""Topics and groups: what ``ems topics`` and ``ems groups`` do."""
+"""Administration of topics and groups, behind ``ems topics`` and ``ems groups``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MAX_LADDER_CHARACTERS = 1000
 
 
 class Admin:
-    """Changes to a stream that are not messages.
+    """Administration of a stream.
 
     Args:
         stream: an app, or its database.
@@ -56,11 +56,11 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
-        limits: of groups: rates, and how many messages run at once.
-        messages: looking at messages.
-        backlogs: leaving out what a group would come to too late.
-        alarms: the rules of alarms.
-        readers: where named readers of broadcast topics are.
+        limits: rate and concurrency limits of groups.
+        messages: read-only access to messages.
+        backlogs: skipping of messages that a group would run too late.
+        alarms: the alarm rules.
+        readers: the positions of named readers of broadcast topics.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
@@ -76,14 +76,14 @@ class Admin:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[Topic]:
-        """All topics by name."""
+        """Return all topics, sorted by name."""
         return self._database.call(store.list_topics)
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name.
+        """Return the topic of that name.
 
         Raises:
-            UnknownTopic: there is none.
+            UnknownTopic: there is no topic of that name.
         """
         topic = self._database.call(lambda session: store.get_topic(session, name))
         if topic is None:
@@ -108,15 +108,15 @@ class Admin:
 
         Args:
             kind: ``cluster``: each group gets every message once; ``broadcast``: every worker process gets all.
-            partitions: of each level of priority.
+            partitions: the number of partitions of each priority level.
             retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
             trim_done: delete messages as soon as every group has run them.
-            age_wins: delete what is older than ``retention_s`` even if a group has not claimed it.
-            priorities: how many levels of priority it tells apart, up to 10; 1 for none.
-            archive_first: retention drops nothing by itself; the job ``archive`` does, when it has copied it.
+            age_wins: delete messages older than ``retention_s`` even if a group has not claimed them.
+            priorities: the number of priority levels, up to 10; 1 for none.
+            archive_first: retention drops nothing itself; the job ``archive`` drops messages after it has copied them.
 
         Raises:
-            AlreadyExists: it is there already; nothing was changed.
+            AlreadyExists: the topic exists already; nothing was changed.
             ConfigError: naming every setting that is wrong.
         """
         check_name("topic", name)
@@ -151,10 +151,10 @@ class Admin:
         Args:
             changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
                 ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``archive_first``,
-                ``priorities`` (must keep the levels there are; 10 always does).
+                ``priorities`` (must keep the existing levels; 10 always does).
 
         Raises:
-            UnknownTopic: there is none of that name.
+            UnknownTopic: there is no topic of that name.
             ConfigError: naming every setting that is wrong.
         """
         refuse_wrong("change_topic()", changes, _TOPIC)
@@ -173,18 +173,18 @@ class Admin:
         """Delete a topic with its groups and messages.
 
         Args:
-            force: also when one of its groups has live claims or retries.
+            force: delete it even if one of its groups has live claims or retries.
             progress: called with the number of rows of each deleted chunk.
 
         Raises:
-            UnknownTopic: there is none of that name.
+            UnknownTopic: there is no topic of that name.
             GroupInUse: a group is in use; nothing was deleted.
         """
         topic = self.topic(name)
         self._database.call(lambda session: store.delete_topic(session, topic, progress, force=force))
 
     def count_messages(self, topic: Topic) -> int:
-        """Number of messages in a topic, tombstones included: from log start offsets and ends, not by counting."""
+        """Return the number of messages in a topic, tombstones included, computed from log start offsets and ends."""
 
         def work(session: Any) -> int:
             bounds = [trace_store.get_bounds(session, topic.id, number) for number in topic.partition_numbers()]
@@ -193,33 +193,33 @@ class Admin:
         return self._database.call(work)
 
     def cancel(self, topic: str, message_id: str) -> Cancelled:
-        """Cancel a message; the answer is what it was.
+        """Cancel a message, and return what it was.
 
         Raises:
-            UnknownTopic, UnknownMessage: there is none.
-            InvalidName: that is no message id.
+            UnknownTopic, UnknownMessage: there is no such topic or message.
+            InvalidName: not a message id.
         """
         return cancel_message(self._database, [self.topic(topic)], message_id)
 
     def purge_topic(self, name: str, *, dry_run: bool = False, progress: Progress = lambda rows: None) -> Purged:
-        """Cancel everything that some group of a topic has not finished; offsets and cursors stay.
+        """Cancel every message that a group of a topic has not finished; offsets and cursors stay.
 
         Args:
             dry_run: only count.
             progress: called with the number of rows of each chunk.
 
         Raises:
-            UnknownTopic: there is none of that name.
+            UnknownTopic: there is no topic of that name.
         """
         topic = self.topic(name)
         ids = [group.id for _, group in self.groups(name)]
         return self._database.call(lambda session: purge(session, topic, ids, progress, dry_run=dry_run))
 
     def stale_retries(self, name: str, limit: int) -> list[dict[str, Any]]:
-        """Retries of a topic whose body is gone, at most ``limit``; the next worker that takes one drops it.
+        """Return at most ``limit`` retries of a topic whose body is deleted; the next worker that takes one drops it.
 
         Raises:
-            UnknownTopic: there is none of that name.
+            UnknownTopic: there is no topic of that name.
         """
         topic = self.topic(name)
         return self._database.call(lambda session: list_stale_retries(session, topic.id, limit))
@@ -227,21 +227,21 @@ class Admin:
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def groups(self, topic: str | None = None) -> list[tuple[Topic, Group]]:
-        """All groups, or those of one topic, by name.
+        """Return all groups, or those of one topic, sorted by name.
 
         Raises:
-            UnknownTopic: there is none of that name.
+            UnknownTopic: there is no topic of that name.
         """
         topics = {one.id: one for one in ([self.topic(topic)] if topic is not None else self.topics())}
         found = [(topics[g.topic_id], g) for g in self._database.call(store.list_groups) if g.topic_id in topics]
         return sorted(found, key=lambda pair: (pair[0].name, pair[1].name))
 
     def group(self, topic: str, name: str) -> Group:
-        """The group of that name on a topic.
+        """Return the group of that name on a topic.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
-            ConfigError: the topic is for broadcasts, and has no groups.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+            ConfigError: it is a broadcast topic, which has no groups.
         """
         place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         group = self._database.call(lambda session: store.get_group(session, place, name))
@@ -264,15 +264,15 @@ class Admin:
         """Create a group.
 
         Args:
-            timeout_s: how long one of its messages may run.
+            timeout_s: the maximum run time of a message.
             ladder: delays between attempts, like ``"10s 1m 5m"``.
-            max_attempts: runs of a message in all.
-            filter: which messages it wants.
-            order: what of it runs one after another; for good.
+            max_attempts: the maximum number of runs of a message.
+            filter: selects the messages that the group receives.
+            order: the messages that run one after another; it cannot be changed later.
             from_start: begin with the oldest message rather than with the next one.
 
         Raises:
-            AlreadyExists: it is there already; nothing was changed.
+            AlreadyExists: the group exists already; nothing was changed.
             ConfigError: naming every setting that is wrong.
         """
         place = self.topic(topic).check_kind(TopicKind.CLUSTER)
@@ -302,10 +302,10 @@ class Admin:
 
         Args:
             changes: ``timeout_s``, ``ladder``, ``max_attempts``, ``filter``, ``paused``. Pausing acts at once; running
-                workers take the others at their next start.
+                workers apply the others at their next start.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
             ConfigError: naming every setting that is wrong.
         """
         filters = {key: changes[key] for key in changes if key == "filter"}
@@ -321,31 +321,31 @@ class Admin:
     ) -> list[Move]:
         """Move a group's cursor; no other group is affected, and its workers may go on meanwhile.
 
-        Forward, what is passed over is skipped (``ems_skip`` tells). Back, all from there on is delivered again, and
-        what is claimed or waits for a retry behind the new cursor is taken away from its owner first.
+        A move forward skips messages and records that in ``ems_skip``. A move back delivers all messages from there on
+        again; claims and retries after the new cursor are first taken away from their owners.
 
         Args:
             to: ``earliest``, ``latest``, an offset, ``-n`` for the last n messages, or a time in ISO 8601.
-            partition: only this one.
-            dry_run: only say what would be done.
+            partition: only this partition.
+            dry_run: only return what would be done.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
-            ConfigError: there is no such place.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+            ConfigError: there is no such position.
         """
         group = self.group(topic, name)
         moves = cursors.plan(self._database, group, to, partition)
         return moves if dry_run else cursors.reset(self._database, group, moves)
 
     def replay(self, topic: str, name: str, selection: Selection, *, after: tuple[int, int] | None = None) -> Replay:
-        """Some messages, to be run again in one group: ``.plan()`` tells what would be done, ``.run()`` does it.
+        """Prepare a replay of messages in one group: ``.plan()`` returns what would be done, ``.run()`` does it.
 
         Args:
-            selection: which messages; of these, those that the group wants.
-            after: begin behind this place (partition, offset).
+            selection: the messages; those that the group's filter excludes are left out.
+            after: begin after this place (partition, offset).
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
             PredicateError, ConfigError, InvalidName: the selection is wrong.
         """
         return Replay(self._database, self.topic(topic), self.group(topic, name), selection, after)
@@ -353,10 +353,10 @@ class Admin:
     def delete_group(
         self, topic: str, name: str, *, force: bool = False, progress: Progress = lambda rows: None
     ) -> None:
-        """Delete a group with its cursors, its log, its retries and its dead letters.
+        """Delete a group with its cursors, its claims, its retries and its dead letters.
 
         Raises:
-            UnknownTopic, UnknownGroup: there is none.
+            UnknownTopic, UnknownGroup: there is no such topic or group.
             GroupInUse: it has live claims or retries, and ``force`` was not given; nothing was deleted.
         """
         group = self.group(topic, name)

@@ -1,11 +1,11 @@
-"""Proof that nothing is lost: a history of what was sent and run, a checker of it, and faults to bring about.
+"""Test that nothing is lost: a history of sends and runs, a checker of it, and fault injection.
 
-The method is Jepsen's: clients write down what they asked for and what they were told, something breaks the system
-meanwhile, and at the end a checker that knows nothing of the system's code compares the histories with what is there.
+The method is Jepsen's: clients record their requests and the answers, faults hit the system meanwhile, and at the end
+a checker that shares no code with the system compares the histories with the contents of the stream.
 
     app = Ems("shop", middleware=[Recorder("history")])
 
-`ems chaos break` brings about the faults, `ems chaos check` compares.
+`ems chaos break` injects the faults, `ems chaos check` compares.
 """
 
 from emsworker.chaos.checker import check, check_stream

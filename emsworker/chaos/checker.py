@@ -1,4 +1,4 @@
-"""The checker: compares a history with what the stream says of itself. It shares no code with what it judges."""
+"""Checker that compares a history with the contents of the stream. It shares no code with the system that it judges."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def check_stream(
     rules: Rules | None = None,
     effects: Callable[[], Mapping[str, Mapping[str, int]]] | None = None,
 ) -> Report:
-    """Check the history in a folder against a stream, which may go on meanwhile.
+    """Check the history in a folder against a stream, which may be in use meanwhile.
 
-    What counts as confirmed is read before the stream, and everything else after it, so that nothing that happens in
-    between looks wrong.
+    The confirmed sends are read before the stream, and everything else after it, so that events in between are not
+    mistaken for errors.
 
     Args:
-        effects: counts them, as ``Rules.effects`` has them, when the time has come.
+        effects: counts the effects for ``Rules.effects``; called after the snapshot of the stream.
 
     Raises:
-        FileNotFoundError, ValueError: of the history.
+        FileNotFoundError, ValueError: the history is missing or damaged.
     """
     before = read_history(folder)
     rules, snapshot = rules or Rules(), database.call(read_snapshot)
@@ -51,8 +51,8 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
     """Judge a history.
 
     Args:
-        snapshot: of the stream, taken after what counts as confirmed in the history was read.
-        rules: what to go by.
+        snapshot: a snapshot of the stream, taken after the confirmed sends of the history were read.
+        rules: the rules of the check.
     """
     facts = Facts(history, snapshot, rules)
     repeated, beyond = _repetitions(facts)
@@ -74,7 +74,7 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
 def _lost(facts: Facts) -> Iterator[Finding]:
     for sent in facts.history.sent.values():
         if sent.confirmed_at is None or facts.is_pending(sent):
-            continue  # what is delayed has no place yet, though a later run may tell one
+            continue  # a delayed message has no place yet, though a later run may give one
         place = facts.place_of(sent)
         if place is None:
             if not facts.run_anywhere(sent) and facts.operations.cancelled_at(sent) is None:
@@ -112,14 +112,14 @@ def _effects(facts: Facts) -> Iterator[Finding]:
                 yield Finding(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
             elif count > facts.most_effects(group, asked[uid]):
                 yield Finding(Kind.EFFECT, uid, f"its effect is there {counted(count, 'time')}", group)
-        # A message that is done only now may have got its effect after these were counted.
+        # A message that was finished only now may have got its effect after these were counted.
         for sent in asked.values() if facts.rules.settled else ():
             if not effects.get(sent.uid) and facts.should_have_effect(group, sent):
                 yield Finding(Kind.EFFECT, sent.uid, "it is done, and its effect is not there", group)
 
 
 def _cancelled(facts: Facts) -> Iterator[Finding]:
-    """What was still delayed when it was cancelled is never run; of the rest only what somebody had read already is."""
+    """Find runs of cancelled messages: one cancelled while delayed is never run, others only if read before."""
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in facts.history.runs:
         runs[run.topic, run.uid].append(run)
@@ -147,7 +147,7 @@ def _reused(facts: Facts) -> Iterator[Finding]:
 
 
 def _repetitions(facts: Facts) -> tuple[int, list[Finding]]:
-    """How many finished runs came again with good reason, and those that had none."""
+    """Count the finished runs that were repeated for a known reason, and return findings for the others."""
     by_message: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     last: dict[tuple[int, int], Run] = {}
     for run in facts.history.runs:

@@ -1,4 +1,4 @@
-"""A history and a snapshot, made ready for the questions that the checker asks of them."""
+"""History and snapshot, indexed for the checker's queries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from emsworker.chaos.report import Rules
 from emsworker.store.snapshot import ClaimRow, Snapshot
 
 _FINAL = frozenset({"done", "ignored", "expired"})
-_TELLING_S = 0.05  # between two processes that write down the same moment
+_TELLING_S = 0.05  # between the records of one moment by two processes
 
 
 class Facts:
-    """What is known.
+    """Facts from a history and a snapshot.
 
     Attributes:
-        places: by topic and uid, where the stream has it: partition and offset.
+        places: the places (partition and offset) of a message in the stream, by topic and uid.
         by_name: the id of a group by topic and name.
     """
 
@@ -59,22 +59,22 @@ class Facts:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def place_of(self, sent: Sent) -> tuple[int, int] | None:
-        """Where a message is, or was when somebody was told."""
+        """Return the place of a message, from its confirmation, the stream or a run."""
         if sent.partition is not None and sent.offset is not None:
             return sent.partition, sent.offset
         found = self.places.get(sent.topic, {}).get(sent.uid)
         return found[0] if found else self._run_places.get((sent.topic, sent.uid))
 
     def is_pending(self, sent: Sent) -> bool:
-        """Whether it may not be read yet."""
+        """Return whether a message is still in the outbox."""
         return (self._topic_ids.get(sent.topic, -1), sent.uid) in self.snapshot.pending
 
     def run_anywhere(self, sent: Sent) -> bool:
-        """Whether any group has run it."""
+        """Return whether any group has run a message."""
         return (sent.topic, sent.uid) in self._run_places
 
     def gone(self, sent: Sent, place: tuple[int, int]) -> str | None:
-        """What is wrong with its row, if it should be there."""
+        """Return the fault of a message's row, if the row should exist."""
         topic_id = self._topic_ids.get(sent.topic)
         if topic_id is None or place[1] < self.snapshot.log_starts.get((topic_id, place[0]), 0):
             return None
@@ -84,15 +84,15 @@ class Facts:
         return None if row[0] == sent.uid else f"{sent.uid} was confirmed, and its offset holds {row[0] or row[1]}"
 
     def groups_of(self, topic: str) -> list[int]:
-        """The ids of a topic's groups."""
+        """Return the ids of a topic's groups."""
         return self._group_ids[topic]
 
     def is_final(self, run: Run) -> bool:
-        """Whether a run ended its message."""
+        """Return whether a run finished its message."""
         return run.outcome in _FINAL
 
     def is_settled(self, group_id: int, sent: Sent, place: tuple[int, int]) -> bool:
-        """Whether a group has no more to do with a message: it is done, dead, given up, cancelled or skipped."""
+        """Return whether a group has settled a message: it is done, dead, given up, cancelled or skipped."""
         group = self.snapshot.groups[group_id]
         where, who = (group_id, *place), (sent.topic, sent.uid, group.name)
         return (
@@ -110,42 +110,42 @@ class Facts:
         return requeued or bool(self.operations.again(sent.topic, group, *place))
 
     def most_effects(self, group: str, sent: Sent) -> int:
-        """How often an effect may be there: once, and once more for each operation that has it run again."""
+        """Return the maximum number of effects: one, and one for each operation that has the message run again."""
         place = self.place_of(sent)
         return 1 if place is None else 1 + len(self.operations.again(sent.topic, group, *place))
 
     def kind_at(self, topic_id: int, place: tuple[int, int]) -> str | None:
-        """Message, tombstone or cancelled; ``None`` if there is no row."""
+        """Return the kind of a row: message, tombstone or cancelled; ``None`` if there is no row."""
         row = self.snapshot.messages.get((topic_id, place[0]), {}).get(place[1])
         return row[1] if row else None
 
     def is_cancelled(self, sent: Sent) -> bool:
-        """True if the stream says that a message was cancelled."""
+        """Return whether the stream records a message as cancelled."""
         topic_id, place = self._topic_ids.get(sent.topic, -1), self.place_of(sent)
         return place is not None and self.kind_at(topic_id, place) == "cancelled"
 
     def is_skipped(self, group_id: int, partition: int, offset: int) -> bool:
-        """Whether a group has left it out, and said so."""
+        """Return whether a group has skipped an offset and recorded that."""
         return any(skip[:2] == (group_id, partition) and skip[2] <= offset <= skip[3] for skip in self.snapshot.skips)
 
     def is_waiting(self, group_id: int, place: tuple[int, int]) -> bool:
-        """Whether a group has it before it: not claimed, in a live claim, or in retry."""
+        """Return whether a message waits in a group: not claimed, in a live claim, or in retry."""
         partition, offset = place
         if offset >= self.snapshot.cursors.get((group_id, partition), 1) or (group_id, *place) in self.snapshot.retries:
             return True
         return any(claim.acked_to < offset <= claim.hi for claim in self._live[group_id, partition])
 
     def should_have_effect(self, group: str, sent: Sent) -> bool:
-        """Whether a transactional group says that it has done a message."""
+        """Return whether a transactional group recorded a message as done."""
         return (sent.topic, sent.uid, group) in self._done
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def may_be_repeated(self, run: Run, *, is_last: bool) -> bool:
-        """Whether a finished run was hit by a fault before anybody could know that it had finished.
+        """Return whether a fault hit a finished run before its end could be acknowledged.
 
         Args:
-            is_last: nothing finished after it in its thread, so its acked offset may never have been written.
+            is_last: no later run finished in its thread, so its acked offset may never have been written.
         """
         assert run.ended is not None, "asked of finished runs"
         for fault in self._faults_of(run.pid):
@@ -156,14 +156,14 @@ class Facts:
         return False
 
     def timed_out(self, run: Run) -> bool:
-        """True if a run took longer than its group allows, so that the message was given to another one."""
+        """Return whether a run exceeded its group's timeout, so that the message was handed out again."""
         group_id = self.by_name.get((run.topic, run.group))
         if group_id is None or run.ended is None:
             return False
         return run.ended - run.began > self.snapshot.groups[group_id].timeout_s
 
     def was_hit(self, run: Run, until: float) -> bool:
-        """Whether a fault hit a run's process between its beginning and a later moment, so that others took it over."""
+        """Return whether a fault hit a run's process between its beginning and ``until``, so that others took over."""
         return any(
             fault.at - _TELLING_S <= until and fault.until + self.rules.healing_s >= run.began
             for fault in self._faults_of(run.pid)

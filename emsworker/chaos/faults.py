@@ -1,7 +1,7 @@
-"""Faults that anybody may bring about on a stream of his own: no privilege is needed, and nothing is left broken.
+"""Fault injection into a stream; it needs no privileges and leaves nothing broken.
 
-They hit worker processes of this machine (``kill``: kill -9; ``pause``: SIGSTOP, and SIGCONT when the lease is over)
-and connections of the stream's user (``connection``: KILL, in whatever it does).
+Faults hit worker processes of this machine (``kill``: kill -9; ``pause``: SIGSTOP, and SIGCONT after the lease has
+expired) and connections of the stream's user (``connection``: KILL, at any point).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LOOK_S = 0.05
 
 
 def child_pids(database: Database, url: str, name: str | None = None) -> list[int]:
-    """The worker processes of this machine that hold a good lease.
+    """Return the worker processes of this machine that hold a valid lease.
 
     Args:
-        url: of the stream: by it this machine knows its own address.
-        name: of the workers; all if it is ``None``.
+        url: the URL of the stream, from which the address of this machine is derived.
+        name: the name of the workers; all if it is ``None``.
     """
     here, found = local_ip(url), set()
     for row in database.call(clients.list_clients):
@@ -40,7 +40,7 @@ def child_pids(database: Database, url: str, name: str | None = None) -> list[in
 
 
 def _is_python(pid: int) -> bool:
-    """A number alone proves nothing: two machines behind one address may share it."""
+    """Return whether a process is a worker; the pid alone proves nothing, because two machines may share an address."""
     try:
         return b"emsworker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -48,14 +48,14 @@ def _is_python(pid: int) -> bool:
 
 
 class Breaker:
-    """Brings about faults and writes each down, so that the checker knows what they explain.
+    """Fault injector that records each fault, so that the checker can attribute repetitions to it.
 
     Args:
-        database: of the stream; url: its address.
+        database: the database of the stream; url: its URL.
         log: the history.
-        chance: decides what is hit.
-        name: of the workers that may be hit; all if it is ``None``.
-        pause_s: how long a process is paused; longer than its lease, or nothing comes of it.
+        chance: the source of randomness.
+        name: the name of the workers that may be hit; all if it is ``None``.
+        pause_s: the duration of a pause; it has no effect unless it is longer than the lease.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Breaker:
         self._pause_s = pause_s
 
     def bring_about(self, fault: str) -> Fault | None:
-        """One fault; ``None`` if there is nothing to hit just now.
+        """Inject one fault; return ``None`` if there is currently nothing to hit.
 
         Args:
             fault: one of ``FAULTS``.
@@ -74,11 +74,11 @@ class Breaker:
         return hit()
 
     def kill(self) -> Fault | None:
-        """Kill -9 of a worker process."""
+        """Kill a worker process with SIGKILL."""
         return self._signal("kill", [signal.SIGKILL], lambda: None)
 
     def pause(self) -> Fault | None:
-        """Stop a worker process for longer than its lease, and let it go on."""
+        """Stop a worker process for longer than its lease, and let it continue."""
         return self._signal("pause", [signal.SIGSTOP, signal.SIGCONT], lambda: time.sleep(self._pause_s))
 
     def _signal(self, name: str, numbers: list[signal.Signals], between: Callable[[], None]) -> Fault | None:
@@ -86,7 +86,7 @@ class Breaker:
         if not pids:
             return None
         pid, began = self._chance.choice(pids), time.monotonic()
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             os.kill(pid, numbers[0])
             try:
                 between()
@@ -95,7 +95,7 @@ class Breaker:
         return self._noted(Fault(name, began, time.monotonic(), pid))
 
     def cut_connections(self) -> Fault | None:
-        """KILL of some connections of this user."""
+        """Kill some connections of this user."""
         began = time.monotonic()
         numbers = self._database.call(snapshot.list_connections)
         if not numbers:
@@ -109,10 +109,10 @@ class Breaker:
         return fault
 
     def go_on(self, faults: list[str], for_s: float, every_s: float) -> Iterator[Fault]:
-        """Bring about one fault after the other, at random.
+        """Inject one fault after another, at random.
 
         Args:
-            faults: which ones; for_s: for how long; every_s: how long it takes from one to the next on average.
+            faults: the faults; for_s: the total duration; every_s: the average interval between two faults.
         """
         deadline = time.monotonic() + for_s
         while True:

@@ -1,7 +1,7 @@
-"""The history: one file for each process, to which every send, every run and every fault is appended before it counts.
+"""History of a test: one file per process, to which every send, run and fault is appended before it takes effect.
 
-A line is written with one call to the system and synced, so it survives kill -9 of the process, and of the machine. Of
-a line that was cut in two only the last of a file can be, and it is left out.
+A line is written with one system call and synced, so it survives a kill -9 of the process, and a crash of the machine.
+Only the last line of a file can be incomplete, and it is left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from emsworker.middleware import Middleware
 
 
 class Log:
-    """Appends events to a file of the calling process.
+    """Log that appends events to a file of the calling process.
 
     Args:
-        folder: where the files of all processes are; made if it is missing.
-        sync: flush every line to the disk; without it a line survives the death of the process only.
-        clock: seconds. The default counts from the start of the machine, whatever happens to its date; name
-            ``time.time`` if processes on several machines write one history.
-        roll_bytes: begin a new file when one has so many, so that :class:`~emsworker.chaos.Window` can delete those
+        folder: the folder of the files of all processes; made if it is missing.
+        sync: flush every line to the disk; without it a line survives the death of the process, but not of the machine.
+        clock: the time in seconds. The default counts from the start of the machine and ignores changes of its date;
+            use ``time.time`` if processes on several machines write one history.
+        roll_bytes: begin a new file when one has this size, so that :class:`~emsworker.chaos.Window` can delete files
             that it has read; ``None``: never.
     """
 
@@ -54,17 +54,17 @@ class Log:
         self._opening = forks.Lock()
 
     def note(self, event: str, **values: Any) -> None:
-        """Append one event with its time; it is kept when this returns."""
+        """Append one event with its time; it is stored when this returns."""
         if self._pid != os.getpid():
             with self._opening:
-                if self._pid != os.getpid():  # a fork takes the file along, but not the right to write to it
+                if self._pid != os.getpid():  # a forked child inherits the file, but must not write to it
                     self._name, self._number = f"{os.getpid()}-{new_uid().hex()}", 0
                     self._open()
         line = json.dumps({"event": event, "at": self._clock(), **values}, separators=(",", ":")).encode() + b"\n"
         if self._roll_bytes is None:
             self._write(line)
             return
-        with self._opening:  # nobody writes to a file after its successor is there
+        with self._opening:  # no thread writes to a file after its successor exists
             if self._written >= self._roll_bytes:
                 full = self._file
                 self._number += 1
@@ -86,9 +86,9 @@ class Log:
 
 
 class Recorder(Middleware):
-    """Middleware that writes the history of an app: its sends before and after, its runs before and after.
+    """Middleware that writes the history of an app: before and after each send and each run.
 
-    Every message gets its id before it is sent, so that one whose confirmation was lost is known too.
+    Every message gets its id before it is sent, so that a message whose confirmation was lost is known too.
 
     Args:
         folder, sync, clock, roll_bytes: as in :class:`Log`.
@@ -105,18 +105,18 @@ class Recorder(Middleware):
         self._running: dict[tuple[int, str], str] = {}
 
     def before_publish(self, outgoing: Outgoing) -> None:
-        """Write down what is about to be sent."""
+        """Record a message that is about to be sent."""
         if outgoing.uid is None:
             outgoing.uid = uid_text(new_uid())
         self._log.note("send", uid=str(outgoing.uid), topic=outgoing.topic, key=_text(outgoing.key))
 
     def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
-        """Write down that it is confirmed, and where it is."""
+        """Record that a message is confirmed, and its place."""
         place = {"partition": receipt.partition, "offset": receipt.offset}
         self._log.note("sent", uid=str(outgoing.uid), as_uid=receipt.id, topic=receipt.topic, **place)
 
     def before_run(self, message: Message, group: str) -> None:
-        """Write down that a run begins."""
+        """Record that a run begins."""
         number = self._running[id(message), group] = uid_text(new_uid())
         self._log.note(
             "begin",
@@ -133,7 +133,7 @@ class Recorder(Middleware):
     def after_run(
         self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
     ) -> None:
-        """Write down how it ended."""
+        """Record the outcome of a run."""
         number = self._running.pop((id(message), group), None)
         if number is not None:
             self._log.note("end", run=number, outcome=outcome.value)
@@ -146,12 +146,12 @@ def _text(key: str | bytes | None) -> str | None:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that somebody asked to send.
+    """Message of a send request.
 
     Attributes:
         key: one character for each byte.
-        confirmed_at: when its send returned, or ``None``: then it may be in the stream, and need not.
-        partition, offset: its place, as its sender was told; ``None`` while it is delayed.
+        confirmed_at: the time when its send returned, or ``None``: then it may or may not be in the stream.
+        partition, offset: its place, as returned to its sender; ``None`` while it is delayed.
     """
 
     uid: str
@@ -165,11 +165,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a message in a group.
+    """Run of a message in a group.
 
     Attributes:
-        pid, thread: of the process and the thread, as client ids have them.
-        ended: ``None`` if its process died in it.
+        pid, thread: the ids of the process and the thread, as in client ids.
+        ended: the time of its end, or ``None`` if its process died in it.
     """
 
     uid: str
@@ -193,11 +193,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that was broken on purpose.
+    """Fault that was injected.
 
     Attributes:
-        at, until: when it began, and when all was whole again.
-        pid: of the process that it hit, or ``None`` if it hit them all.
+        at, until: the times when it began, and when everything worked again.
+        pid: the id of the process that it hit, or ``None`` if it hit all.
     """
 
     name: str
@@ -207,7 +207,7 @@ class Fault:
 
 
 class Deed(StrEnum):
-    """Operations that take messages away or have them run again."""
+    """Kind of an operation that removes messages or has them run again."""
 
     RESET = "reset"
     REPLAY = "replay"
@@ -220,15 +220,15 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that an operator did while the history was written.
+    """Operation by an operator while the history was written.
 
     Attributes:
-        at, until: when it was asked for, and when it had taken effect; of a topic that was deleted and created again,
-            when it was there again.
-        group: of a reset, a replay, a requeue, or the one that was added.
-        ranges: by partition the first and the last offset that are delivered again; of a group that was added, those
-            before its beginning.
-        uids: of the dead letters that were requeued, or of the messages that were cancelled before any group had
+        at, until: the times when it was requested, and when it had taken effect; for a topic that was deleted and
+            created again, when it existed again.
+        group: the group of a reset, a replay or a requeue, or the added group.
+        ranges: by partition the first and the last offset that are delivered again; for an added group, those before
+            its beginning.
+        uids: the uids of the requeued dead letters, or of the messages that were cancelled before any group had
             finished them.
     """
 
@@ -241,14 +241,14 @@ class Operation:
     uids: frozenset[str] = frozenset()
 
     def covers(self, partition: int, offset: int) -> bool:
-        """True if an offset is in one of its ranges."""
+        """Return whether an offset is in one of its ranges."""
         first, last = self.ranges.get(partition, (1, 0))
         return first <= offset <= last
 
 
 @dataclass
 class History:
-    """All that was written down; ``sent`` by topic and uid, ``latest`` the time of the last event."""
+    """Recorded history; ``sent`` is keyed by topic and uid, ``latest`` is the time of the last event."""
 
     sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
@@ -258,12 +258,12 @@ class History:
 
 
 def note_fault(log: Log, fault: Fault) -> None:
-    """Write down a fault that is over."""
+    """Record a fault that is over."""
     log.note("fault", name=fault.name, began=fault.at, until=fault.until, pid=fault.pid)
 
 
 def note_operation(log: Log, operation: Operation) -> None:
-    """Write down an operation that has taken effect."""
+    """Record an operation that has taken effect."""
     ranges = [[partition, first, last] for partition, (first, last) in operation.ranges.items()]
     log.note(
         "operation",
@@ -284,11 +284,11 @@ def _operation(event: dict[str, Any]) -> Operation:
 
 
 def read_history(folder: Path | str, until: float = math.inf) -> History:
-    """Read what all processes wrote.
+    """Read the files of all processes.
 
     Args:
-        until: leave out what is later. Of a history that is still written, read once to learn its latest event, and
-            again up to that: then nothing is there whose cause is not.
+        until: leave out later events. Read a history that is still being written once to learn its latest event, and
+            again up to that: then it contains no event whose cause is missing.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -306,11 +306,11 @@ def read_history(folder: Path | str, until: float = math.inf) -> History:
 
 
 class Gathering:
-    """Puts events together into a history. A run may end in a later file of its process than it began in.
+    """Builder of a history from events. A run may end in a later file of its process than it began in.
 
     Attributes:
-        history: without the runs that have not ended.
-        begun: these, by their ids.
+        history: the history without the runs that have not ended.
+        begun: the runs that have not ended, by their ids.
     """
 
     def __init__(self) -> None:
@@ -318,7 +318,7 @@ class Gathering:
         self.begun: dict[str, Run] = {}
 
     def take(self, event: dict[str, Any]) -> None:
-        """Add an event; those of a process in their order."""
+        """Add an event; the events of a process must come in order."""
         history = self.history
         history.latest = max(history.latest, event["at"])
         kind = event["event"]
@@ -338,7 +338,7 @@ class Gathering:
             history.operations.append(_operation(event))
 
     def whole(self) -> History:
-        """All of it."""
+        """Return the whole history, with the runs that have not ended."""
         history = self.history
         runs = [*history.runs, *self.begun.values()]
         return History(dict(history.sent), runs, list(history.faults), list(history.operations), history.latest)
@@ -354,7 +354,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _confirm(history: History, event: dict[str, Any]) -> None:
     asked = history.sent[event["topic"], event["uid"]]
-    where = event["topic"], event["as_uid"]  # another's, if a dedup key says that it was sent before
+    where = event["topic"], event["as_uid"]  # the uid of another message if a dedup key says that it was sent before
     first = history.sent.get(where, asked)
     confirmed = {"confirmed_at": event["at"], "partition": event["partition"], "offset": event["offset"]}
     history.sent[where] = Sent(**vars(first) | {"uid": event["as_uid"]} | confirmed)

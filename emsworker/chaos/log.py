@@ -1,4 +1,4 @@
-"""What the stream's own log must be: no offset claimed twice, acknowledged by its owner, no hole, no client left."""
+"""Checks of the stream's own log: no offset claimed twice, acknowledged by its owner, no hole, no client left over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emsworker.store.snapshot import ClaimRow
 
 
 def check_log(facts: Facts) -> Iterator[Finding]:
-    """Everything that the tables alone tell, and who acknowledged what he had not run."""
+    """Check the tables of the stream, and find clients that acknowledged messages that they had not run."""
     yield from _claimed_twice(facts)
     yield from _not_the_owner(facts)
     yield from _holes(facts)
@@ -22,7 +22,7 @@ def check_log(facts: Facts) -> Iterator[Finding]:
 
 
 def _claimed_twice(facts: Facts) -> Iterator[Finding]:
-    """The log of a group is a partition of what it has claimed."""
+    """Find claims that overlap: each offset belongs to one claim of a group."""
     last: dict[tuple[int, int], ClaimRow] = {}
     for claim in sorted(facts.snapshot.claims, key=lambda claim: claim.lo):
         if claim.source != "stream":
@@ -37,7 +37,7 @@ def _claimed_twice(facts: Facts) -> Iterator[Finding]:
 
 
 def _claimed_again(facts: Facts, one: ClaimRow, other: ClaimRow) -> bool:
-    """Whether an operation has handed out all that two claims have in common; both are never live."""
+    """Return whether operations handed out all common offsets of two claims again; false if both claims are live."""
     if one.state != "done" and other.state != "done":
         return False
     group = facts.snapshot.groups[one.group_id]
@@ -59,7 +59,7 @@ def _not_the_owner(facts: Facts) -> Iterator[Finding]:
             pids = ran.get((topic, _group(facts, claim), claim.partition, offset))
             place = claim.group_id, claim.partition, offset
             if place in facts.snapshot.attempted or place in facts.snapshot.retries:
-                continue  # detached for a later run, which may be anybody's
+                continue  # detached for a later run, which any client may do
             if facts.kind_at(facts.snapshot.groups[claim.group_id].topic_id, place[1:]) == "cancelled":
                 continue  # run before that, handed out again by a reset, and acknowledged without a run
             if pids and owner not in pids:

@@ -1,7 +1,7 @@
-"""The operations in a history: what each of them takes away, and what it has run again.
+"""Effects of the operations in a history: the messages that each removes, and those that it has run again.
 
 Without them a reset looks like messages that are run twice, and a deleted topic like messages that were lost. An
-operation excuses exactly what it does: one more run of what it covers, and only from then on.
+operation explains exactly its effect: one more run of the messages that it covers, and only from then on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Epoch = tuple[float, ...]
 
 
 class Operations:
-    """Answers the checker's questions about operations.
+    """Operations of a history, for the checker's queries.
 
     Args:
-        operations: all of the history.
-        bound_s: for how long an owner may go on before it learns that its claim was taken away.
+        operations: all operations of the history.
+        bound_s: the maximum time for which an owner continues before it learns that its claim was taken away.
     """
 
     def __init__(self, operations: Sequence[Operation], bound_s: float) -> None:
@@ -30,39 +30,39 @@ class Operations:
             if one.deed in deeds and one.topic == topic and group in (None, one.group):
                 yield one
 
-    # -- what is run again ---------------------------------------------------------------------------------------------
+    # -- messages that are run again -----------------------------------------------------------------------------------
 
     def again(self, topic: str, group: str, partition: int, offset: int) -> list[Operation]:
-        """The resets and replays that have a message run once more, in the order of time."""
+        """Return the resets and replays that have a message run once more, in chronological order."""
         return [one for one in self._of(topic, Deed.RESET, Deed.REPLAY, group=group) if one.covers(partition, offset)]
 
     def explains(self, run: Run, following: Run) -> bool:
-        """True if an operation lies between two runs of a message, so that the second is no repetition."""
+        """Return whether an operation lies between two runs of a message, so that the second is not a repetition."""
         again = self.again(run.topic, run.group, run.partition, run.offset)
         return any(one.at <= following.began and one.until >= run.began for one in again)
 
     def is_stale(self, run: Run) -> bool:
-        """True if a run had ended when an operation asked for another one: it settles nothing any more."""
+        """Return whether a run had ended before an operation requested another; it no longer settles the message."""
         return any(
             run.ended is not None and run.ended < one.at - (self._bound_s if one.deed is Deed.REPLAY else 0)
             for one in self.again(run.topic, run.group, run.partition, run.offset)
         )
 
     def takes_away(self, run: Run, until: float) -> bool:
-        """True if a reset took a message from its owner during a run, so that another may run it at the same time."""
+        """Return whether a reset took a message from its owner during a run, so that another may run it in parallel."""
         return any(
             one.deed is Deed.RESET and one.at <= until and one.until + self._bound_s >= run.began
             for one in self.again(run.topic, run.group, run.partition, run.offset)
         )
 
     def is_requeued(self, uid: str, topic: str, group: str) -> bool:
-        """True if a dead letter was brought back to life."""
+        """Return whether a dead letter was requeued."""
         return any(uid in one.uids for one in self._of(topic, Deed.REQUEUE, group=group))
 
     # -- order ---------------------------------------------------------------------------------------------------------
 
     def epoch(self, run: Run, is_repeated: bool) -> Epoch | None:
-        """The pass over the stream that a run belongs to; ``None`` if that cannot be told, or there is no order in it.
+        """Return the pass over the stream that a run belongs to; ``None`` if it is unknown, or the run has no order.
 
         Args:
             is_repeated: the message had been run to its end before.
@@ -78,34 +78,34 @@ class Operations:
                 continue
             if run.began >= one.at:
                 if run.began <= one.until + self._bound_s:
-                    return None  # perhaps it is the former owner's, which learns of it only when it acknowledges
+                    return None  # perhaps a run of the former owner, which learns of it only when it acknowledges
                 if one.deed is Deed.RESET or is_repeated:
                     passes.append(one.at)
         return tuple(passes)
 
-    # -- what is taken away --------------------------------------------------------------------------------------------
+    # -- messages that are removed -------------------------------------------------------------------------------------
 
     def may_be_cancelled(self, sent: Sent) -> bool:
-        """True if somebody cancelled a message or purged its topic after it was sent, or if no operation is known."""
+        """Return whether a message may have been cancelled or purged after it was sent, or no operation is known."""
         return not self._all or self.cancelled_at(sent) is not None
 
     def cancelled_at(self, sent: Sent) -> Operation | None:
-        """The operation that may have cancelled a message."""
+        """Return the operation that may have cancelled a message."""
         for one in self._of(sent.topic, Deed.CANCEL, Deed.PURGE):
             if sent.uid in one.uids or (one.deed is Deed.PURGE and sent.at <= one.until):
                 return one
         return None
 
     def precedes(self, topic: str, group: str, partition: int, offset: int) -> bool:
-        """True if a message lies before the beginning of a group that was added."""
+        """Return whether a message lies before the beginning of a group that was added."""
         return any(one.covers(partition, offset) for one in self._of(topic, Deed.ADD_GROUP, group=group))
 
 
 def without_deleted(history: History) -> History:
-    """The history without what a topic took along when it was deleted.
+    """Return the history without the messages that were deleted together with a topic.
 
-    What was asked for before the topic was there again may have been lost with it, or may have landed in the new one:
-    nothing is promised of it but that somebody had sent it.
+    Messages that were sent before the topic existed again may have been lost with it, or may be in the new topic: the
+    only guarantee is that they were sent.
     """
     ends: dict[str, float] = {}
     for one in history.operations:

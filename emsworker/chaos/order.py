@@ -1,4 +1,4 @@
-"""Order and overlap of runs: what ordered groups promise, and that two owners never run one message at once."""
+"""Checks of order and overlap: the order of ordered groups, and no message that is run by two owners at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lane = tuple[str, str, int, str | None, Epoch]
 
 
 def check_order(facts: Facts) -> Iterator[Finding]:
-    """Runs that came before their turn, and runs of one message at the same time."""
+    """Find runs that began too early in their order, and runs of one message at the same time."""
     lanes: dict[Lane, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
     messages: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in sorted(facts.history.runs, key=lambda run: run.began):
@@ -41,7 +41,7 @@ def _lane(facts: Facts, run: Run, repeated: bool) -> Lane | None:
 
 
 def _early(facts: Facts, lane: Lane, by_offset: dict[int, list[Run]]) -> Iterator[Finding]:
-    """A run may begin when every earlier message of its lane has ended: in its first complete run, or its last."""
+    """Find runs that began before all earlier messages of their lane had ended, in their first complete or last run."""
     free_at, blocker = -math.inf, 0
     for offset in sorted(by_offset):
         runs = by_offset[offset]
@@ -60,7 +60,7 @@ def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[Run]) -> float:
         return min(ends)
     group_id = facts.by_name[lane[0], lane[1]]
     if facts.rules.effects.get(lane[1], {}).get(runs[0].uid):
-        return max(run.began for run in runs)  # it was committed, and its process died before it could say so
+        return max(run.began for run in runs)  # it was committed, and its process died before it could record that
     again = facts.operations.again(lane[0], lane[1], lane[2], offset)
     revived = again or facts.operations.is_requeued(runs[0].uid, lane[0], lane[1])
     if revived or (group_id, lane[2], offset) in facts.snapshot.dead | facts.snapshot.given_up:
@@ -72,13 +72,13 @@ def _at_once(facts: Facts, runs: list[Run]) -> Iterator[Finding]:
     for number, run in enumerate(runs):
         group_id = facts.by_name.get((run.topic, run.group))
         if run.ended is None or group_id is None:
-            continue  # who died in it ran at most until the fault that killed him
+            continue  # a process that died in it ran at most until the fault that killed it
         timeout_s = facts.snapshot.groups[group_id].timeout_s
         for other in runs[number + 1 :]:
             if other.began >= run.ended or (other.pid, other.thread) == (run.pid, run.thread):
                 continue
             if facts.was_hit(run, run.ended) or run.ended - run.began > timeout_s:
-                continue  # its lease or its time was over: it may run on, but it can finish nothing
+                continue  # its lease or its timeout was over: it may continue to run, but cannot finish anything
             if facts.operations.takes_away(run, run.ended):
                 continue
             text = f"process {other.pid} began to run {run.uid} while process {run.pid} ran it"

@@ -1,4 +1,4 @@
-"""What the checker found, and what it goes by."""
+"""Findings and rules of the checker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What can be wrong."""
+    """Kind of a finding."""
 
     LOST = "lost"
     PHANTOM = "phantom"
@@ -26,11 +26,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, in words.
+    """Violation that the checker found.
 
     Attributes:
         where: topic/partition/offset, a range of them, or a client.
-        group: in which it is wrong, or ``None``.
+        group: the group in which it occurred, or ``None``.
     """
 
     kind: Kind
@@ -45,16 +45,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the checker is told about the run that it judges.
+    """Rules of a check: tolerances and known facts.
 
     Attributes:
-        bound_s: how long before a fault a finished run may have ended and yet be repeated: what finishes between two
-            acked offsets, and how long a commit takes.
-        healing_s: how long after a fault something may still come of it: a lease has to run out, say.
-        effects: by group, how often each message's effect is in the database, for transactional groups.
-        settled: nothing is left to do, so every hole should be closed, and every effect be there.
-        client_grace_s: for how long a client row may be left after its lease.
-        read_ahead_s: for how long after its cancellation a message may still be run by somebody who had read it.
+        bound_s: the maximum time before a fault at which a finished run may have ended and yet be repeated: the
+            interval between two acked offsets, and the duration of a commit.
+        healing_s: the maximum time after a fault at which it may still have consequences: for example, a lease has to
+            expire.
+        effects: by group, the number of each message's effects in the database, for transactional groups.
+        settled: no work is left, so every hole should be closed, and every effect be present.
+        client_grace_s: the maximum time for which a client row may remain after its lease.
+        read_ahead_s: the maximum time after its cancellation at which a message may still be run by a client that had
+            read it.
     """
 
     bound_s: float = 0.5
@@ -67,11 +69,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of it.
+    """Result of a check.
 
     Attributes:
         confirmed: sends that were confirmed; runs: runs that finished a message.
-        repeated: of these, how many came again with good reason.
+        repeated: the number of these that were repeated for a known reason.
     """
 
     asked: int
@@ -82,7 +84,7 @@ class Report:
 
     @property
     def counts(self) -> Counter[Kind]:
-        """How often each kind was found."""
+        """Number of findings of each kind."""
         return Counter(finding.kind for finding in self.findings)
 
     def __bool__(self) -> bool:

@@ -1,10 +1,10 @@
-"""The checker over a history that never ends: what is settled is checked, counted and forgotten.
+"""Incremental checker of an endless history: settled messages are checked, counted and forgotten.
 
-:func:`check_stream` holds a whole history. A :class:`Window` reads on where it has stopped, and forgets the messages of
-a partition below a *horizon*: below it retention has deleted everything (so every group has run it, or given it up),
-and nothing has happened for a while. Whatever comes later of an offset below the horizon is a finding in itself, so
-nothing is overlooked by forgetting. Memory is bounded by what retention keeps and by ``linger_s``, and with ``prune``
-so is the folder, if the recorders roll their files.
+:func:`check_stream` holds a whole history. A :class:`Window` continues to read where it has stopped, and forgets the
+messages of a partition below a *horizon*: below it retention has deleted everything (so every group has run it, or
+given it up), and nothing has happened for a while. Any later event of an offset below the horizon is a finding in
+itself, so forgetting overlooks nothing. Memory is bounded by the size of the retained stream and by ``linger_s``, and
+with ``prune`` so is the folder, if the recorders roll their files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from emsworker.chaos.report import Finding, Kind, Report, Rules
 from emsworker.store.database import Database
 from emsworker.store.snapshot import Snapshot, read_snapshot
 
-_UNSENT_S = 300.0  # a send that is not confirmed by then, and that nobody has seen, will never be
+_UNSENT_S = 300.0  # a send that is not confirmed or seen by then never will be
 _FAULTS_S = 300.0
 _FINAL = frozenset({"done", "ignored", "expired"})
 
@@ -31,39 +31,39 @@ Where = tuple[Any, ...]
 
 
 class Effects(Protocol):
-    """Counts the effects of transactional handlers, and lets go of those that nobody asks for again."""
+    """Counter of the effects of transactional handlers, which can forget settled messages."""
 
     def read(self) -> Mapping[str, Mapping[str, int]]:
-        """By group, how often each message's effect is there."""
+        """Return the number of each message's effects, by group."""
 
     def forget(self, uids: Collection[str]) -> None:
-        """These messages are settled."""
+        """Forget the effects of these messages, which are settled."""
 
 
 class NoEffects:
-    """No group is transactional."""
+    """Effects of a stream without transactional groups: none."""
 
     def read(self) -> Mapping[str, Mapping[str, int]]:
-        """Nothing."""
+        """Return no effects."""
         return {}
 
     def forget(self, uids: Collection[str]) -> None:
-        """Nothing to be forgotten."""
+        """Do nothing."""
 
 
 class Window:
-    """Checks a history while it is written, a look at a time.
+    """Checker that reads and checks a history while it is written, with each call of :meth:`look`.
 
-    A finding counts when two looks in a row have it: its explanation, a lost lease say, may be written down late.
+    A finding counts if two looks in a row have it: its explanation, such as a lost lease, may be recorded late.
     Until then nothing is forgotten.
 
     Args:
-        database: of the stream; folder: of the history.
-        linger_s: for how long a message is remembered after the last that happened to it; longer than
-            ``rules.healing_s``, or a late repetition would have no explanation any more.
-        effects: where there are any.
+        database: the database of the stream; folder: the folder of the history.
+        linger_s: the time for which a message is remembered after its last event; longer than ``rules.healing_s``, or
+            a late repetition would no longer have an explanation.
+        effects: the effects of transactional handlers, if there are any.
         on_begin: called when a group has begun its first run of a message: with its send, the group and the time.
-        prune: delete files that were read to their end and will not grow any more.
+        prune: delete files that were read to their end and will no longer grow.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class Window:
         self._asked = self._confirmed = self._runs = self._repeated = 0
 
     def __len__(self) -> int:
-        """How many sends and runs are remembered."""
+        """Return the number of remembered sends and runs."""
         history = self._gathering.history
         return len(history.sent) + len(history.runs) + len(self._gathering.begun)
 
     def look(self, settled: bool = False) -> Report:
-        """Read on, check, and forget what is settled.
+        """Read new events, check, and forget settled messages.
 
         Args:
-            settled: all is done, and nobody writes any more: nothing has to be found twice.
+            settled: all work is done, and no process writes any more: a finding counts at once.
 
         Returns:
-            what was counted since the beginning, and the findings that no earlier look has returned.
+            the counts since the beginning, and the findings that no earlier look has returned.
         """
         self._files.read()
         confirmed = self._confirmed_so_far()
@@ -109,7 +109,7 @@ class Window:
         rules = replace(self._rules, effects=self._effects.read(), settled=settled)
         self._files.read()
         until = self._files.latest
-        self._files.read()  # now whatever caused what had been read before is there
+        self._files.read()  # now the causes of all events read before are present
         self._take(until)
         history = self._gathering.whole()
         history.sent = {
@@ -128,7 +128,7 @@ class Window:
         return known | {(event["topic"], event["as_uid"]) for event in self._files.held if event["event"] == "sent"}
 
     def _cut(self, snapshot: Snapshot) -> None:
-        """Rows below the horizon may wait for their deletion; what they were is forgotten."""
+        """Remove rows below the horizon, which may wait for their deletion, from the snapshot."""
         for (topic_id, partition), messages in snapshot.messages.items():
             horizon = self._horizons.get((snapshot.topics[topic_id], partition), 0)
             for offset in [offset for offset in messages if offset < horizon]:
@@ -144,11 +144,11 @@ class Window:
                 begun.append(event)
             elif kind == "end":
                 if event["run"] not in self._gathering.begun:
-                    continue  # a zombie's end of a message that is settled
+                    continue  # the end of a zombie's run of a settled message
                 self._runs += 1
             elif kind == "sent":
                 if (event["topic"], event["uid"]) not in history.sent:
-                    continue  # the same of a producer
+                    continue  # a zombie's confirmation of a settled send
                 self._confirmed += 1
             self._asked += kind == "send"
             self._gathering.take(event)
@@ -164,7 +164,7 @@ class Window:
         return True
 
     def _tell_begun(self, begun: list[dict[str, Any]]) -> None:
-        """After all was taken: a run may be read before its send."""
+        """Call ``on_begin`` after all events were taken, because a run may be read before its send."""
         assert self._on_begin is not None
         for event in begun:
             sent = self._gathering.history.sent.get((event["topic"], event["uid"]))
@@ -172,7 +172,7 @@ class Window:
                 self._on_begin(sent, event["group"], event["at"])
 
     def _sure(self, found: list[Finding], settled: bool) -> list[Finding]:
-        """Those that an earlier look has found as well, and that it has not returned."""
+        """Return the findings that an earlier look has found as well, but not returned."""
         new = {(one.kind, one.where, one.group): one for one in found}
         new = {where: one for where, one in new.items() if where not in self._told}
         sure = [one for where, one in new.items() if settled or where in self._suspects]
@@ -211,7 +211,7 @@ class Window:
         self._effects.forget({uid for _, uid in gone})
 
     def _places(self, now: float) -> tuple[dict[tuple[str, str], tuple[int, int]], dict[Lane, int]]:
-        """Where each message is, if that is known; and in each partition the first one to which something happened."""
+        """Return the known place of each message, and the first offset of each partition with a recent event."""
         places: dict[tuple[str, str], tuple[int, int]] = {}
         recent: dict[Lane, int] = {}
 
@@ -246,10 +246,10 @@ class Window:
 
 
 class _Files:
-    """Reads on in files that grow.
+    """Reader of files that grow.
 
     Attributes:
-        held: what was read and not taken yet; latest: the time of the last event that was read.
+        held: the events that were read and not taken yet; latest: the time of the last event that was read.
     """
 
     def __init__(self, folder: Path, prune: bool) -> None:
@@ -259,10 +259,10 @@ class _Files:
         self.latest = -float("inf")
 
     def read(self) -> None:
-        """Read all there is, and delete what was read to its end for good."""
+        """Read all new events, and with ``prune`` delete files that were read to their end and no longer grow."""
         paths = sorted(self._folder.glob("*.jsonl"))
         for path, after in zip(paths, [*paths[1:], None], strict=True):
-            # Told before it is read: after that nobody writes to it any more.
+            # Determined before reading: from then on no process writes to the file.
             over = (after is not None and _log(after) == _log(path)) or not _is_alive(path)
             self._read(path)
             if over and self._prune:
@@ -285,14 +285,14 @@ class _Files:
         self._read_to[path.name] = begin + whole
 
     def take(self, until: float) -> list[dict[str, Any]]:
-        """Give away what happened up to a moment; the events of a process in their order."""
+        """Return and remove the events up to a moment; the events of a process are in order."""
         taken = [event for event in self.held if event["at"] <= until]
         self.held = [event for event in self.held if event["at"] > until]
         return taken
 
 
 def _log(path: Path) -> str:
-    """Whose file it is; the next one of the same log is sorted behind it."""
+    """Return the log that a file belongs to; the next file of the same log sorts after it."""
     return path.name.rsplit("-", 1)[0]
 
 

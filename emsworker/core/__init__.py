@@ -1,1 +1,1 @@
-"""The pure core: words, decisions and state, with no I/O of its own."""
+"""Pure core: data types, decisions and state, without I/O."""

@@ -1,4 +1,4 @@
-"""Alarms: what a rule asks for, and what becomes of an alarm when a value is measured. Nothing here does I/O."""
+"""Alarm rules, and the state changes of an alarm when a value is measured; without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_COUNTED = 1_000_000
 
 
 class Metric(StrEnum):
-    """What a rule measures of each group."""
+    """Quantity that a rule measures for each group."""
 
     LAG = "lag"
     OLDEST = "oldest"
@@ -30,30 +30,30 @@ class Metric(StrEnum):
 
     @property
     def is_duration(self) -> bool:
-        """Whether its value counts seconds."""
+        """True if the value is in seconds."""
         return self in (Metric.OLDEST, Metric.STUCK)
 
     @property
     def is_counted(self) -> bool:
-        """Whether rows are counted for it: no further than to the rule's limit."""
+        """True if the value is a count of rows; rows are counted only up to the rule's limit."""
         return self in (Metric.RETRIES, Metric.DEAD)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When to raise an alarm for a group, and whom to tell besides the log.
+    """Condition that raises an alarm for a group, and the receivers to notify besides the log.
 
     Args:
-        metric: ``lag``: messages that are unclaimed, or claimed and unfinished; ``oldest``: seconds since the oldest
-            unfinished message was born; ``retries``: messages that wait for a retry; ``dead``: messages that became
-            dead letters within ``within_s``; ``no_consumer``: messages that wait while no client works for the group;
-            ``stuck``: seconds for which a claim has made no progress.
-        above: the value above which it is an alarm.
-        for_s: for so many seconds without a break.
-        within_s: of ``dead``.
-        topic, group: which groups; ``None`` for all.
-        webhook: a URL that gets the alarm as JSON.
-        command: a program with arguments that gets it on its standard input.
+        metric: ``lag``: messages that are unclaimed, or claimed and unfinished; ``oldest``: age in seconds of the
+            oldest unfinished message; ``retries``: messages that wait for a retry; ``dead``: messages that became dead
+            letters within ``within_s``; ``no_consumer``: messages that wait while the group has no client; ``stuck``:
+            seconds for which a claim has made no progress.
+        above: the threshold; a value above it is a breach.
+        for_s: seconds for which the breach must last without interruption.
+        within_s: the period of ``dead``, in seconds.
+        topic, group: the groups that the rule covers; ``None`` for all.
+        webhook: a URL that receives the alarm as JSON.
+        command: a program with arguments that receives the alarm on its standard input.
 
     Raises:
         ConfigError: naming everything that is wrong.
@@ -93,17 +93,17 @@ class Rule:
             raise ConfigError(problems)
 
     def covers(self, topic: str, group: str) -> bool:
-        """Whether it is about that group."""
+        """True if the rule covers this group."""
         return self.topic in (None, topic) and self.group in (None, group)
 
     @property
     def targets(self) -> list[str]:
-        """Who is told."""
+        """Kinds of receivers that are set: ``webhook``, ``command``."""
         return [name for name in ("webhook", "command") if getattr(self, name) is not None]
 
 
 def _shown_webhook(url: object) -> str:
-    """All of an address that may be shown: the rest may hold a secret."""
+    """Show only the scheme of the URL, because the rest may hold a secret."""
     try:
         scheme = urlsplit(url).scheme if isinstance(url, str) else ""
     except ValueError:
@@ -138,10 +138,10 @@ def _wrong_command(command: str) -> str | None:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What a rule has found of one group: a breach that is to last for a while yet, or an alarm that has been told.
+    """Alarm of a rule for one group: a breach that has not lasted ``for_s`` yet, or an alarm that has fired.
 
     Args:
-        since: when the breach began; ``fired_at``: when it was told. UTC, by the server's clock.
+        since: when the breach began; ``fired_at``: when the alarm fired. Both in UTC, by the server's clock.
     """
 
     rule: str
@@ -155,7 +155,7 @@ class Alarm:
 
 
 class Step(StrEnum):
-    """What a measurement means for an alarm."""
+    """State change of an alarm after a measurement."""
 
     BEGIN = "begin"
     FIRE = "fire"
@@ -164,7 +164,7 @@ class Step(StrEnum):
 
 
 def next_step(rule: Rule, current: Alarm | None, value: float, now: datetime) -> Step | None:
-    """What is to be done about a value; ``None`` if nothing changes."""
+    """Return the state change that a measured value causes; ``None`` if nothing changes."""
     if value > rule.above:
         if current is None:
             return Step.BEGIN
@@ -176,7 +176,7 @@ def next_step(rule: Rule, current: Alarm | None, value: float, now: datetime) ->
 
 
 def describe(rule: Rule, alarm: Alarm, event: str, now: datetime) -> dict[str, Any]:
-    """What receivers get; the id is the same when it is resolved, and whenever it is delivered again."""
+    """Build the notification for receivers; its id stays the same when the alarm resolves and in every redelivery."""
     facts: dict[str, Any] = {
         "id": uid_text(alarm.alarm_id),
         "event": event,

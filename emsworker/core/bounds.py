@@ -1,4 +1,4 @@
-"""What a predicate says about plain columns: the part of it that a statement with parameters can do."""
+"""Bounds of a predicate on plain columns: the part that a statement with parameters can evaluate."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SETS = {"key": "keys", "tag": "tags", "id": "ids", "partition": "partitions"}
 
 @dataclass(frozen=True)
 class Bounds:
-    """Conditions that every chosen message fulfils; there may be more to it.
+    """Necessary conditions of a predicate: every chosen message fulfils them, but may have to fulfil more.
 
     Attributes:
         lo, hi: first and last offset.
         born_from, born_to: the earliest and the latest time.
-        keys, tags, ids, partitions: one of these; ``None`` for any.
-        key_prefix: how the key begins.
+        keys, tags, ids, partitions: the allowed values; ``None`` for any.
+        key_prefix: the beginning of the key.
     """
 
     lo: int = 1
@@ -37,7 +37,7 @@ class Bounds:
 
     @classmethod
     def of(cls, name: str, op: str, values: Sequence[Any]) -> Bounds:
-        """What ``name op value`` says, or that one of several values is equal."""
+        """Return the bounds of ``name op value``; with several values, one of them must be equal."""
         if name in _SETS and op == "=":
             raw = [_encoded(value) if name in ("key", "tag") else value for value in values]
             return cls(**{_SETS[name]: frozenset(raw)})  # type: ignore[arg-type]
@@ -65,18 +65,18 @@ class Bounds:
 
     @property
     def impossible(self) -> bool:
-        """Whether nothing can fulfil them."""
+        """True if no message can fulfil them."""
         sets = (self.keys, self.tags, self.ids, self.partitions)
         return self.lo > self.hi or self.born_from > self.born_to or any(one is not None and not one for one in sets)
 
     @property
     def bounds_time(self) -> bool:
-        """Whether there is a first or last time."""
+        """True if there is an earliest or latest time."""
         return self.born_from > _FIRST_TIME or self.born_to < _LAST_TIME
 
     @property
     def args(self) -> dict[str, Any]:
-        """The parameters of a statement that reads only what fulfils them, but for the offsets."""
+        """Parameters of a statement that reads only what fulfils the bounds, without those for offsets."""
         return {
             "any_of_keys": int(self.keys is None),
             "keys": sorted(self.keys or ()) or [b""],

@@ -1,4 +1,4 @@
-"""The local clock: for measuring spans only; due times and leases in the store go by the server's clock."""
+"""Local clock, only for measuring time spans; due times and leases in the store use the server's clock."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def ticks() -> float:
-    """Seconds since some point, going on while the process is stopped and, on Linux, while the machine sleeps."""
+    """Seconds since an arbitrary point, also counted while the process is stopped and, on Linux, the machine sleeps."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -1,7 +1,7 @@
-"""Bodies to bytes and back: kombu's serializers and compressions behind an accept list.
+"""Encoding and decoding of bodies: kombu's serializers and compressions behind an accept list.
 
-JSON, the default, takes a short way with kombu's own encoder rules (dates, decimals, uuids), because its general way
-costs 7 us to dump and 6 us to load, and undivided kombu costs 150 ms; everything else goes through kombu's registries.
+JSON, the default, takes a fast path with kombu's own encoder rules (dates, decimals, uuids), because kombu's general
+path costs 7 us to dump and 6 us to load, and importing kombu costs 150 ms. Everything else uses kombu's registries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from emsworker.core.forks import undivided
 
 JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
-MAX_HEADERS_BYTES = 1 << 20  # they are read with every batch, and filters look into them
+MAX_HEADERS_BYTES = 1 << 20  # headers are read with every batch, and filters evaluate them
 RAW_TYPES = frozenset({"application/data", "text/plain"})
 SERIALIZERS = ("json", "msgpack", "yaml", "pickle")
 COMPRESSIONS = ("zlib", "bzip2", "lzma", "zstd")
@@ -48,14 +48,14 @@ def _decode_special(value: dict[str, Any]) -> Any:
 
 
 def _json_encoder() -> Callable[[Any], str]:
-    """The standard encoder; its part in C, where there is one, is made once instead of for each body: half of the time.
+    """Return the standard encoder; its C part, if there is one, is made once instead of per body: half of the time.
 
-    What refers to itself ends in a RecursionError then, because the marks that would tell are of one body.
+    A body that contains itself then ends in a RecursionError, because the markers of circular references are per body.
     """
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return json.JSONEncoder(default=_encode_special, separators=(",", ":"), allow_nan=False).encode
-    # The last argument refuses nan and infinity, which are no JSON: no other reader would take the body.
+    # The last argument refuses nan and infinity, which are not JSON: other parsers would reject the body.
     to_chunks = make(None, _encode_special, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     return lambda body: "".join(to_chunks(body, 0))
 
@@ -74,10 +74,10 @@ def encode_body(
         body: ``bytes`` and ``str`` are kept as they are, anything else goes through ``serializer``.
         serializer: ``json``, ``msgpack``, ``yaml``, ``pickle``, or a name registered with kombu.
         compression: ``zlib``, ``bzip2``, ``lzma``, ``zstd``, or none.
-        names: of the parts of the body, for the text of an error: :data:`CALL` for a call of a task.
+        names: names of the parts of the body, for error messages: :data:`CALL` for a call of a task.
 
     Returns:
-        the bytes, and the headers that tell how to read them (none for plain JSON).
+        the bytes, and the headers that say how to decode them (none for plain JSON).
 
     Raises:
         EncodeError: the body cannot be serialized, or the serializer or compression is not installed.
@@ -92,7 +92,7 @@ def encode_body(
         raw, content_type = kombu.compression.compress(raw, compression)
     except (KeyError, TypeError):
         content_type = None
-    if content_type not in _DECOMPRESSORS:  # kombu may know more than our readers, which bound what they unpack
+    if content_type not in _DECOMPRESSORS:  # kombu may know more than our decompressors, which limit the unpacked size
         why = hint_if_missing(compression) or f"it is not known here; known are {', '.join(COMPRESSIONS)}"
         raise EncodeError(f"compression {compression!r}: {why}")
     return raw, {**headers, COMPRESSION: content_type}
@@ -112,14 +112,14 @@ def _serialize(body: Any, serializer: str, names: Sequence[str]) -> tuple[bytes,
 
 
 CALL = ("args", "kwargs")
-"""The names of the parts of a body that is a call of a task."""
+"""Names of the parts of a body that is a call of a task."""
 
 
 def encode_json(body: Any, names: Sequence[str] = ()) -> bytes:
-    """Compact JSON by kombu's rules for dates, decimals, uuids and bytes.
+    """Encode a body as compact JSON by kombu's rules for dates, decimals, uuids and bytes.
 
     Raises:
-        EncodeError: a part of it has no JSON form, as ``nan`` has none; the text says which.
+        EncodeError: a part of the body has no JSON form, such as ``nan``; the text names the part.
     """
     try:
         return _JSON_ENCODE(body).encode()
@@ -130,7 +130,7 @@ def encode_json(body: Any, names: Sequence[str] = ()) -> bytes:
 
 
 def _where_it_fails(body: Any, names: Sequence[str], error: Exception) -> EncodeError:
-    """The first part that cannot be encoded, in the order of the encoder."""
+    """Return an error about the first part that cannot be encoded, in the encoder's order."""
     todo: list[tuple[tuple[Any, ...], Any]] = [((), body)]
     while todo:
         path, part = todo.pop()
@@ -160,7 +160,7 @@ _NO_NUMBERS = (float("inf"), float("-inf"))
 
 
 def _path_text(path: tuple[Any, ...], names: Sequence[str]) -> str:
-    """A place in a body as Python would write it; the first step may have a name."""
+    """Format a path into a body as a Python expression; the first step may have a name."""
     name, steps = (names[path[0]], path[1:]) if names and path else ("body" if path else "the body", path)
     return name + "".join(f"[{step!r:.100}]" for step in steps)
 
@@ -182,10 +182,10 @@ def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, st
 
 
 def decode_headers(raw: bytes) -> Mapping[str, str]:
-    """Read a stored header block; equal blocks, as a task's messages have them, are parsed once.
+    """Parse a stored header block; equal blocks, which messages of a task often have, are parsed once.
 
     Raises:
-        DecodeError: it is not a JSON object of strings, or longer than any that is sent.
+        DecodeError: the block is not a JSON object of strings, or exceeds the size limit.
     """
     if not raw:
         return _NO_HEADERS
@@ -205,15 +205,15 @@ def _read_headers(raw: bytes) -> Mapping[str, str]:
 
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-_REMEMBERED_BYTES = 1024  # a thousand blocks of that size are remembered, and no more than that
+_REMEMBERED_BYTES = 1024  # longer blocks are not cached; the cache holds 1024 blocks
 _read_headers_once = lru_cache(maxsize=1024)(_read_headers)
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """The stored form of headers; an empty block for none.
+    """Encode headers for storage; no headers give an empty block.
 
     Raises:
-        EncodeError: a name or value is no text, or they are too long.
+        EncodeError: a name or value is not a string, or the headers are too long.
     """
     if not headers:
         return b""
@@ -221,7 +221,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
         if not isinstance(name, str) or not isinstance(value, str):
             raise EncodeError(f"header {name!r} = {value!r}: names and values must be str")
     block = json.dumps(dict(headers), separators=(",", ":")).encode()
-    if block.count(b"{") > 1 or b"[" in block:  # written so that whoever counts brackets sees how deep the block is
+    if block.count(b"{") > 1 or b"[" in block:  # escaped, so that counting brackets gives the nesting depth
         block = b"{" + block[1:].replace(b"{", rb"\u007b").replace(b"[", rb"\u005b")
     if len(block) > MAX_HEADERS_BYTES:
         raise EncodeError(f"the headers take {len(block)} bytes, at most {MAX_HEADERS_BYTES}; put it into the body")
@@ -229,12 +229,12 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
 
 
 class Decoder:
-    """Reads bodies whose content type is accepted.
+    """Decoder of bodies whose content type is accepted.
 
     Args:
         accept: names (``json``, ``msgpack``, ``yaml``, ``pickle``) or content types. Raw bytes and text are always
             accepted; pickle only if it is named here.
-        max_bytes: the most bytes that a compressed body may unpack to.
+        max_bytes: the maximum size of a compressed body after decompression.
     """
 
     def __init__(self, accept: tuple[str, ...] = ("json",), max_bytes: int = 64 << 20) -> None:
@@ -270,7 +270,7 @@ def _decode_json(raw: bytes) -> Any:
     try:
         text = raw.decode()
         return _JSON_DECODE_SPECIAL(text) if '"__type__"' in text else _JSON_DECODE(text)
-    except Exception as error:  # kombu's readers of dates, uuids and so on raise whatever a damaged value makes them
+    except Exception as error:  # kombu's decoders of dates, uuids and so on raise any error on a damaged value
         raise DecodeError(f"the body is no valid json: {error}") from error
 
 
@@ -284,7 +284,7 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise DecodeError(f"the body is no valid text: {error}") from error
-    if encoding.lower() not in _ENCODINGS:  # to Python's codecs some names mean "unpack this"
+    if encoding.lower() not in _ENCODINGS:  # some of Python's codecs decompress
         raise ContentRefused(f"content encoding {encoding!r} is not known here")
     with undivided:
         import kombu.serialization
@@ -299,9 +299,9 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
 
 
 def _refuse_repetition(body: Any, size: int) -> None:
-    """Aliases of YAML make a few lines stand for gigabytes, or for a circle, to whoever walks through them.
+    """Refuse YAML whose aliases expand a few lines to gigabytes, or form a cycle.
 
-    What is written out has no more parts and no more text than it has bytes.
+    A body without aliases has no more parts and no more text than it has bytes.
     """
     budget, todo = 2 * size + 8, [body]
     while todo:
@@ -319,12 +319,12 @@ def _zstd_decompressor() -> Any:
     with undivided:
         import kombu.compression
 
-    return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - it is there only if it is installed
+    return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - exists only if zstd is installed
 
 
 _ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "ascii-8bit", "latin-1", "iso-8859-1", "binary", ""})
 
-# A body of some bytes may ask for a dictionary of gigabytes; the highest preset needs 65 MiB.
+# A body of a few bytes may request a dictionary of gigabytes; the highest preset needs 65 MiB.
 _LZMA_MEMORY_BYTES = 128 << 20
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-gzip": zlib.decompressobj,

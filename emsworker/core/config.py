@@ -1,4 +1,4 @@
-"""One configuration object, from keyword arguments, ``EMS_*`` variables or a module; checked all at once."""
+"""Configuration object, from keyword arguments, ``EMS_*`` variables or a module; all settings are checked together."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from emsworker.core.url import DatabaseUrl, redact, redact_url
 Check = Callable[[Any], None]
 
 MOST_PROCESSES, MOST_THREADS, MOST_KEPT = 1024, 1024, 1_000_000_000
-_LONGEST_LADDER = 1000  # what the table of groups holds
+_LONGEST_LADDER = 1000  # the width of its column in the table of groups
 
-# What somebody may take for a setting of ours, and would not want to see in a log.
+# Names whose values may be secrets and are never shown; an unknown setting may have such a name.
 _SECRET_NAME = re.compile("passw|pwd|secret|token", re.IGNORECASE)
 
 
@@ -35,7 +35,7 @@ def _setting(default: Any, meaning: str, check: Check | None = None, *, secret: 
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value as an error may show it."""
+    """Format a value for an error message, without secrets."""
     if _SECRET_NAME.search(name):
         return "***"
     return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
@@ -43,7 +43,7 @@ def _shown(name: str, value: Any) -> str:
 
 def _at_least(least: float) -> Check:
     def check(value: float) -> None:
-        if not least <= value:  # not a number is neither
+        if not least <= value:  # false for nan, too
             raise ValueError(f"must be at least {least:g}")
         if value > LONGEST_S:
             raise ValueError("must be a time of at most 100 years")
@@ -68,7 +68,7 @@ def _one_of(*choices: str | None) -> Check:
 
 
 def _installed(check: Check | None = None) -> Check:
-    """Check that what is named needs no extra that is missing; a tuple names several."""
+    """Return a check that the extra of a named package is installed; a tuple names several."""
 
     def check_all(value: str | tuple[str, ...]) -> None:
         if check is not None:
@@ -110,7 +110,7 @@ def _check_ladder(value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Every setting of EMS. Each can be given as ``EMS_<NAME>`` too; spans end in ``_s`` and count seconds.
+    """Settings of EMS. Each can also be given as ``EMS_<NAME>``; names of durations end in ``_s`` and count seconds.
 
     Raises:
         ConfigError: one or more settings are wrong; all of them are listed.
@@ -247,16 +247,16 @@ class Settings:
         return problems
 
     def retry_ladder(self) -> Ladder:
-        """The ladder of groups that name none."""
+        """Return the ladder of groups that set none."""
         return Ladder.parse(self.ladder, self.max_attempts, self.jitter)
 
     @classmethod
     def load(cls, module: str | None = None, environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
-        """Put settings together: keyword arguments win over ``EMS_*`` variables, those over a module's names.
+        """Load settings: keyword arguments override ``EMS_*`` variables, which override a module's names.
 
         Args:
-            module: dotted name of a module with lower-case settings; ``EMS_CONFIG`` names it too.
-            environ: the environment, by default the process's own.
+            module: dotted name of a module with lower-case settings; ``EMS_CONFIG`` can name it instead.
+            environ: the environment, by default that of the process.
             given: settings by name.
 
         Raises:
@@ -281,7 +281,7 @@ class Settings:
         return settings
 
 
-# Variables of the project that are no settings of the app.
+# Variables of the project that are not settings of the app.
 _OTHER_VARIABLES = frozenset(
     {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
 )
@@ -292,7 +292,7 @@ def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> 
         return {}
     try:
         module = import_module(name)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # a user's module may raise anything
         problems.append(Problem("EMS_CONFIG", name, f"the module cannot be imported: {error}"))
         return {}
     values = {key: value for key, value in vars(module).items() if key in names}

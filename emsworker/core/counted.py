@@ -1,4 +1,4 @@
-"""Counts and spans as people read them."""
+"""Human-readable counts and time differences."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ _IRREGULAR = {"body": "bodies", "retry": "retries", "process": "processes", "is"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun: ``1 message``, ``2 messages``."""
+    """Format a number and its noun: ``1 message``, ``2 messages``."""
     return f"{number} {plural(number, noun)}"
 
 
 def plural(number: int, noun: str) -> str:
-    """A noun, or the verb that goes with it, as it stands beside a number."""
+    """Return a noun, or its verb, in the form that agrees with a number."""
     return noun if number == 1 else _IRREGULAR.get(noun, f"{noun}s")
 
 
 def seconds_text(seconds: float, digits: int = 3) -> str:
-    """A difference of times with its sign, ``+0.250 s``; one that rounds to nothing has none."""
+    """Format a time difference with its sign, ``+0.250 s``; a difference that rounds to zero has no sign."""
     rounded = round(seconds, digits)
     return f"{rounded:+.{digits}f} s" if rounded else f"{0:.{digits}f} s"

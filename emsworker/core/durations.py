@@ -1,4 +1,4 @@
-"""Durations as people write them: ``500ms``, ``10s``, ``1m``, ``2h``, ``7d``."""
+"""Parsing and formatting of durations: ``500ms``, ``10s``, ``1m``, ``2h``, ``7d``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# Due times must stay within the range of DATETIME, and nobody waits longer.
+# Due times must stay within the range of DATETIME.
 LONGEST_S = 100 * 366 * 86400.0
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 
@@ -18,7 +18,7 @@ def parse_duration(text: str | float) -> float:
         text: a number of seconds, or a number with a unit (``ms s m h d``).
 
     Raises:
-        ValueError: it is neither, negative, or longer than 100 years.
+        ValueError: not a duration, negative, or longer than 100 years.
     """
     if isinstance(text, int | float) and not isinstance(text, bool):
         return _checked(text, text)
@@ -35,7 +35,7 @@ def _checked(seconds: float, text: str | float) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A short way to write a duration that :func:`parse_duration` reads back exactly."""
+    """Format a duration in a short form that :func:`parse_duration` reads back exactly."""
     for unit in ("d", "h", "m", "s"):
         if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
             return f"{_plain(seconds / _UNITS[unit])}{unit}"
@@ -44,5 +44,5 @@ def format_duration(seconds: float) -> str:
 
 
 def _plain(number: float) -> str:
-    """All digits of a number, without an exponent."""
+    """Format a number with all its digits, without an exponent."""
     return f"{Decimal(repr(number)):f}".removesuffix(".0")

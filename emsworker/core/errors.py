@@ -1,4 +1,4 @@
-"""Every error that EMS raises on purpose, and the exceptions by which a handler steers its message."""
+"""Errors that EMS raises on purpose, and exceptions by which a handler decides the outcome of its message."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from emsworker.core.durations import parse_duration
 
 
 class EmsError(Exception):
-    """Base of all errors of EMS; its text names the thing, the value and the fix."""
+    """Base class of all errors of EMS; the text names the thing, its value and the fix."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with the configuration or the surroundings.
+    """Problem in the configuration or the environment.
 
     Args:
-        name: the setting or the thing checked.
+        name: the setting or the thing that was checked.
         value: what was found, with secrets already hidden.
         fix: what to do about it.
     """
@@ -44,11 +44,11 @@ class ExtraMissing(EmsError):
 
 
 class PredicateError(ConfigError):
-    """A predicate cannot be read.
+    """A predicate cannot be parsed.
 
     Args:
         text: the predicate.
-        position: of the fault, from 1.
+        position: position of the fault, from 1.
         why: what is wrong there.
     """
 
@@ -63,7 +63,7 @@ class InvalidName(EmsError):
 
 
 class InvalidPriority(EmsError):
-    """A priority is not from 0 to 9, or the topic does not tell priorities apart."""
+    """A priority is not from 0 to 9, or the topic has no priority levels."""
 
 
 class UnknownTopic(EmsError):
@@ -90,31 +90,31 @@ class GroupInUse(EmsError):
 
 
 class RunEnded(EmsError):
-    """The time of this run is over, or it has ended: the handler may stop, the message is run elsewhere."""
+    """The run has timed out or ended; the handler may stop, because the message is run elsewhere."""
 
 
 class AlreadyExists(EmsError):
-    """A topic or group of that name is there already."""
+    """A topic or group of that name exists already."""
 
 
 class UnknownMessage(EmsError):
-    """No message, or no dead letter, of that id or place is kept."""
+    """No message or dead letter with that id or position is stored."""
 
 
 class UnknownSchedule(EmsError):
-    """There is no schedule of that name."""
+    """No schedule of that name exists."""
 
 
 class UnknownReader(EmsError):
-    """No position of a reader of that name is kept."""
+    """No position is stored for a reader of that name."""
 
 
 class UnknownAlarm(EmsError):
-    """There is no alarm of that name."""
+    """No alarm of that name exists."""
 
 
 class DeliveryFailed(EmsError):
-    """A receiver could not be told of an alarm."""
+    """An alarm could not be delivered to a receiver."""
 
 
 class TopicRuleError(EmsError):
@@ -122,7 +122,7 @@ class TopicRuleError(EmsError):
 
 
 class MessageTooLarge(EmsError):
-    """The encoded body is over the topic's limit or over what the server accepts."""
+    """The encoded body exceeds the topic's limit or what the server accepts."""
 
 
 class WrongArguments(EmsError, TypeError):
@@ -146,7 +146,7 @@ class StoreUnavailable(EmsError):
 
 
 class PublishTimeout(StoreUnavailable):
-    """A send was not confirmed before its deadline; it may or may not have landed."""
+    """A send was not confirmed before its deadline; the message may or may not have been stored."""
 
 
 class AccessDenied(EmsError):
@@ -154,7 +154,7 @@ class AccessDenied(EmsError):
 
 
 class TlsError(EmsError):
-    """The server's certificate is not trusted, or it offers no TLS although the address asks for it."""
+    """The server's certificate is not trusted, or the server offers no TLS although the URL requires it."""
 
 
 class ServerUnsupported(EmsError):
@@ -162,15 +162,15 @@ class ServerUnsupported(EmsError):
 
 
 class SchemaMissing(EmsError):
-    """The tables are missing or of another version; ``ems migrate`` makes them."""
+    """The tables are missing or of another version; ``ems migrate`` creates them."""
 
 
 class FenceLost(EmsError):
-    """The claim belongs to somebody else by now; nothing of this transaction was kept."""
+    """The claim has another owner by now; the transaction was rolled back."""
 
 
 class LeaseLost(EmsError):
-    """The client's lease is gone; its work is being run elsewhere."""
+    """The client has lost its lease; its work is run elsewhere."""
 
 
 class UnknownTask(EmsError):
@@ -178,16 +178,16 @@ class UnknownTask(EmsError):
 
 
 class ResultTimeout(EmsError, TimeoutError):
-    """A result was not there in time; its task may still run, or never asked for a result."""
+    """A result was not available in time; the task may still run, or may never have asked for a result."""
 
 
 class TaskFailed(EmsError):
-    """The task whose result was asked for has failed for good.
+    """The task whose result was requested has failed permanently.
 
     Args:
-        message_id: of the call.
-        error_type, message: of the exception that it ended with.
-        traceback: its text.
+        message_id: id of the call.
+        error_type, message: type and text of the exception that ended the task.
+        traceback: the traceback as text.
     """
 
     def __init__(self, message_id: str, error_type: str, message: str, traceback: str) -> None:
@@ -200,11 +200,11 @@ class AppNotFound(EmsError):
 
 
 class TransactionEnded(EmsError):
-    """A transactional handler or a block of ``app.transaction()`` ended its transaction by itself, perhaps by DDL."""
+    """A transactional handler or a block of ``app.transaction()`` ended its transaction itself, for example by DDL."""
 
 
 class TransactionRolledBack(EmsError):
-    """The server rolled the transaction of a block back, in a deadlock for example; nothing of it was kept."""
+    """The server rolled back the transaction of a block, for example in a deadlock; none of it was committed."""
 
 
 class ConnectionLostInHandler(EmsError):
@@ -227,10 +227,10 @@ class Retry(EmsError):
 
     Args:
         countdown: seconds until the next attempt; without it the ladder decides.
-        reason: kept with the attempt.
+        reason: stored with the attempt.
 
     Raises:
-        ValueError: the countdown is no number of seconds from 0 to 100 years.
+        ValueError: the countdown is not a number of seconds from 0 to 100 years.
     """
 
     def __init__(self, reason: str = "", *, countdown: float | None = None) -> None:
@@ -246,7 +246,7 @@ class Reject(EmsError):
 
 
 class Ignore(EmsError):
-    """Raise it in a handler to count the message as done, whatever happened."""
+    """Raise it in a handler to mark the message as done."""
 
 
 class BatchFailed(EmsError):

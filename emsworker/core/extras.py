@@ -1,4 +1,4 @@
-"""Optional packages: which extra brings which modules, asked for before they are needed."""
+"""Optional packages: the modules of each extra, checked before they are needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from emsworker.core.errors import ExtraMissing
 
-# As in setup.cfg. Whatever is not here is installed always; a test imports every module without any extra.
+# Must match setup.cfg. Modules not listed here are always installed; a test imports every module without any extra.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
@@ -19,7 +19,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 
 
 def hint_if_missing(extra: object) -> str | None:
-    """Return how to install an extra; None if it is installed, or if there is no extra of that name."""
+    """Return the way to install an extra; None if it is installed, or if there is no extra of that name."""
     modules = MODULES.get(extra, ()) if isinstance(extra, str) else ()
     missing = next((module for module in modules if not _is_installed(module)), None)
     if missing is None:
@@ -28,11 +28,11 @@ def hint_if_missing(extra: object) -> str | None:
 
 
 def require(extra: str, what: str) -> None:
-    """Refuse to go on without an extra.
+    """Raise an error if an extra is not installed.
 
     Args:
-        extra: its name.
-        what: needs it, for the error.
+        extra: the name of the extra.
+        what: the feature that needs it, for the error message.
 
     Raises:
         ExtraMissing: with the command that installs it.
@@ -44,5 +44,5 @@ def require(extra: str, what: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):  # the package around it is missing, or somebody has switched it off
+    except (ImportError, ValueError):  # its parent package is missing, or the module is disabled
         return False

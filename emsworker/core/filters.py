@@ -1,4 +1,4 @@
-"""Which messages of a topic a group wants."""
+"""Filter of a group: the messages of a topic that it receives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MAX_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class Filter:
-    """A message matches if its tag is one of ``tags`` and it has all of ``headers``; what is empty asks for nothing.
+    """Filter on tags and headers: a message matches if its tag is one of ``tags`` and it has all of ``headers``.
 
-    Two filters that ask for the same are equal, however they were written.
+    An empty part matches every message. Filters with equal conditions are equal, however they were written.
 
     Args:
-        tags: any of these tags.
-        headers: all of these headers, with exactly these values.
+        tags: the tags that match.
+        headers: the required headers, with exactly these values.
 
     Raises:
         ConfigError: naming what is wrong.
@@ -60,15 +60,15 @@ class Filter:
         return ", ".join(words) or "all messages"
 
     def to_text(self) -> str:
-        """As the group's row keeps it; nothing for a filter that asks for nothing."""
+        """Serialize the filter for the group's row; an empty filter gives an empty text."""
         return json.dumps({"tags": list(self.tags), "headers": dict(self.headers)}) if self else ""
 
     @classmethod
     def from_text(cls, text: str) -> Filter:
-        """From a group's row.
+        """Parse the filter of a group's row.
 
         Raises:
-            ConfigError: somebody else has written it.
+            ConfigError: the text was not written by EMS.
         """
         try:
             return cls(**json.loads(text)) if text else cls()
@@ -78,7 +78,7 @@ class Filter:
             ) from None
 
     def matches(self, tag: str | bytes | None, headers: Mapping[str, str]) -> bool:
-        """Whether a group with this filter wants such a message; the store asks the same in SQL."""
+        """Return whether a message with this tag and these headers matches; the store evaluates the same in SQL."""
         tags = self._encoded_tags()
         return (not tags or encode_key("tag", tag) in tags) and all(
             headers.get(name) == text for name, text in self.headers.items()
@@ -86,7 +86,7 @@ class Filter:
 
     @property
     def args(self) -> dict[str, Any]:
-        """The parameters of a statement that reads only what matches."""
+        """Parameters of a statement that reads only matching messages."""
         return {
             "any_tag": int(not self.tags),
             "tags": self._encoded_tags() or [b""],

@@ -1,8 +1,9 @@
-"""Forks: a child starts with free locks, and without the connections and the work of its parent's threads.
+"""Fork safety: a child starts with free locks, and without the connections and the work of its parent's threads.
 
-Only the thread that forks lives on in the child. A lock that another one held is held there for ever, and a socket is
-shared with the parent. So every lock of this package is made here, and an object with more to leave behind registers a
-method. The linter bans :mod:`threading`'s own locks, and ``cached_property``, which has one in Python 3.11.
+Only the thread that forks exists in the child. A lock that another thread held stays locked there for ever, and a
+socket is shared with the parent. Therefore every lock of this package is made here, and an object that has more to
+reset registers a method. The linter bans :mod:`threading`'s own locks, and ``cached_property``, which has one in Python
+3.11.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
 Mutex = threading.Lock
-"""The type of what :func:`Lock` makes."""
+"""Type of the locks that :func:`Lock` makes."""
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -32,34 +33,34 @@ def _freed(lock: L) -> L:
 
 
 def Lock() -> Mutex:
-    """A lock that is free in a forked child."""
+    """Make a lock that is free in a forked child."""
     return _freed(threading.Lock())
 
 
 def Condition(lock: Mutex | None = None) -> threading.Condition:
-    """A condition whose lock is free in a forked child, where nobody waits for it."""
+    """Make a condition whose lock is free in a forked child, where no thread waits for it."""
     return _freed(threading.Condition(lock))
 
 
 def Event() -> threading.Event:
-    """An event whose lock is free in a forked child; it is set there if it was set."""
+    """Make an event whose lock is free in a forked child; it is set there if it was set."""
     return _freed(threading.Event())
 
 
 def after_fork(method: Callable[[], object]) -> None:
-    """Call a bound method in each forked child, as long as its object lives.
+    """Call a bound method in each forked child, as long as its object exists.
 
-    It must not raise, wait, or write to what the parent has opened.
+    The method must not raise, wait, or write to anything that the parent has opened.
     """
     owner: Any = method.__self__  # type: ignore[attr-defined]
     _resets.setdefault(owner, []).append(weakref.WeakMethod(method))
 
 
 class _Undivided:
-    """A block in which the process does not fork: it waits, for some seconds at most.
+    """Context in which the process does not fork: a fork waits until no thread is inside, for at most 10 seconds.
 
-    For what takes locks that are not ours: OpenSSL does, now and then, where contexts are made and hands are shaken,
-    and an import locks each module that it loads.
+    It protects code that takes locks of other libraries: OpenSSL sometimes does when it makes contexts and performs
+    handshakes, and an import locks each module that it loads.
     """
 
     def __init__(self) -> None:
@@ -78,19 +79,19 @@ class _Undivided:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait until nobody is inside, and let nobody in."""
+        """Wait until no thread is inside, and let no thread enter."""
         self._changed.acquire()
         self._closed = True
         self._changed.wait_for(lambda: self._inside == 0, _PATIENCE_S)
 
     def open(self) -> None:
-        """Let others in again."""
+        """Let threads enter again."""
         self._closed = False
         self._changed.notify_all()
         self._changed.release()
 
     def start_over(self) -> None:
-        """In a child, where nobody is inside."""
+        """Reset in a child, where no thread is inside."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -111,9 +112,9 @@ os.register_at_fork(before=undivided.close, after_in_parent=undivided.open, afte
 
 
 class lazy(Generic[T]):
-    """An attribute that is made at its first use and kept in the instance's ``__dict__``, without a lock.
+    """Attribute that is made at its first use and kept in the instance's ``__dict__``, without a lock.
 
-    Of two threads that make it at once one throws its own away, so making it must have no effect that closing undoes.
+    If two threads make it at once, one value is discarded, so making it must have no effect that needs a close.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -1,4 +1,4 @@
-"""Identities: message uids (UUIDv7), claim tokens, client ids."""
+"""Identifiers: message uids (UUIDv7), fencing tokens of claims, client ids."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _RANDOM_BITS = (1 << 80) - 1 & ~(0xF << 76 | 0x3 << 62)
 
 
 def new_uid() -> bytes:
-    """A UUIDv7 (RFC 9562) as 16 bytes: it sorts by time, so an index on it grows at its end."""
+    """Return a new UUIDv7 (RFC 9562) as 16 bytes; it sorts by time, so an index on it grows at its end."""
     random = int.from_bytes(os.urandom(10), "big") & _RANDOM_BITS
     return (int(time.time() * 1000) << 80 | _VERSION_7 | random).to_bytes(16, "big")
 
 
 def uid_text(uid: bytes) -> str:
-    """The usual writing of a uid."""
-    h = uid.hex()  # a sixth of what uuid.UUID takes, for every message sent
+    """Return a uid in the usual UUID notation."""
+    h = uid.hex()  # takes a sixth of the time of uuid.UUID, for every message sent
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
 def parse_uid(text: str) -> bytes:
-    """Read a message id.
+    """Parse a message id.
 
     Raises:
-        InvalidName: it is no UUID.
+        InvalidName: not a UUID.
     """
     try:
         return uuid.UUID(text).bytes
@@ -43,17 +43,17 @@ def parse_uid(text: str) -> bytes:
 
 
 def new_claim_id() -> int:
-    """A token of 63 bits that no other owner of a claim ever had: 41 bits of milliseconds, 22 of chance."""
+    """Return a new fencing token of 63 bits that no other owner of a claim ever had: 41 of milliseconds, 22 random."""
     return (int(time.time() * 1000) & (1 << 41) - 1) << 22 | int.from_bytes(os.urandom(3), "big") & (1 << 22) - 1
 
 
 def check_name(what: str, name: str) -> str:
     """Return ``name`` if it may name a topic, group or task.
 
-    The rules keep out what collations disagree about (case folding, trailing blanks, accents).
+    The rules avoid differences between collations (case folding, trailing blanks, accents).
 
     Raises:
-        InvalidName: it may not.
+        InvalidName: the name breaks the rules.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
@@ -63,10 +63,10 @@ def check_name(what: str, name: str) -> str:
 
 
 def encode_key(what: str, key: str | bytes | None) -> bytes | None:
-    """A key or tag as it is stored: its bytes, compared byte by byte.
+    """Return a key or tag as it is stored: its bytes, compared byte by byte.
 
     Raises:
-        InvalidName: it is neither text nor bytes, or too long.
+        InvalidName: neither text nor bytes, or too long.
     """
     if key is None:
         return None
@@ -82,9 +82,9 @@ def encode_key(what: str, key: str | bytes | None) -> bytes | None:
 
 
 def decode_key(raw: bytes | None) -> str | bytes | None:
-    """A stored key or tag as users meet it: text if it is UTF-8, as whatever was sent as text is, else its bytes.
+    """Return a stored key or tag as text if it is UTF-8, as everything that was sent as text is, else as bytes.
 
-    Either form, sent again, is stored as the same bytes.
+    Both forms, if sent again, are stored as the same bytes.
     """
     if raw is None:
         return None
@@ -95,7 +95,7 @@ def decode_key(raw: bytes | None) -> str | bytes | None:
 
 
 def local_ip(url: str | None) -> str:
-    """The address by which this machine reaches the server of ``url`` (nothing is sent)."""
+    """Return the address by which this machine reaches the server of ``url``; nothing is sent."""
     host, port = ("127.0.0.1", 3306) if url is None else DatabaseUrl.parse(url).servers[0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -106,5 +106,5 @@ def local_ip(url: str | None) -> str:
 
 
 def new_client_id(ip: str) -> str:
-    """``ip-pid-uuid-tid`` of the calling thread."""
+    """Return a new client id of the calling thread: ``ip-pid-uuid-tid``."""
     return f"{ip}-{os.getpid()}-{uuid.uuid4().hex}-{threading.get_native_id()}"

@@ -1,6 +1,6 @@
-"""The retry ladder: after which delay a failed message runs again, and when it is dead.
+"""Retry ladder: the delay before a failed message runs again, and the decision that it is dead.
 
-A decision is a value (the habit is Procrastinate's and River's): nothing here touches a database.
+A decision is a value, as in Procrastinate and River: nothing here touches a database.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, R
 DEFAULT_LADDER = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DEFAULT_MAX_ATTEMPTS = 16
 
-# Running it again cannot help these: the message, not the moment, is at fault.
+# A retry cannot succeed after these errors: the message itself is at fault.
 _HOPELESS = (Reject, ContentRefused, DecodeError, TransactionEnded)
 
 
 @dataclass(frozen=True)
 class RetryIn:
-    """Run it again after ``delay_s`` seconds."""
+    """Decision to run the message again after ``delay_s`` seconds."""
 
     delay_s: float
 
@@ -32,7 +32,7 @@ class RetryIn:
 
 @dataclass(frozen=True)
 class Dead:
-    """Move it to the dead letters."""
+    """Decision to move the message to the dead letters."""
 
     reason: str
 
@@ -42,7 +42,7 @@ class Dead:
 
 @dataclass(frozen=True)
 class Done:
-    """Count it as done although the handler raised."""
+    """Decision to count the message as done although the handler raised."""
 
     def __str__(self) -> str:
         return "done"
@@ -50,7 +50,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Dropped:
-    """Go on without it: a broadcast is neither retried nor kept as a dead letter."""
+    """Decision to drop a broadcast message, which is neither retried nor kept as a dead letter."""
 
 
 Decision = RetryIn | Dead | Done | Dropped
@@ -58,12 +58,12 @@ Decision = RetryIn | Dead | Done | Dropped
 
 @dataclass(frozen=True)
 class Ladder:
-    """The delays between attempts.
+    """Delays between the attempts at a message.
 
     Args:
         delays_s: seconds before the 2nd, 3rd, ... attempt; the last one repeats.
-        max_attempts: how many runs a message gets in all.
-        jitter: a delay is lengthened by a random part of up to this share, so that a storm spreads out.
+        max_attempts: the maximum number of runs of a message.
+        jitter: the largest share by which a delay is lengthened at random, so that simultaneous retries spread out.
     """
 
     delays_s: tuple[float, ...]
@@ -74,10 +74,10 @@ class Ladder:
     def parse(
         cls, text: str | Sequence[float], max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter: float = 0.1
     ) -> Ladder:
-        """Read rungs such as ``"10s 30s 1m"``.
+        """Parse rungs such as ``"10s 30s 1m"``.
 
         Raises:
-            ValueError: a rung is no duration, there is none, or a number is out of range.
+            ValueError: a rung is not a duration, there is no rung, or a number is out of range.
         """
         rungs = text.replace(",", " ").split() if isinstance(text, str) else text
         if not isinstance(rungs, Sequence):
@@ -95,7 +95,7 @@ class Ladder:
         return " ".join(format_duration(delay) for delay in self.delays_s)
 
     def next(self, attempt: int, error: BaseException, rng: Callable[[], float] = random.random) -> Decision:
-        """Decide what becomes of a message whose ``attempt``-th run (1, 2, ...) ended in ``error``."""
+        """Return the decision for a message whose ``attempt``-th run (1, 2, ...) ended in ``error``."""
         if isinstance(error, Ignore):
             return Done()
         if isinstance(error, _HOPELESS):

@@ -1,4 +1,4 @@
-"""What a group may be held to: so many starts in a time, so many messages at once, over all machines."""
+"""Cluster-wide rate and concurrency limits of a group."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 _PER_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
-_SAVED_UP_S = 0.25  # what may be saved up while nobody asks; at most half as much again is started in any second
+_SAVED_UP_S = 0.25  # how much unused rate may be saved up; any second starts at most 1.5 times the rate
 MOST_RUNNING = 65535
 
 
 def parse_rate(text: str) -> float:
-    """Turn ``100/s``, ``30/m`` or ``5/h`` into starts a second.
+    """Parse ``100/s``, ``30/m`` or ``5/h`` into starts per second.
 
     Raises:
-        ValueError: it is none of them, or 0.
+        ValueError: not a rate, or 0.
     """
     match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or float(match[1]) <= 0:
@@ -25,14 +25,14 @@ def parse_rate(text: str) -> float:
 
 @dataclass(frozen=True)
 class Limit:
-    """The limits of a group.
+    """Rate and concurrency limits of a group.
 
     Args:
-        rate: how many of its messages may be started in a time, like ``100/s``, ``30/m`` or ``5/h``; ``None``: any.
-        max_running: how many of them may run at once, on all machines together; ``None``: any.
+        rate: the maximum rate of started messages, like ``100/s``, ``30/m`` or ``5/h``; ``None``: no limit.
+        max_running: the maximum number of running messages, on all machines together; ``None``: no limit.
 
     Raises:
-        ValueError: one of them is no limit.
+        ValueError: a limit is not valid.
     """
 
     rate: str | None = None
@@ -50,12 +50,12 @@ class Limit:
 
     @property
     def per_s(self) -> float | None:
-        """Starts a second."""
+        """Starts per second; ``None`` if there is no limit."""
         return None if self.rate is None else parse_rate(self.rate)
 
     @property
     def capacity(self) -> float:
-        """How many starts may be saved up."""
+        """Maximum number of starts that may be saved up."""
         return max(1.0, (self.per_s or 0.0) * _SAVED_UP_S)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The things of the stream as plain values."""
+"""Data types of the stream: topics, groups, messages, claims and their states."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ RESERVED_HEADERS = ("ems-", "content-", "compression")
 
 
 def priority_header(priority: int | None) -> dict[str, str]:
-    """The header that carries a priority, if there is one."""
+    """Return the header that carries a priority; empty if there is none."""
     return {} if priority is None else {PRIORITY_HEADER: str(priority)}
 
 
 def priority_of(headers: Mapping[str, str]) -> int:
-    """The priority that a message was sent with; without one it is 0.
+    """Return the priority that a message was sent with; 0 if it was sent without one.
 
     Raises:
-        DecodeError: the header that carries it is damaged.
+        DecodeError: the header of the priority is damaged.
     """
     text = headers.get(PRIORITY_HEADER, "0")
     if text not in map(str, PRIORITIES):
@@ -40,14 +40,14 @@ def priority_of(headers: Mapping[str, str]) -> int:
 
 
 class TopicKind(StrEnum):
-    """Who gets a message: one client of each group, or every client."""
+    """Delivery of a topic's messages: to one client of each group, or to every client."""
 
     CLUSTER = "cluster"
     BROADCAST = "broadcast"
 
 
 class TopicRule(StrEnum):
-    """What a topic allows at present."""
+    """Operations that a topic allows at present."""
 
     READ_WRITE = "rw"
     READ = "r"
@@ -56,20 +56,20 @@ class TopicRule(StrEnum):
 
     @property
     def writable(self) -> bool:
-        """Whether messages may be sent."""
+        """True if messages may be sent."""
         return "w" in self.value
 
     @property
     def readable(self) -> bool:
-        """Whether messages may be claimed."""
+        """True if messages may be claimed."""
         return "r" in self.value
 
 
 class Order(StrEnum):
-    """What of a group's messages runs strictly one after another, retries included.
+    """Order of a group: the messages that run strictly one after another, retries included.
 
-    ``none``: claims follow the stream, but several run at once. ``partition``: all of a partition. ``key``: those of a
-    partition that have the same key; a message without a key is in nobody's way.
+    ``none``: claims follow the stream, but several run at once. ``partition``: all messages of a partition. ``key``:
+    the messages of a partition that have the same key; a message without a key blocks no other.
     """
 
     NONE = "none"
@@ -78,7 +78,7 @@ class Order(StrEnum):
 
 
 class ClaimState(StrEnum):
-    """``start``: a client works on it; ``waiting``: free to be adopted; ``done``: all of it is finished."""
+    """State of a claim: ``start``: a client works on it; ``waiting``: free to be adopted; ``done``: all finished."""
 
     START = "start"
     WAITING = "waiting"
@@ -86,22 +86,22 @@ class ClaimState(StrEnum):
 
 
 class Isolation(IntEnum):
-    """Under how much suspicion a claim is: each crash narrows it down, and only ``ALONE`` charges anybody."""
+    """Poison isolation of a claim: each crash narrows it down, and only ``ALONE`` charges a crash to a message."""
 
     NONE = 0
-    FEW = 1  # claimed by a few dozen, after a first crash
-    ALONE = 2  # claimed one by one, each written down before it starts, no two at once in a process
+    FEW = 1  # a few dozen messages per claim, after a first crash
+    ALONE = 2  # one message per claim, recorded before it starts, no two at once in a process
 
 
 class ClaimSource(StrEnum):
-    """Where a claim's messages come from: a range of the stream, or due retries."""
+    """Source of a claim's messages: a range of the stream, or due retries."""
 
     STREAM = "stream"
     RETRY = "retry"
 
 
 class Entry(StrEnum):
-    """What a guard finds: nobody did it, it is done, somebody does it, or somebody began it and died."""
+    """State that a guard finds: not begun, done, in progress elsewhere, or begun by a process that died."""
 
     FIRST = "first"
     DONE = "done"
@@ -110,7 +110,7 @@ class Entry(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How one attempt at a message ended, as ``ems_attempt`` tells it."""
+    """Outcome of one attempt at a message, as recorded in ``ems_attempt``."""
 
     DONE = "done"
     FAILED = "failed"
@@ -127,10 +127,10 @@ class Topic:
 
     Attributes:
         retention_s: seconds for which messages are kept, or ``None`` for ever.
-        trim_done: messages are deleted as soon as every group is done with them.
-        age_wins: what is older than ``retention_s`` is deleted even if a group has not claimed it yet.
-        priorities: how many levels of priority it tells apart, 1 for none; each has partitions of its own.
-        archive_first: retention drops nothing by itself; the job ``archive`` does, when it has copied it.
+        trim_done: messages are deleted as soon as every group has finished them.
+        age_wins: messages older than ``retention_s`` are deleted even if a group has not claimed them yet.
+        priorities: the number of priority levels, 1 for none; each level has its own partitions.
+        archive_first: retention drops nothing itself; the job ``archive`` drops messages after it has copied them.
     """
 
     id: int
@@ -146,15 +146,15 @@ class Topic:
     archive_first: bool = False
 
     def partition_numbers(self) -> list[int]:
-        """The numbers of all its partitions, those of higher priority included."""
+        """Return the numbers of all partitions, those of higher priority levels included."""
         levels = levels_of(self.priorities)
         return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
 
     def check_kind(self, kind: TopicKind) -> Topic:
-        """Return it if it is of that kind.
+        """Return the topic if it is of this kind.
 
         Raises:
-            ConfigError: it is of the other one.
+            ConfigError: it is of the other kind.
         """
         if self.kind is kind:
             return self
@@ -185,11 +185,11 @@ class Group:
 
 @dataclass(slots=True)
 class NewMessage:
-    """A message on its way into the stream.
+    """Message to be written to the stream.
 
     Attributes:
-        partition: of its level, chosen by the sender; by default its key decides.
-        level: of priority, one of :func:`levels_of` the topic's.
+        partition: the partition within the level, chosen by the sender; by default the key decides.
+        level: the priority level, one of :func:`levels_of` the topic.
     """
 
     uid: bytes
@@ -201,11 +201,11 @@ class NewMessage:
     level: int = 0
 
     def place(self, partitions: int, otherwise: int) -> int:
-        """The number of the partition that it goes to.
+        """Return the number of the partition that the message goes to.
 
         Args:
-            partitions: how many the topic has for each level of priority.
-            otherwise: decides for a message that has neither a partition nor a key.
+            partitions: the number of the topic's partitions in each priority level.
+            otherwise: selects the partition of a message that has neither a partition nor a key.
         """
         if self.partition is not None:
             return numbered(self.level, self.partition)
@@ -214,11 +214,11 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a confirmed send returns.
+    """Result of a confirmed send.
 
     Args:
         id: the message's uid.
-        offset: its place, or ``None`` while it is delayed.
+        offset: the message's offset, or ``None`` while it is delayed.
         created: false if a message with this id was in the topic already.
     """
 
@@ -230,14 +230,14 @@ class Receipt:
 
 
 class Message:
-    """A message as a handler sees it.
+    """Message as passed to a handler.
 
     Attributes:
         topic, partition, offset: its place in the stream.
-        attempt: 1 for its first run in this group.
-        key_bytes, tag_bytes: as they are stored, or ``None``; ``key`` and ``tag`` give them as text.
+        attempt: 1 for the first run in this group.
+        key_bytes, tag_bytes: the stored bytes, or ``None``; ``key`` and ``tag`` give them as text.
         raw: the encoded body.
-        run: its present run: what time is left, asking for more, telling the progress.
+        run: the current run: time left, extension of it, progress reports.
     """
 
     __slots__ = (
@@ -264,22 +264,22 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The message's uid in its usual writing."""
+        """The message's uid in the usual UUID notation."""
         return uid_text(self.uid)
 
     @property
     def key(self) -> str | bytes | None:
-        """The key: text, or bytes if it is no UTF-8 (which only a key that was sent as bytes can be)."""
+        """The key: text, or bytes if it is not UTF-8 (possible only for a key that was sent as bytes)."""
         return decode_key(self.key_bytes)
 
     @property
     def tag(self) -> str | bytes | None:
-        """The tag: text, or bytes if it is no UTF-8."""
+        """The tag: text, or bytes if it is not UTF-8."""
         return decode_key(self.tag_bytes)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, ours included; read-only.
+        """The headers, including those of EMS; read-only.
 
         Raises:
             DecodeError: they are damaged.
@@ -300,7 +300,7 @@ class Message:
 
     @property
     def priority(self) -> int:
-        """As it was sent, from 0, which is also that of a message without one, to 9.
+        """Priority that the message was sent with, from 0 to 9; 0 if it was sent without one.
 
         Raises:
             DecodeError: the headers are damaged.
@@ -309,7 +309,7 @@ class Message:
 
     @property
     def born_at(self) -> datetime:
-        """When it was written, by the server's clock, in UTC."""
+        """Time at which the message was written, by the server's clock, in UTC."""
         return datetime.fromisoformat(self._born).replace(tzinfo=UTC)
 
     def __repr__(self) -> str:
@@ -321,17 +321,17 @@ _UNREAD: Any = object()
 
 @dataclass(slots=True)
 class Claim:
-    """A range of offsets of one partition, held by one client of one group.
+    """Range of offsets of one partition, held by one client of one group.
 
     Attributes:
         lo, hi: first and last offset, both included.
         acked_to: the last finished offset.
-        isolation: how carefully to run it, because earlier owners died in it.
-        messages: what is to be run, by offset; tombstones are left out.
-        gone: offset and attempt of retries whose message is not in the stream any more.
-        order: of its group; keys: of its retries by offset, and blocked_keys: the keys that wait for an earlier
-            message, both where keys are run in order.
-        taken_at: when it was taken, by the server's clock; ``taken_ticks``: by our own.
+        isolation: the poison isolation, raised because earlier owners died in the claim.
+        messages: the messages to run, by offset; tombstones are left out.
+        gone: offset and attempt of retries whose message is no longer in the stream.
+        order: the order of its group; ``keys``: the keys of its retries by offset; ``blocked_keys``: the keys that wait
+            for an earlier message. The last two are set only if keys are run in order.
+        taken_at: when it was taken, by the server's clock; ``taken_ticks``: by the local clock.
     """
 
     group_id: int
@@ -352,20 +352,20 @@ class Claim:
     taken_ticks: float = field(default_factory=ticks)
 
     def server_now(self) -> datetime:
-        """The server's time now, without asking: what it was when the claim was taken, and the time since."""
+        """Return the server's time without a round trip: its time when the claim was taken, plus the time since."""
         return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=ticks() - self.taken_ticks)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One message that did not end well, as it is to be written down.
+    """Failed attempt at a message, as it is to be recorded.
 
     Attributes:
-        attempt: which run of the message this was.
+        attempt: the number of this run of the message.
         retry_in_s: seconds until the next run, or ``None`` if there is none.
         dead: the reason why it becomes a dead letter, or ``None``.
-        ran_s: how long it ran, or ``None``: nobody who lives knows.
-        suspect: it took its process or its connection along, so it runs alone from now on.
+        ran_s: the run time in seconds, or ``None`` if it is unknown, for example because the worker died.
+        suspect: its process or its connection was lost with it, so it runs alone from now on.
     """
 
     offset: int
@@ -379,7 +379,7 @@ class Failure:
 
     @classmethod
     def gone(cls, offset: int, attempt: int) -> Failure:
-        """A retry whose message is not in the stream any more."""
+        """Return the failure of a retry whose message is no longer in the stream."""
         return cls(offset, attempt, Outcome.EXPIRED, "the message was deleted before this run", None, None, None)
 
     @classmethod
@@ -393,7 +393,7 @@ class Failure:
         ran_s: float | None,
         suspect: bool = False,
     ) -> Failure:
-        """What a decision of the ladder means for a message."""
+        """Return the failure that records a decision of the ladder."""
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
         return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect)

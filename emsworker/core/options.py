@@ -1,4 +1,4 @@
-"""Options as callers name them: an unknown name, or a value of the wrong type, is refused before anything is done."""
+"""Checks of options: an unknown name or a value of the wrong type is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.model import RESERVED_HEADERS
 
-# Names of other systems, or of another call of ours, that no likeness leads to.
+# Names from other systems, or from another call of ours, that no similarity leads to.
 _ELSEWHERE = {
     "queue": ("topic",),
     "routing_key": ("topic", "key"),
@@ -25,15 +25,15 @@ _ELSEWHERE = {
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """A hint that ends a sentence about an unknown name: the name that was probably meant, or all there are."""
-    from difflib import get_close_matches  # only where something is wrong: importing it costs more than the check
+    """Return a hint to end a sentence about an unknown name: the name that was probably meant, or all known names."""
+    from difflib import get_close_matches  # imported only for an error: the import costs more than the check
 
     meant = [one for one in _ELSEWHERE.get(name, ()) if one in known] or get_close_matches(name, known, 1, 0.6)
     return f"did you mean {meant[0]!r}?" if meant else f"known are {', '.join(sorted(known))}"
 
 
 def unknown_options(call: str, given: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    """A problem for each option that a call does not know."""
+    """Return a problem for each option that a call does not know."""
     return [
         Problem(name, _short(value), f"{call} has no such option; {nearest(name, known)}")
         for name, value in given.items()
@@ -42,20 +42,20 @@ def unknown_options(call: str, given: Mapping[str, Any], known: Collection[str])
 
 
 def refuse_unknown(call: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """See that a call knows all its options.
+    """Refuse options that a call does not know.
 
     Raises:
-        ConfigError: naming those that it does not know.
+        ConfigError: naming the unknown options.
     """
     if not all(name in known for name in given):
         raise ConfigError(unknown_options(call, given, known))
 
 
 def refuse_reserved(headers: Mapping[str, str] | None) -> None:
-    """Keep callers from writing headers that are ours.
+    """Refuse headers whose names are reserved for EMS.
 
     Raises:
-        InvalidName: one of them has such a name.
+        InvalidName: a header has a reserved name.
     """
     for name in headers if isinstance(headers, Mapping) else ():
         if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
@@ -63,12 +63,12 @@ def refuse_reserved(headers: Mapping[str, str] | None) -> None:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number; to Python ``True`` is one, to whoever writes it it is not."""
+    """Return whether a value is a whole number; ``True`` and ``False`` are not, although they are ``int`` in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a number, ``nan`` and infinity included."""
+    """Return whether a value is a number, ``nan`` and infinity included."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -81,12 +81,12 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def wrong_types(values: Mapping[str, Any], kinds: Mapping[str, str | type[StrEnum]]) -> list[Problem]:
-    """A problem for each value that is of another kind than asked for.
+    """Return a problem for each value of the wrong kind.
 
     Args:
-        values: some of those that have a kind.
-        kinds: ``a whole number``, ``a number``, ``True or False`` or ``text``, with ``?`` behind it if ``None`` will do
-            too; or the words that there are.
+        values: the values by name; each name must be in ``kinds``.
+        kinds: by name ``a whole number``, ``a number``, ``True or False`` or ``text``, with ``?`` appended if ``None``
+            is allowed; or an enum of the allowed words.
     """
     problems = []
     for name, value in values.items():
@@ -100,10 +100,10 @@ def wrong_types(values: Mapping[str, Any], kinds: Mapping[str, str | type[StrEnu
 
 
 def refuse_wrong(call: str, values: Mapping[str, Any], kinds: Mapping[str, str | type[StrEnum]]) -> None:
-    """See that a call knows all its options, and that they are of the right kind.
+    """Refuse options that a call does not know, and values of the wrong kind.
 
     Raises:
-        ConfigError: naming all that is wrong.
+        ConfigError: naming all of them.
     """
     refuse_unknown(call, values, kinds)
     if problems := wrong_types(values, kinds):

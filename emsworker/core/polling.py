@@ -1,4 +1,4 @@
-"""How often a poller looks: often while something comes, the more seldom the longer nothing has."""
+"""Adaptive polling interval: backs off while idle."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _SHARE = 10
 
 
 class PollInterval:
-    """The pause between two looks: a tenth of how long nothing has come, between two bounds.
+    """Pause between two polls: a tenth of the idle time, within two bounds.
 
-    So looking adds a tenth at most to any pause that a stream makes by itself, and what is quiet is left alone.
+    Polling thus adds at most a tenth to any pause of the stream itself, and an idle stream is polled rarely.
 
     Args:
         shortest_s, longest_s: the bounds, in seconds.
@@ -21,9 +21,9 @@ class PollInterval:
         self._came_at = ticks()
 
     def note(self) -> None:
-        """Something came; for any thread."""
+        """Record that something was found; may be called from any thread."""
         self._came_at = ticks()
 
     def pause_s(self, now: float) -> float:
-        """How long to wait, from ``now`` of :func:`ticks` on."""
+        """Return the seconds to wait from ``now``, a value of :func:`ticks`."""
         return min(max((now - self._came_at) / _SHARE, self._shortest_s), self._longest_s)

@@ -1,9 +1,9 @@
-"""A small language to choose messages by, like the condition of a SELECT: parsed, never executed as SQL.
+"""Predicate language to select messages, like the condition of a SELECT: parsed, never executed as SQL.
 
     tag = 'new' and key like 'eu-%' and header('region') = '1' and born_at >= '2026-01-31' and body.amount > 10
 
-What it says about an index or a plain column is told by :attr:`Predicate.bounds`, for a statement with parameters; all
-of it is judged by :meth:`Predicate.matches`. As in SQL, a comparison with what is missing, or of values that cannot be
+:attr:`Predicate.bounds` gives its conditions on indexes and plain columns, for a statement with parameters;
+:meth:`Predicate.matches` evaluates all of it. As in SQL, a comparison with a missing value, or of values that cannot be
 compared, is unknown: neither it nor its ``not`` chooses a message.
 """
 
@@ -26,18 +26,18 @@ Getter = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Field:
-    """What of a message is looked at.
+    """Field of a message that a predicate reads.
 
     Args:
         name: ``id key tag partition offset size born_at producer header body``.
-        path: of a header its name; of a body the names and indexes that lead into it.
+        path: for a header its name; for a body the names and indexes that lead into it.
     """
 
     name: str
     path: tuple[str | int, ...] = ()
 
     def of(self, message: Any) -> Any:
-        """Its value, ``None`` if there is none."""
+        """Return the field's value, ``None`` if there is none."""
         if self.name == "header":
             return message.headers.get(self.path[0])
         value = getattr(message, self.name)
@@ -53,7 +53,7 @@ def _step(value: Any, step: str | int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As a literal can be written: text, a number, a truth value, or nothing."""
+    """Convert a value to the type of a literal: text, a number, a time, a truth value, or nothing."""
     if isinstance(value, bytes):
         return value.decode(errors="surrogateescape")
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -71,20 +71,20 @@ def _kind(value: Any) -> int | None:
 
 
 class Node:
-    """A part of a predicate."""
+    """Part of a predicate."""
 
     @property
     def uses_body(self) -> bool:
-        """Whether the body must be read."""
+        """True if the body must be read."""
         raise NotImplementedError
 
     @property
     def bounds(self) -> Bounds:
-        """What must hold of every message that this part chooses."""
+        """Conditions that hold for every message that this part chooses."""
         return ANYTHING
 
     def judge(self, message: Any) -> Truth:
-        """True, false, or ``None`` for unknown."""
+        """Return true, false, or ``None`` for unknown."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class _OfField(Node):
 
     @property
     def uses_body(self) -> bool:
-        """Whether the body must be read."""
+        """True if the body must be read."""
         return self.field.name == "body"
 
 
@@ -104,7 +104,7 @@ class _OfParts(Node):
 
     @property
     def uses_body(self) -> bool:
-        """Whether the body must be read."""
+        """True if the body must be read."""
         return any(part.uses_body for part in self.parts)
 
 
@@ -117,11 +117,11 @@ class Compare(_OfField):
 
     @property
     def bounds(self) -> Bounds:
-        """Of plain columns."""
+        """Bounds on plain columns."""
         return Bounds.of(self.field.name, self.op, (self.value,))
 
     def judge(self, message: Any) -> Truth:
-        """Values of different kinds cannot be compared."""
+        """Compare the values; those of different kinds cannot be compared, which is unknown."""
         found = self.field.of(message)
         if _kind(found) is None or _kind(found) != _kind(self.value):
             return None
@@ -140,19 +140,19 @@ _OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Like(_OfField):
-    r"""``field like 'pattern'``: ``%`` stands for any text, ``_`` for one character, ``\`` takes their meaning away."""
+    r"""``field like 'pattern'``: ``%`` stands for any text, ``_`` for one character, ``\`` escapes either."""
 
     pattern: str
 
     @property
     def bounds(self) -> Bounds:
-        """A key's beginning."""
+        """Bounds on the beginning of a key."""
         pieces = list(_pattern_pieces(self.pattern))
         fixed = next((number for number, (wild, _) in enumerate(pieces) if wild), len(pieces))
         return Bounds.of(self.field.name, "prefix", ("".join(text for _, text in pieces[:fixed]),))
 
     def judge(self, message: Any) -> Truth:
-        """Only text is like a pattern."""
+        """Match text against the pattern; any other value is unknown."""
         found = self.field.of(message)
         if not isinstance(found, str):
             return None
@@ -164,7 +164,7 @@ _WILD = frozenset("%_")
 
 @lru_cache(64)
 def _segments(pattern: str) -> list[tuple[re.Pattern[str], int]]:
-    """What stands between the ``%`` of a pattern, each with its length."""
+    """Split a pattern at its ``%`` into segments, each with its length."""
     segments: list[list[str]] = [[]]
     for wild, text in _pattern_pieces(pattern):
         if wild and text == "%":
@@ -175,7 +175,7 @@ def _segments(pattern: str) -> list[tuple[re.Pattern[str], int]]:
 
 
 def _is_like(text: str, segments: list[tuple[re.Pattern[str], int]]) -> bool:
-    """Each segment at its first place behind the one before: one pass, where one expression might go back for ever."""
+    """Find each segment at its first place after the previous one, in one pass; one regex might backtrack for ever."""
     (head, length), *others = segments
     if not others:
         return head.fullmatch(text) is not None
@@ -191,7 +191,7 @@ def _is_like(text: str, segments: list[tuple[re.Pattern[str], int]]) -> bool:
 
 
 def _pattern_pieces(pattern: str) -> Iterator[tuple[bool, str]]:
-    """Each character of a pattern, and whether it is a wildcard."""
+    """Yield for each character of a pattern whether it is a wildcard, and the character."""
     for escaped, plain in re.findall(r"\\(.)|(.)", pattern, re.DOTALL):
         yield plain in _WILD, escaped or plain
 
@@ -201,7 +201,7 @@ class Missing(_OfField):
     """``field is null``."""
 
     def judge(self, message: Any) -> Truth:
-        """Never unknown."""
+        """Return true or false, never unknown."""
         return self.field.of(message) is None
 
 
@@ -213,11 +213,11 @@ class Not(Node):
 
     @property
     def uses_body(self) -> bool:
-        """Whether the body must be read."""
+        """True if the body must be read."""
         return self.part.uses_body
 
     def judge(self, message: Any) -> Truth:
-        """Unknown stays unknown."""
+        """Negate the part; unknown stays unknown."""
         found = self.part.judge(message)
         return None if found is None else not found
 
@@ -228,14 +228,14 @@ class All(_OfParts):
 
     @property
     def bounds(self) -> Bounds:
-        """Those of all parts at once."""
+        """Intersection of the bounds of all parts."""
         found = ANYTHING
         for part in self.parts:
             found = found & part.bounds
         return found
 
     def judge(self, message: Any) -> Truth:
-        """False if one is; else unknown if one is."""
+        """Return false if a part is false, else unknown if a part is unknown."""
         unknown = False
         for part in self.parts:
             found = part.judge(message)
@@ -250,7 +250,7 @@ class Some(_OfParts):
     """``part or part ...``."""
 
     def judge(self, message: Any) -> Truth:
-        """True if one is; else unknown if one is."""
+        """Return true if a part is true, else unknown if a part is unknown."""
         unknown = False
         for part in self.parts:
             found = part.judge(message)
@@ -268,22 +268,22 @@ class OneOf(_OfField):
 
     @property
     def bounds(self) -> Bounds:
-        """Of plain columns."""
+        """Bounds on plain columns."""
         return Bounds.of(self.field.name, "=", self.values)
 
     def judge(self, message: Any) -> Truth:
-        """As if each were compared."""
+        """Compare with each of the values."""
         return Some(tuple(Compare(self.field, "=", value) for value in self.values)).judge(message)
 
 
 class Predicate:
-    """A condition on messages.
+    """Condition on messages.
 
     Args:
-        parts: all of which must hold.
+        parts: the parts, all of which must hold.
 
     Attributes:
-        bounds: what must hold of every message that is chosen, for a statement.
+        bounds: conditions that hold for every chosen message, for a statement.
         uses_body: whether bodies must be read.
     """
 
@@ -295,9 +295,9 @@ class Predicate:
         self.uses_body = bool(self._dear.parts)
 
     def may_match(self, message: Any) -> bool:
-        """What can be said before the body is read: false if it cannot match."""
+        """Return false if the message cannot match, judged before its body is read."""
         return self._cheap.judge(message) is True
 
     def matches(self, message: Any) -> bool:
-        """Whether the message is chosen: its body must be there if ``uses_body``."""
+        """Return whether the message is chosen; its body must be present if ``uses_body``."""
         return self.may_match(message) and self._dear.judge(message) is True

@@ -1,4 +1,4 @@
-"""Reads predicates; every fault is told with its position."""
+"""Parser of predicates; every error gives the position of the fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIELDS = ("id", "key", "tag", "partition", "offset", "size", "born_at", "produc
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of the text; ``kind`` is ``text``, ``number``, ``word``, ``sign`` or ``end``."""
+    """Token of the text; ``kind`` is ``text``, ``number``, ``word``, ``sign`` or ``end``."""
 
     kind: str
     text: str
@@ -37,33 +37,33 @@ class Token:
 
     @property
     def said(self) -> str:
-        """For an error's text."""
+        """Text of the token for an error message."""
         return "the end" if self.kind == "end" else repr(self.text)
 
 
 def parse_predicate(text: str) -> Predicate:
-    """Read a predicate, such as ``tag = 'new' and body.amount > 10``.
+    """Parse a predicate, such as ``tag = 'new' and body.amount > 10``.
 
     Raises:
-        PredicateError: it is none; tells where and what was expected.
+        PredicateError: not a predicate; the text says where and what was expected.
     """
     return Predicate(parse_node(text))
 
 
 def parse_node(text: str) -> Node:
-    """The same as a part of a larger one.
+    """Parse a predicate into a node, to be part of a larger predicate.
 
     Raises:
-        PredicateError: it is none; tells where and what was expected.
+        PredicateError: not a predicate; the text says where and what was expected.
     """
     return _Parser(text).parse()
 
 
 def parse_time(text: str) -> datetime:
-    """Read a time in ISO 8601; UTC if it names no zone.
+    """Parse a time in ISO 8601; UTC if it names no zone.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not an ISO 8601 time.
     """
     when = datetime.fromisoformat(text)
     try:
@@ -73,7 +73,7 @@ def parse_time(text: str) -> datetime:
 
 
 class _Parser:
-    """By recursive descent, one method for each rule."""
+    """Recursive-descent parser, with one method for each rule."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -112,7 +112,7 @@ class _Parser:
         return self._tokens[self._next - 1]
 
     def _is(self, word: str) -> bool:
-        """Whether the next token is this keyword or sign; it is passed over then."""
+        """Consume the next token if it is this keyword or sign, and return whether it was."""
         token = self._token
         if token.kind in ("word", "sign") and token.text.lower() == word:
             self._next += 1
@@ -129,7 +129,7 @@ class _Parser:
     # -- rules ---------------------------------------------------------------------------------------------------------
 
     def parse(self) -> Node:
-        """The whole text."""
+        """Parse the whole text."""
         found = self._either()
         if self._token.kind != "end":
             self._fail(self._token, f"'and', 'or' or the end is expected, and not {self._token.said}")
@@ -260,7 +260,7 @@ class _Parser:
         return token.text
 
     def _fitting(self, field: Field, token: Token, value: Any) -> Any:
-        """The value as the field's own values are."""
+        """Convert a value to the type of the field's values."""
         wanted, make = _expected(field)
         try:
             return make(value)

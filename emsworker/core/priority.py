@@ -1,6 +1,6 @@
-"""Priorities 0 to 9, and the levels that a topic tells apart.
+"""Priorities 0 to 9, and the priority levels of a topic.
 
-A level is named by the lowest of its priorities. A topic with ten levels has one for each; one with two has 0 (for
+A level is named by its lowest priority. A topic with ten levels has one for each priority; one with two has 0 (for
 priorities 0 to 4) and 5 (for 5 to 9).
 """
 
@@ -12,20 +12,20 @@ PRIORITIES = range(10)
 
 
 def levels_of(priorities: int) -> list[int]:
-    """The levels of a topic that tells so many apart, lowest first."""
+    """Return the levels of a topic that has this number of levels, lowest first."""
     return [-(-number * len(PRIORITIES) // priorities) for number in range(priorities)]
 
 
 def level_below(priorities: int, priority: int) -> int:
-    """The level that a priority falls into, where so many are told apart."""
+    """Return the level of a priority in a topic that has this number of levels."""
     return max(level for level in levels_of(priorities) if level <= priority)
 
 
 def check_priority(priority: object) -> None:
-    """See that a priority is one, or none is given.
+    """Check that a priority is valid, or not given.
 
     Raises:
-        InvalidPriority: it is something else.
+        InvalidPriority: the priority is not a number from 0 to 9.
     """
     if priority is not None and (
         not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES
@@ -34,14 +34,14 @@ def check_priority(priority: object) -> None:
 
 
 def level_for(topic: str, priorities: int, priority: int | None) -> int:
-    """The level of a message's priority; without one it is the lowest.
+    """Return the level of a message's priority; without a priority it is the lowest.
 
     Args:
-        topic: named in an error.
-        priorities: how many levels the topic tells apart.
+        topic: the topic's name, for the error message.
+        priorities: the number of the topic's levels.
 
     Raises:
-        InvalidPriority: it is none, or the topic has no levels: it would have no effect.
+        InvalidPriority: not a priority, or the topic has no levels, so that it would have no effect.
     """
     check_priority(priority)
     if priority is None:

@@ -1,4 +1,4 @@
-"""The role of this process, for hints: whoever is refused a privilege is told what to check."""
+"""Role of this process, for the hint in errors about a refused privilege."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ _roles: list[str] = []
 
 
 def claim_role(role: str) -> None:
-    """Say what this process is; the first to say so is right: a worker sends, too, and stays a worker."""
+    """Set the role of this process. The first call wins: a worker that also sends stays a worker."""
     if not _roles:
         _roles.append(role)
 
 
 def check_command() -> str:
-    """The command that tells which privileges are missing."""
+    """Return the command that reports missing privileges."""
     return f"ems check --role {_roles[0]}" if _roles else "ems check"

@@ -1,4 +1,4 @@
-"""One run of a message, as its handler sees it: how long it may still take, and how far it has come."""
+"""Run of a message, as seen by its handler: its time limits and its progress."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MAX_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a run had come when it told so.
+    """Progress report of a run.
 
     Attributes:
-        uid: of the message.
-        attempt: which run of the message tells it.
+        uid: the uid of the message.
+        attempt: the run that reports.
         fraction: 0 to 1, or ``None`` if it is not known.
         text: for people.
     """
@@ -29,7 +29,7 @@ class Report:
 
     @classmethod
     def checked(cls, uid: bytes, attempt: int, fraction: float | None, text: str) -> Report:
-        """A report as a handler gives it.
+        """Return a report with the values that a handler gives, after checking them.
 
         Raises:
             ValueError: the fraction does not lie between 0 and 1.
@@ -41,14 +41,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the last report of a message said.
+    """Last progress report of a message.
 
     Attributes:
-        fraction: 0 to 1, or ``None`` if the handler told none.
+        fraction: 0 to 1, or ``None`` if the handler gave none.
         text: for people.
-        attempt: which run told it.
-        client_id: who ran it.
-        reported_at: by the server's clock, in UTC.
+        attempt: the run that reported.
+        client_id: the client that ran it.
+        reported_at: the time of the report, by the server's clock, in UTC.
     """
 
     fraction: float | None
@@ -63,48 +63,48 @@ class Progress:
 
 
 class Run:
-    """The run of a message that nobody watches, as in a test that calls a handler itself: it has no limits."""
+    """Run of a message without limits, as in a test that calls a handler directly."""
 
     __slots__ = ()
 
     @property
     def time_left(self) -> float:
-        """Seconds until the first of its limits (the soft one, the hard one, the timeout); 0 when it has passed."""
+        """Seconds until the first of its limits (the soft one, the hard one, the timeout); 0 if it has passed."""
         return math.inf
 
     def extend(self, seconds: float) -> None:
-        """Ask for more time: the message may run for at least so many seconds from now.
+        """Ask for more time: the message may run for at least this number of seconds from now.
 
         All of its limits move by the same span, so that the time between the soft and the hard one stays; they never
-        move closer. Other messages, and the next attempt at this one, are not concerned.
+        move closer. Other messages, and the next attempt at this one, are not affected.
 
         Raises:
-            RunEnded: its time was over; the message is somebody else's by now.
-            ValueError: it is no span of time.
+            RunEnded: its time was over; the message has another owner by now.
+            ValueError: not a valid time span.
         """
         check_span(seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Tell how far the message has come, for `ems clients`, `ems trace` and :attr:`AsyncResult.progress`.
+        """Report the progress of the message, for `ems clients`, `ems trace` and :attr:`AsyncResult.progress`.
 
-        It costs next to nothing, however often it is called: the last report is written along twice a second.
+        Frequent calls cost next to nothing: the last report is buffered, and written by a flush at most twice a second.
 
         Args:
             fraction: 0 to 1.
             text: for people, at most 500 characters.
 
         Raises:
-            RunEnded: the message is somebody else's by now.
+            RunEnded: the message has another owner by now.
             ValueError: the fraction does not lie between 0 and 1.
         """
         Report.checked(b"", 1, fraction, text)
 
 
 def check_span(seconds: float) -> None:
-    """See that a handler asks for a span of time.
+    """Check that a handler asks for a valid time span.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a number of seconds from 0 to 100 years.
     """
     if not 0 <= seconds <= LONGEST_S:
         raise ValueError(f"extend({seconds!r}): must be a number of seconds, 0 or more")

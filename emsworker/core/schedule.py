@@ -1,7 +1,7 @@
-"""When a periodic task is due: cron expressions in a time zone, and intervals; pure, in UTC on both sides.
+"""Timetables of periodic tasks: cron expressions in a time zone, and intervals; pure, in UTC on both sides.
 
-Cron means what Debian's cron means (by cronsim): a job at a set hour that the change to summer time skips runs right
-after the gap, and one in the hour that comes twice runs once; one for every so many minutes runs by elapsed time.
+Cron has the semantics of Debian's cron (by cronsim): a job at a set hour that the change to summer time skips runs
+right after the gap, and a job in the hour that occurs twice runs once; a job for every n minutes runs by elapsed time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from cronsim import CronSim, CronSimError
 
 CATCH_UP = ("last", "all", "none")
 MOST_SLOTS = 1000
-"""How many missed slots are made up for at most, the newest."""
+"""Maximum number of missed slots that are caught up; they are the newest ones."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = timedelta(days=1)
 _EVERY = "every "
 
 
 class Timetable(Protocol):
-    """A series of times."""
+    """Series of times."""
 
     def after(self, when: datetime) -> Iterator[datetime]:
-        """The slots later than ``when``, in order, in UTC."""
+        """Yield the slots later than ``when``, in order, in UTC."""
         ...
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Every so many seconds, counted from 1970: all who ask agree on the slots."""
+    """Fixed interval in seconds, counted from 1970, so that all processes agree on the slots."""
 
     seconds: float
 
@@ -42,7 +42,7 @@ class Interval:
             raise ValueError(f"every {self.seconds:g} s: an interval lies between a second and a year")
 
     def after(self, when: datetime) -> Iterator[datetime]:
-        """See :class:`Timetable`."""
+        """Yield the slots later than ``when``, in order, in UTC."""
         step = timedelta(seconds=self.seconds)
         number = (when - _EPOCH) // step
         while True:
@@ -52,7 +52,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Cron:
-    """A cron expression of five fields, or six with the seconds first, by the clocks of a zone."""
+    """Cron expression of five fields, or six with the seconds first, in a time zone."""
 
     expression: str
     zone: ZoneInfo
@@ -66,19 +66,19 @@ class Cron:
             raise ValueError(f"{self.expression!r} never comes")
 
     def after(self, when: datetime) -> Iterator[datetime]:
-        """See :class:`Timetable`."""
+        """Yield the slots later than ``when``, in order, in UTC."""
         for slot in CronSim(self.expression, when.astimezone(self.zone)):
             moment = slot.astimezone(UTC)
-            if moment > when:  # in an hour that comes twice, wall clocks name times of the first pass again
+            if moment > when:  # in an hour that occurs twice, wall-clock times of the first pass come again
                 yield moment
 
 
 def parse_timetable(spec: str, timezone: str) -> Cron | Interval:
-    """Read a timetable as it is stored.
+    """Parse a stored timetable.
 
     Args:
         spec: a cron expression, or ``every`` and a number of seconds.
-        timezone: an IANA name; it matters to cron only.
+        timezone: an IANA name; used for cron only.
 
     Raises:
         ValueError: the expression or the zone is wrong.
@@ -93,21 +93,21 @@ def parse_timetable(spec: str, timezone: str) -> Cron | Interval:
 
 
 def interval_spec(seconds: float) -> str:
-    """How an interval is stored."""
+    """Return the stored form of an interval."""
     return f"{_EVERY}{seconds!r}"
 
 
 def due_slots(
     timetable: Timetable, next_at: datetime, now: datetime, catch_up: str, grace_s: float
 ) -> tuple[list[datetime], datetime]:
-    """Which slots to fire now, and the next one after them.
+    """Return the slots to fire now, and the next slot after them.
 
     Args:
-        next_at: the first slot that has not been looked at.
-        now: the present.
+        next_at: the first slot that has not been processed.
+        now: the current time.
         catch_up: of the slots that are later than the grace, fire the ``last``, ``all`` (the newest thousand), or
-            ``none``. With ``last`` it is fired only if there is no newer one within the grace.
-        grace_s: up to how many seconds late a slot counts as in time: the time in which another beat takes over.
+            ``none``. With ``last`` it is fired only if there is no newer slot within the grace.
+        grace_s: the maximum delay at which a slot counts as in time: the seconds in which another beat takes over.
     """
     in_time = now - timedelta(seconds=grace_s)
     slots = _between(timetable, next_at, now, MOST_SLOTS if catch_up == "all" else 1, in_time)
@@ -118,9 +118,9 @@ def due_slots(
 
 
 def _between(timetable: Timetable, first: datetime, now: datetime, wanted: int, since: datetime) -> list[datetime]:
-    """The newest slots from ``first`` to ``now``: all since ``since``, and at least so many if there are.
+    """Return the newest slots from ``first`` to ``now``: all since ``since``, and at least ``wanted`` if there are.
 
-    It looks back a day, then two, four: after a year of silence nobody counts the minutes of a year.
+    The search goes back a day, then two, four, so that a year of silence does not cost the minutes of a year.
     """
     window = max(_WINDOW, now - since)
     while True:

@@ -1,8 +1,8 @@
 """Stop signals of ``ems worker`` and ``ems beat`` until their own loops take over. Imports next to nothing.
 
-Until then nothing has been written anywhere, so a stop is an exit: at once, with code 0. Between a process and those
-that it starts there is no gap either: the signals are blocked around the start, the new process inherits that, installs
-its handlers, and unblocks them. What came in between is delivered then.
+Until then nothing has been written anywhere, so a stop signal exits at once, with code 0. There is no gap between a
+process and those that it starts either: the signals are blocked around the start; the new process inherits that,
+installs its handlers, and unblocks them. Signals that came in between are delivered then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _helpers: set[int] = set()
 
 
 def leave_at_once() -> None:
-    """From now on a stop signal ends this process with exit code 0, and SIGHUP does nothing."""
+    """Make stop signals end this process with exit code 0 from now on, and ignore SIGHUP."""
     for number in STOPS:
         signal.signal(number, _leave)
     signal.signal(signal.SIGHUP, lambda number, frame: None)  # a handler, because children inherit SIG_IGN
@@ -33,7 +33,7 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Around the start of a process that calls :func:`unblock`; what comes meanwhile is delivered afterwards."""
+    """Block stop signals around the start of a process that calls :func:`unblock`; they are delivered afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
@@ -42,7 +42,7 @@ def blocked() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """The handlers of this process are in place: deliver what was sent before."""
+    """Deliver the signals sent so far; call it when the handlers of this process are installed."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
@@ -52,11 +52,11 @@ def note_helper(pid: int) -> None:
 
 
 def forget_helper(pid: int) -> None:
-    """It has ended."""
+    """Forget a child that has ended."""
     _helpers.discard(pid)
 
 
 def ignore_stops() -> None:
-    """The process ends by itself in a moment; the interpreter would restore the deadly default before that."""
+    """Ignore stop signals in a process that is about to end; the interpreter would restore the deadly default first."""
     for number in (*STOPS, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-# Up to the last @ of the line, because a password may contain one itself: hiding too much is no harm.
+# Up to the last @ of the line, because a password may contain one itself: hiding too much does no harm.
 _SECRET = re.compile(r"(://[^:/@\s]*:).*@")
 _SECRET_OPTION = re.compile(r"([?&](?:password|passwd|pwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
-# What stands where a port does and is none: a password whose @host was forgotten.
+# Text in place of a port that is not a port: a password whose @host was forgotten.
 _ONLY_USER = re.compile(r"[\w+]+://[^:@/\s]*@[^@]*$")
 _NO_PORT = re.compile(r"(://[^:/\s]*:)(?!\d+(?:[/?,]|$))[^/?\s]*")
 
@@ -21,7 +21,7 @@ def redact(text: str) -> str:
 
 
 def redact_url(text: str) -> str:
-    """Hide the password in what somebody meant to be a URL, also where it is malformed."""
+    """Hide the password in a text that is meant to be a URL, even if it is malformed."""
     hidden = redact(text)
     if hidden != text:
         return hidden
@@ -32,16 +32,16 @@ def redact_url(text: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseUrl:
-    """Where the stream lives: ``mysql://user:password@host:port/database?option=value``.
+    """Address of the stream's server: ``mysql://user:password@host:port/database?option=value``.
 
-    Of several servers, ``host1:3306,host2:3306``, the one that can be written to is used.
+    If there are several servers, ``host1:3306,host2:3306``, the one that can be written to is used.
 
     Options: ``unix_socket``, ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (paths), ``ssl_mode``, ``connect_timeout_s``,
     ``read_timeout_s``.
 
-    ``ssl_mode`` is one of those of MySQL's own client: ``disabled``; ``preferred``, the default, takes TLS where it is
-    offered; ``required`` refuses to go without; ``verify_ca`` asks for a certificate of ``ssl_ca`` (or of a CA that
-    the system trusts); ``verify_identity``, the default with ``ssl_ca``, also for one of this very host.
+    ``ssl_mode`` has the values of MySQL's own client: ``disabled``; ``preferred``, the default, uses TLS if the server
+    offers it; ``required`` refuses to connect without; ``verify_ca`` requires a certificate signed by ``ssl_ca`` (or by
+    a CA that the system trusts); ``verify_identity``, the default with ``ssl_ca``, also one for this host.
     """
 
     host: str
@@ -57,7 +57,7 @@ class DatabaseUrl:
 
     @classmethod
     def parse(cls, text: str) -> DatabaseUrl:
-        """Read a URL.
+        """Parse a URL.
 
         Raises:
             ValueError: it is malformed; the text never repeats the password.
@@ -96,7 +96,7 @@ class DatabaseUrl:
 
 
 def _first_server(text: str) -> tuple[str, list[str]]:
-    """The URL with its first server only, and the other servers."""
+    """Return the URL with its first server only, and the other servers."""
     scheme, separator, rest = text.partition("://")
     netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
     account, at, servers = netloc.rpartition("@")

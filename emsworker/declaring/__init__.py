@@ -1,1 +1,1 @@
-"""What an app declares: tasks, subscriptions, periodic tasks, broadcasts, limits, and how a handler is run."""
+"""Declarations of an app: tasks, subscriptions, periodic tasks, broadcasts, limits, and options of handlers."""

@@ -23,39 +23,39 @@ _OPTIONS = frozenset({"concurrency", "timeout_s", *_LIMITS})
 
 @dataclass(frozen=True)
 class BroadcastOptions(HandlerOptions):
-    """How a broadcast handler is run: one message after the other, and never again after an error."""
+    """Options of a broadcast handler: it runs one message after the other, and none again after an error."""
 
     concurrency: int = 1
 
     def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
-        """An error is told, and the next message comes."""
+        """Drop a message after an error, and go on with the next one."""
         return Done() if isinstance(error, Ignore) else Dropped()
 
 
 @dataclass
 class BroadcastRoute(Route):
-    """The handler of one broadcast subscription; its ``group`` is what logs and middleware call it.
+    """The handler of one broadcast subscription; its ``group`` is its name in logs and middleware.
 
     Args:
-        resumes: its name is stable: where a process had come to is kept, and the next one in its place goes on there.
+        resumes: its name is stable: the position of a process is stored, and its successor resumes there.
     """
 
     resumes: bool = False
 
 
 class Broadcasts(dict[str, BroadcastRoute]):
-    """An app's broadcast subscriptions by what they are called."""
+    """An app's broadcast subscriptions by name."""
 
     def kind_of(self, topic: str) -> TopicKind:
-        """As which kind the app would create a topic."""
+        """Return the kind with which the app would create a topic."""
         listened_to = any(route.topic == topic for route in self.values())
         return TopicKind.BROADCAST if listened_to else TopicKind.CLUSTER
 
     def refuse_group(self, topic: str, group: str) -> None:
-        """See that a topic is not subscribed to in both ways.
+        """Refuse a group on a topic with a broadcast subscription.
 
         Raises:
-            ConfigError: it is listened to.
+            ConfigError: the topic has one.
         """
         if self.kind_of(topic) is TopicKind.BROADCAST:
             fix = f"a handler with broadcast=True listens to topic {topic!r}, so it has no groups"

@@ -1,4 +1,4 @@
-"""Writes down how the handlers of a group are charged, for recovery, which has no app to ask."""
+"""Stores how the handlers of a group are charged, for recovery, which does not load the app."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emsworker.store.handlers import HandlerRow
 
 
 def declare_handlers(database: Database, group: Group, route: Route) -> None:
-    """Write the handlers of a group into the stream where they have changed. Harmless when repeated."""
+    """Write the handlers of a group that have changed into the stream; idempotent."""
     if route.subscription is not None:
         rows = [_row("", route.subscription.options)]
     else:
@@ -26,7 +26,7 @@ def _row(name: str, options: HandlerOptions) -> HandlerRow:
 
 
 def options_of(row: HandlerRow | None) -> HandlerOptions:
-    """The options that decide about a failed run, as the worker itself would; those of the group without a row."""
+    """Return the options that decide about a failed run, as in the worker; those of the group without a row."""
     if row is None:
         return HandlerOptions()
     return HandlerOptions(on_error=row.on_error, ladder=row.ladder, max_attempts=row.max_attempts)

@@ -1,4 +1,4 @@
-"""Limits that an app declares for its groups, brought into the stream when a worker starts."""
+"""Limits that an app declares for its groups, written into the stream when a worker starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def limit_of(route: Route) -> Limit:
-    """What the handlers of a group declare together.
+    """Return the limit that the handlers of a group declare.
 
     Raises:
         ConfigError: they do not agree.
@@ -32,7 +32,7 @@ def limit_of(route: Route) -> Limit:
 
 
 def declare_limit(database: Database, group: Group, route: Route) -> None:
-    """Set what the handlers of a group declare, unless it has been set already: then that holds.
+    """Set the limit that the handlers of a group declare, unless one has been set already, which then holds.
 
     Raises:
         ConfigError: the handlers do not agree.

@@ -1,4 +1,4 @@
-"""How a handler is run, as its declaration says it."""
+"""Options with which handlers are declared."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ def _is_count(value: object, least: int) -> bool:
 
 @dataclass(frozen=True)
 class HandlerOptions:
-    """How a handler is run.
+    """Options that determine how a handler is run.
 
     Args:
-        transactional: it gets an open transaction as its first argument; what it does there and the message's being
-            done are committed together.
-        batch: up to how many messages one call gets, as a list; 0 for one by one.
-        concurrency: of an ``async def`` handler: how many of its messages a consumer thread has running at once.
+        transactional: it gets an open transaction as its first argument; its SQL and the ack commit atomically.
+        batch: one call gets at most this many messages, as a list; 0 for one by one.
+        concurrency: of an ``async def`` handler: a consumer thread runs at most this many of its messages at once.
         on_error: what an exception means: ``retry`` (the ladder, then a dead letter), ``dead`` (a dead letter at once)
             or ``ignore`` (done).
         ladder: delays between attempts, instead of the group's.
@@ -37,9 +36,9 @@ class HandlerOptions:
         soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
-        result_ttl_s: for how many seconds, instead of the app's setting; naming it asks for results too.
-        rate_limit: of the whole group, on all machines: how many messages may be started, ``100/s``, ``30/m``, ``5/h``.
-        max_running: of the whole group, on all machines: how many messages may run at once.
+        result_ttl_s: seconds that results are kept, instead of the app's setting; it enables results, too.
+        rate_limit: of the whole group, on all machines: at most this many starts, ``100/s``, ``30/m``, ``5/h``.
+        max_running: of the whole group, on all machines: at most this many messages run at once.
         priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
@@ -95,7 +94,7 @@ class HandlerOptions:
 
     @classmethod
     def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
-        """Options as a user names them.
+        """Return options that a user has named, checked.
 
         Raises:
             ConfigError: one is unknown or wrong.
@@ -105,12 +104,12 @@ class HandlerOptions:
 
     @property
     def limit(self) -> Limit:
-        """What its group is held to."""
+        """The rate and concurrency limit of its group."""
         return Limit(self.rate_limit, self.max_running)
 
     @property
     def keeps_result(self) -> bool:
-        """Whether somebody asked for results."""
+        """True if results are kept."""
         return self.result or self.result_ttl_s is not None
 
     def ladder_over(self, group: Ladder) -> Ladder:
@@ -120,7 +119,7 @@ class HandlerOptions:
         return Ladder.parse(self.ladder or group.delays_s, self.max_attempts or group.max_attempts, group.jitter)
 
     def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
-        """What becomes of a message whose run ended in ``error``; what a handler asked for by name is always done."""
+        """Decide about a message whose run ended in ``error``; Retry, Reject and Ignore take precedence."""
         asked_for = isinstance(error, (Retry, Reject, Ignore))
         if self.on_error == "dead" and not asked_for:
             return Dead(f"{type(error).__name__}: {error}")

@@ -27,8 +27,8 @@ class Periodic:
 
     Args:
         name: of the schedule; unique in the stream.
-        spec, timezone: when.
-        catch_up: what is done about slots that nobody was there to fire.
+        spec, timezone: the times.
+        catch_up: the policy for slots that passed while no beat was running.
         args, kwargs, key: of the call.
     """
 
@@ -42,10 +42,10 @@ class Periodic:
     key: str | bytes | None = None
 
     def declared(self, app: Ems) -> Declared:
-        """As it is stored.
+        """Return the form in which it is stored.
 
         Raises:
-            InvalidPriority: the task has a priority, and its topic does not tell priorities apart.
+            InvalidPriority: the task has a priority, and its topic does not distinguish priorities.
         """
         body, codec_headers = encode_body(
             [list(self.args), dict(self.kwargs)], app.settings.serializer, app.settings.compression
@@ -61,10 +61,10 @@ class Periodic:
 def make_periodic(
     task: Any, cron: Any, every: Any, timezone: Any, catch_up: str, name: str | None, **call: Any
 ) -> Periodic:
-    """Check what a user declared.
+    """Return the periodic task that a user has declared, checked.
 
     Raises:
-        ConfigError: the time, the zone, the policy or an option is wrong, or that is no task.
+        ConfigError: the time, the zone, the policy or an option is wrong, or ``task`` is not a task.
         WrongArguments, EncodeError, InvalidName: the call cannot be sent.
     """
     if not isinstance(task, Task):
@@ -95,7 +95,7 @@ def make_periodic(
 
 
 def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None) -> None:
-    """Refuse now what the worker could not send at its start."""
+    """Refuse a call that the worker could not send at its start."""
     body = call_body(task.name, args, kwargs)
     task.check_call(*body)
     encode_body(body, task.app.settings.serializer, task.app.settings.compression, names=CALL)
@@ -103,7 +103,7 @@ def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None)
 
 
 def declare_schedules(app: Ems) -> int:
-    """Write the app's schedules into the stream; returns how many. Harmless when repeated."""
+    """Write the app's schedules into the stream, and return their number; idempotent."""
     declared = [periodic.declared(app) for periodic in app.schedules.values()]
     if declared:
         app.database.call(lambda session: schedules.declare(session, declared))

@@ -1,4 +1,4 @@
-"""What users declare: tasks and subscriptions, and how a message finds its handler."""
+"""Tasks and subscriptions, and the routes that find the handler of a message."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Outgoing:
         headers: text by text.
         uid: a UUID of the caller's own; a second message with it is not written.
         serializer, compression: instead of the app's.
-        dedup_key: of all messages of the topic with the same one, only the first is written while it is not finished
+        dedup_key: of all messages of the topic with the same key, only the first is written while it is not finished
             in every group, or its window lasts.
         dedup_window: that window, as seconds or text (``"5m"``).
-        priority: 0 to 9; higher ones are run first, if the topic tells priorities apart.
+        priority: 0 to 9; higher ones are run first, if the topic distinguishes priorities.
     """
 
     topic: str
@@ -54,7 +54,7 @@ class Outgoing:
     def __post_init__(self) -> None:
         if self.headers is not None and not isinstance(self.headers, Mapping):
             raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
-        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's own
+        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's dict
 
 
 SENT_WITH = frozenset(item.name for item in fields(Outgoing)) - {"body"}
@@ -63,7 +63,7 @@ _CALLED_WITH = SENT_WITH - {"uid"} | {"countdown", "eta", "expires", "task_id", 
 
 
 def check_function(what: str, function: Any) -> None:
-    """See that a decorator was put on a function.
+    """Check that a decorator was put on a function.
 
     Raises:
         ConfigError: it was not.
@@ -78,13 +78,13 @@ def check_function(what: str, function: Any) -> None:
 
 
 def full_name(function: Any) -> str:
-    """The name that a function has by default; an object that is called has that of its class."""
+    """Return the default name of a function; that of a callable object is its class's."""
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "")
 
 
 class Handler:
-    """A function that messages are given to."""
+    """A function that is called with messages."""
 
     def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
         self.function = function
@@ -97,7 +97,7 @@ class Handler:
 
     @property
     def together(self) -> int:
-        """How many neighbouring messages are run together; 0 for one by one."""
+        """The number of neighbouring messages that are run together; 0 for one by one."""
         return self.options.concurrency if self.is_async else self.options.batch
 
     def call(self, message: Message, transaction: Any = None) -> Any:
@@ -120,7 +120,7 @@ class Subscription(Handler):
             raise ConfigError([Problem("priority", str(options.priority), fix)])
 
     def call(self, message: Message, transaction: Any = None) -> Any:
-        """See :class:`Handler`."""
+        """Run it for one message."""
         if transaction is None:
             return self.function(message)
         return self.function(transaction, message)
@@ -128,13 +128,13 @@ class Subscription(Handler):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a bound task knows of its message.
+    """The message and the present run of a bound task.
 
     Args:
         attempt: 1 for the first run.
         offset, partition, topic: the message's place.
-        key: text, or bytes if it is no UTF-8.
-        run: its present run; what it offers is here too.
+        key: text, or bytes if it is not UTF-8.
+        run: its present run, whose methods are here too.
     """
 
     id: str
@@ -154,11 +154,11 @@ class Request:
         return self.run.time_left
 
     def extend(self, seconds: float) -> None:
-        """Ask for at least so many seconds from now; see :meth:`Run.extend`."""
+        """Ask for at least this many seconds from now; see :meth:`Run.extend`."""
         self.run.extend(seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Tell how far it has come; see :meth:`Run.report_progress`."""
+        """Report progress; see :meth:`Run.report_progress`."""
         self.run.report_progress(fraction, text)
 
 
@@ -210,7 +210,7 @@ class Task(Handler):
         return self.function(*args, **kwargs)
 
     def call(self, message: Message, transaction: Any = None) -> Any:
-        """See :class:`Handler`."""
+        """Run the call that a message holds."""
         try:
             args, kwargs = message.body
         except (TypeError, ValueError):
@@ -239,7 +239,7 @@ class Task(Handler):
 
     @lazy
     def _signature(self) -> Signature | None:
-        """What the function takes; ``None`` if that is not known, or messages reach it in batches.
+        """The function's signature; ``None`` if that is not known, or messages reach it in batches.
 
         A decorator's own signature counts, not that of what it wraps: it may add arguments.
         """
@@ -247,12 +247,12 @@ class Task(Handler):
             return None
         try:
             return signature(self.function, follow_wrapped=False)
-        except (TypeError, ValueError):  # a function of C tells nothing
+        except (TypeError, ValueError):  # a function in C may have none
             return None
 
     @lazy
     def _by_position(self) -> range:
-        """How many arguments may be given by position alone: the usual call is checked by this, ten times quicker."""
+        """The numbers of arguments that may be given by position alone: checks the usual call ten times faster."""
         parameters = [] if self._signature is None else [*self._signature.parameters.values()]
         if self._signature is None or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
             return range(0)
@@ -261,7 +261,7 @@ class Task(Handler):
         return range(max(least - first, 0), max(len(parameters) - first + 1, 0))
 
     def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """See that the function takes these arguments, as a worker will give them.
+        """Check that the function takes these arguments, as a worker will give them.
 
         Raises:
             WrongArguments: it does not.
@@ -279,7 +279,7 @@ class Task(Handler):
             ) from None
 
     def delay(self, *args: Any, **kwargs: Any) -> Receipt:
-        """Send a call to the stream; returns after its commit."""
+        """Send a call to the stream, and return after its commit."""
         return self.apply_async(args, kwargs)
 
     def apply_async(
@@ -299,7 +299,7 @@ class Task(Handler):
             args, kwargs: of the function.
             countdown: seconds to wait before it may run.
             eta: the time before which it must not run; without a zone it is UTC.
-            expires: seconds from now, or a time, after which it is not run any more.
+            expires: seconds from now, or a time, after which it is no longer run.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
             options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
                 ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
@@ -332,10 +332,10 @@ class Task(Handler):
 
 
 def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments of a call as they are sent.
+    """Return the arguments of a call as they are sent.
 
     Raises:
-        WrongArguments: they are no list and no dict by names.
+        WrongArguments: they are not a list and a dict by names.
     """
     kwargs = {} if kwargs is None else kwargs
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
@@ -367,7 +367,7 @@ class Route:
     order: Order = Order.NONE
 
     def declare_order(self, wanted: str | None) -> None:
-        """What of the group runs one after another, as a handler asks for it.
+        """Set the order in which the group runs, as a handler asks for it.
 
         Raises:
             ConfigError: there is no such order, another handler of the group asked for another one, or a handler
@@ -397,21 +397,21 @@ class Route:
 
     @property
     def handlers(self) -> list[Handler]:
-        """All of them."""
+        """All handlers of the group."""
         return [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
 
     @property
     def concurrency(self) -> int:
-        """The most messages that an async handler of it may have running at once; 0 if there is none."""
+        """The most messages that an async handler of the group may run at once; 0 if it has none."""
         return max((handler.together for handler in self.handlers if handler.is_async), default=0)
 
     @property
     def at_once(self) -> bool:
-        """Whether a thread may run several of its messages at once."""
+        """True if a thread may run several of its messages at once."""
         return any(handler.together for handler in self.handlers)
 
     def resolve(self, message: Message) -> Handler:
-        """The handler of a message.
+        """Return the handler of a message.
 
         Raises:
             UnknownTask: no task of that name is known here.

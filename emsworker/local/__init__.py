@@ -1,4 +1,4 @@
-"""Private servers for development and tests: a MariaDB or MySQL, and a Redis, each in a folder of its own.
+"""Private servers for development and tests: a MariaDB or MySQL, and a Redis, each in its own folder.
 
 They listen on 127.0.0.1 only, read no system configuration, and never touch a server that they did not start.
 """

@@ -1,4 +1,4 @@
-"""Finds server programs, also where Linux distributions and Homebrew hide them from the PATH."""
+"""Search for server programs, also in folders of Linux distributions and Homebrew that are not in the PATH."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def find_programs(names: Sequence[str]) -> Iterator[Path]:
 def clean_environment() -> Mapping[str, str]:
     """Return a small environment for a server.
 
-    Variables such as LD_PRELOAD, MYSQL_HOME or TMPDIR of the caller would otherwise reach into a private server.
+    The caller's variables such as LD_PRELOAD, MYSQL_HOME or TMPDIR would otherwise affect a private server.
     """
     return {"PATH": search_path(), "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C"}
 
@@ -57,7 +57,7 @@ def version_line(command: Sequence[str]) -> str:
         command: the program with the arguments that must come before any other.
 
     Raises:
-        ServerFailed: the program does not run.
+        ServerFailed: the program cannot be run.
     """
     argv = [*command, "--version"]
     try:
@@ -70,13 +70,13 @@ def version_line(command: Sequence[str]) -> str:
 
 
 def version_number(line: str) -> str:
-    """Return the version out of a line such as `mysqld  Ver 9.7.4 for Linux` or `Redis server v=7.0.15 sha=...`.
+    """Return the version in a line such as `mysqld  Ver 9.7.4 for Linux` or `Redis server v=7.0.15 sha=...`.
 
     Args:
         line: what the program printed.
 
     Returns:
-        The version, or the whole line when it has another form.
+        The version, or the whole line if it has another form.
     """
     found = re.search(r"(?:\bVer |\bv=)(\S+)", line)
     return found.group(1) if found else line

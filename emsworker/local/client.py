@@ -1,4 +1,4 @@
-"""SQL on a private database: statements run by ourselves, and the command line of an interactive client."""
+"""SQL on a private database: execution of statements, and the command line of an interactive client."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from emsworker.local.engines import Flavor
 from emsworker.local.errors import ServerMissing, StatementFailed
 from emsworker.local.files import write_private
 
-# Each server's own client first: the other one may not know how its users are authenticated.
+# Each server's own client first: the other may not support the authentication of its users.
 _PROGRAMS: dict[Flavor, tuple[str, ...]] = {"mariadb": ("mariadb", "mysql"), "mysql": ("mysql", "mariadb")}
 _MISSING = (
     "no mariadb or mysql client found. Install one: Debian/Ubuntu `apt-get install mariadb-client`, Fedora "
@@ -21,11 +21,11 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Result:
-    """The rows that one statement returned.
+    """Rows that one statement returned.
 
     Attributes:
-        columns: their names.
-        rows: a value for each column.
+        columns: the names of the columns.
+        rows: the rows, with a value for each column.
     """
 
     columns: Sequence[str]
@@ -38,7 +38,7 @@ def client_command(database: Database) -> list[str]:
     The password is in a file that only its owner can read, and never on the command line.
 
     Args:
-        database: a running one.
+        database: a running database.
 
     Raises:
         ServerMissing: no client is installed; the message says what to install.
@@ -52,16 +52,16 @@ def client_command(database: Database) -> list[str]:
 
 
 def run_statements(database: Database, text: str) -> Iterator[Result]:
-    """Run statements, separated by semicolons, and yield what those that return rows return.
+    """Run statements, separated by semicolons, and yield the results of those that return rows.
 
-    Each is committed by itself. After an error the rest is not run.
+    Each statement is committed by itself. After an error the rest is not run.
 
     Args:
-        database: a running one.
+        database: a running database.
         text: the statements.
 
     Raises:
-        StatementFailed: one of them is wrong.
+        StatementFailed: a statement failed.
     """
     from pymysql import MySQLError, connect
     from pymysql.constants import CLIENT

@@ -1,4 +1,4 @@
-"""A private MariaDB or MySQL that keeps every commit."""
+"""Private MariaDB or MySQL server with durable commits."""
 
 import shutil
 import subprocess
@@ -28,16 +28,16 @@ _CONNECT_TIMEOUT_S = 2
 
 
 class Database(Server):
-    """A database server with full durability: each commit is on disk when it returns.
+    """Database server with full durability: each commit is on disk when it returns.
 
     It has the user `ems`, who owns the database `ems` and may create databases named `ems_...`, and the
-    administrator `root`, both reachable from this machine only.
+    administrator `root`; both can connect from this machine only.
 
     Args:
-        folder: where everything of it lives.
-        flavor: `mariadb` or `mysql`; None takes what the folder was made with, or else what is installed.
+        folder: the folder of all its files.
+        flavor: `mariadb` or `mysql`; None takes the flavor that the folder was made with, or else the installed one.
         port: the TCP port on 127.0.0.1; None keeps the port of the last start, or chooses a free one.
-        options: more server options, such as `{"innodb-buffer-pool-size": "1G"}`, which win over the defaults.
+        options: more server options, such as `{"innodb-buffer-pool-size": "1G"}`, which override the defaults.
             The binary log is off unless `log-bin` is among them.
     """
 
@@ -59,10 +59,10 @@ class Database(Server):
 
     @property
     def flavor(self) -> Flavor:
-        """The flavor: the one asked for, the one that the folder was made with, or the one that is installed.
+        """The flavor: the requested one, or the one that the folder was made with, or the installed one.
 
         Raises:
-            ServerMissing: nothing is installed.
+            ServerMissing: no server is installed.
         """
         return self._asked_flavor or self._made_with() or self._engine.flavor
 
@@ -77,7 +77,7 @@ class Database(Server):
 
     @property
     def url(self) -> str:
-        """The address of the database `ems`, as `mysql://ems:password@127.0.0.1:port/ems`.
+        """The URL of the database `ems`, as `mysql://ems:password@127.0.0.1:port/ems`.
 
         Raises:
             ServerFailed: the server has never been started in this folder.
@@ -87,7 +87,7 @@ class Database(Server):
 
     @property
     def admin_url(self) -> str:
-        """The address for the administrator, who may do everything.
+        """The URL for the administrator, who has all privileges.
 
         Raises:
             ServerFailed: the server has never been started in this folder.
@@ -142,7 +142,7 @@ class Database(Server):
             self._initialize(timeout_s)
 
     def _initialize(self, timeout_s: float) -> None:
-        # Filled under another name, so that a crash half way leaves nothing that looks like a data folder.
+        # Filled under another name, so that a crash leaves nothing that looks like a complete data folder.
         partial = self.folder / "data.partial"
         shutil.rmtree(partial, ignore_errors=True)
         with plain_path(self.folder) as folder, self._log_file.open("ab") as log:
@@ -150,7 +150,7 @@ class Database(Server):
                 subprocess.run(
                     [*self._engine.initialize_command(folder / partial.name), *self._lasting_options()],
                     cwd=self.folder,
-                    # A MariaDB that starts deletes the temporary tables of others that share its folder.
+                    # A starting MariaDB deletes the temporary tables of other servers that share its folder.
                     env={**clean_environment(), "TMPDIR": str(folder / self._tmp.name)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -179,7 +179,7 @@ class Database(Server):
         ]
 
     def _lasting_options(self) -> Iterator[str]:
-        """Options that a data folder is made with, for good."""
+        """Yield options that are fixed when the data folder is made."""
         if "lower-case-table-names" in self._options:
             yield f"--lower-case-table-names={self._options['lower-case-table-names']}"
 
@@ -192,9 +192,9 @@ class Database(Server):
             yield f"--{name}={value}"
 
     def _account_statements(self, state: ServerState) -> Iterator[str]:
-        """Yield the SQL that the server runs before it takes a connection.
+        """Yield the SQL that the server runs before it accepts connections.
 
-        It runs at every start and leaves the same result each time, so a crash during the first start heals.
+        It runs at every start and is idempotent, so the next start repairs a crash during the first one.
         """
         # A replica must not have transactions of its own.
         yield "SET SESSION sql_log_bin = 0"

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: where they are found, how they are set up, and where their options differ."""
+"""MariaDB and MySQL: their location, their set-up, and the differences of their options."""
 
 import os
 from abc import ABC, abstractmethod
@@ -26,12 +26,12 @@ _MYSQL_MISSING = (
 
 
 class Engine(ABC):
-    """One installed database server.
+    """Installed database server.
 
     Args:
         command: the program, with the arguments that must come before any option.
         version: its version.
-        install_options: options that tell the program where its own files are.
+        install_options: options with the locations of the program's own files.
     """
 
     flavor: ClassVar[Flavor]
@@ -47,7 +47,7 @@ class Engine(ABC):
         """Return the installed server.
 
         Raises:
-            ServerMissing: there is none; the message says what to install.
+            ServerMissing: it is not installed; the message says what to install.
         """
 
     @abstractmethod
@@ -61,17 +61,17 @@ class Engine(ABC):
     @property
     @abstractmethod
     def own_options(self) -> Sequence[str]:
-        """Server options that only this engine knows."""
+        """Server options that only this engine has."""
 
     @property
     @abstractmethod
     def clean_up_statements(self) -> Sequence[str]:
-        """SQL that removes the accounts that a new data folder has and nobody needs."""
+        """SQL that removes the unneeded accounts of a new data folder."""
 
     @lazy
     def base_command(self) -> list[str]:
-        """The program with its fixed options: no configuration file of the system is read."""
-        # Servers refuse to run as root unless they are told to.
+        """Command line of the program with its fixed options; no configuration file of the system is read."""
+        # Servers refuse to run as root without this option.
         user = ["--user=root"] if os.geteuid() == 0 else []
         return [*self._command, "--no-defaults", *self._install_options, *user]
 
@@ -86,7 +86,7 @@ class MariaDB(Engine):
         """Return the installed MariaDB.
 
         Raises:
-            ServerMissing: there is none; the message says what to install.
+            ServerMissing: it is not installed; the message says what to install.
         """
         for program in find_programs(("mariadbd", "mysqld")):
             if "MariaDB" in (line := version_line([str(program)])):
@@ -111,7 +111,7 @@ class MariaDB(Engine):
 
     @property
     def own_options(self) -> Sequence[str]:
-        """None."""
+        """No options."""
         return ()
 
     @property
@@ -124,7 +124,7 @@ class MariaDB(Engine):
 
 
 class MySQL(Engine):
-    """Oracle MySQL 8 or 9: installed on this machine, or unpacked in a folder of its own."""
+    """Oracle MySQL 8 or 9: installed on this machine, or unpacked in a folder."""
 
     flavor = "mysql"
 
@@ -133,8 +133,8 @@ class MySQL(Engine):
         """Return the MySQL in the folder that EMS_MYSQL_ROOT names, or else the installed one.
 
         Raises:
-            ServerMissing: there is none; the message says what to install.
-            ServerFailed: the one in EMS_MYSQL_ROOT does not run.
+            ServerMissing: it is not installed; the message says what to install.
+            ServerFailed: the one in EMS_MYSQL_ROOT cannot be run.
         """
         if root := os.environ.get(MYSQL_ROOT_VARIABLE):
             return cls.in_root(Path(root).resolve())
@@ -155,7 +155,7 @@ class MySQL(Engine):
 
         Raises:
             ServerMissing: there is no mysqld in it.
-            ServerFailed: it does not run.
+            ServerFailed: it cannot be run.
         """
         program = next(
             (path for name in ("usr/sbin", "bin", "sbin") if (path := root / name / "mysqld").exists()), None
@@ -184,12 +184,12 @@ class MySQL(Engine):
 
     @property
     def clean_up_statements(self) -> Sequence[str]:
-        """None: a new data folder has only root@localhost."""
+        """No statements: a new data folder has only root@localhost."""
         return ()
 
 
 def _loader(root: Path) -> list[str]:
-    """Return the dynamic loader of an unpacked tree with its arguments; empty when the tree has none."""
+    """Return the dynamic loader of an unpacked tree with its arguments; empty if the tree has none."""
     loader = next(
         (path for folder in ("usr/lib64", "usr/lib") for path in root.glob(f"{folder}/ld-linux-*.so.*")), None
     )
@@ -203,11 +203,11 @@ def find_engine(flavor: Flavor | None) -> Engine:
     """Return the installed server of a flavor.
 
     Args:
-        flavor: None takes MariaDB, or MySQL when there is no MariaDB.
+        flavor: None takes MariaDB, or MySQL if there is no MariaDB.
 
     Raises:
-        ServerMissing: there is none; the message says what to install.
-        ServerFailed: the flavor has another name.
+        ServerMissing: it is not installed; the message says what to install.
+        ServerFailed: the flavor is unknown.
     """
     if flavor is None:
         return _find_any()

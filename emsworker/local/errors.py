@@ -1,4 +1,4 @@
-"""What can go wrong with a private server."""
+"""Errors of private servers."""
 
 
 class ServerMissing(RuntimeError):

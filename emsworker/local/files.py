@@ -1,4 +1,4 @@
-"""Small files that must never be seen half written, and a lock between processes."""
+"""Atomic replacement of small files, and a lock between processes."""
 
 import fcntl
 import json
@@ -20,7 +20,7 @@ _LOG_TAIL_BYTES = 4000
 
 @dataclass(frozen=True)
 class ServerState:
-    """What is remembered of a server between two processes; holds its passwords.
+    """State of a server that is saved between processes; includes its passwords.
 
     Attributes:
         kind: `mariadb`, `mysql` or `redis`.
@@ -40,7 +40,7 @@ class ServerState:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Return the saved state, or None when there is none.
+        """Return the saved state, or None if there is none.
 
         Args:
             path: the state file.
@@ -65,13 +65,13 @@ class ServerState:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; its mode is 0600 from the first byte on.
+    """Replace a file atomically; its mode is 0600 from the first byte on.
 
     Args:
         path: the file.
         text: its new content.
     """
-    # mkstemp creates with 0600, and a crash before the rename leaves the old file whole.
+    # mkstemp creates the file with mode 0600, and a crash before the rename leaves the old file intact.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -86,10 +86,10 @@ def write_private(path: Path, text: str) -> None:
 
 @contextmanager
 def plain_path(folder: Path) -> Iterator[Path]:
-    """Yield a path to a folder that any shell script takes: scripts that set servers up don't quote their arguments.
+    """Yield a path to a folder that is safe in shell scripts: server set-up scripts don't quote their arguments.
 
     Args:
-        folder: it exists. If its own path has a blank or the like, a link to it is made and removed.
+        folder: an existing folder. If its path has a blank or the like, a link to it is made and removed.
     """
     if re.fullmatch(r"[\w./-]+", str(folder), re.ASCII):
         yield folder
@@ -105,8 +105,8 @@ def exclusive(path: Path, timeout_s: float) -> Iterator[None]:
     """Hold a lock file; the kernel releases it when its holder dies.
 
     Args:
-        path: the lock file, created when missing.
-        timeout_s: how long to wait for another holder.
+        path: the lock file, created if it is missing.
+        timeout_s: the seconds to wait for another holder.
 
     Raises:
         ServerFailed: it is still held by another process or thread after that time.
@@ -129,7 +129,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def tail(path: Path) -> str:
-    """Return the end of a log file, at most 4,000 bytes; empty when there is none.
+    """Return the end of a log file, at most 4,000 bytes; empty if there is no file.
 
     Args:
         path: the log file.

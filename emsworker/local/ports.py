@@ -1,4 +1,4 @@
-"""Chooses TCP ports on 127.0.0.1."""
+"""Choice of free TCP ports on 127.0.0.1."""
 
 import random
 import socket
@@ -12,7 +12,7 @@ _ATTEMPTS = 200
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this port now.
+    """Return whether a server could listen on this port now.
 
     Args:
         port: a TCP port.
@@ -31,7 +31,7 @@ def free_port() -> int:
     """Return a random free port.
 
     Raises:
-        ServerFailed: none was found.
+        ServerFailed: no free port was found.
     """
     for _ in range(_ATTEMPTS):
         port = random.choice(_PORTS)

@@ -1,4 +1,4 @@
-"""Starts a server process and signals it, and never signals any other."""
+"""Start and signals of server processes; no other process is ever signalled."""
 
 import os
 import signal
@@ -14,23 +14,23 @@ from emsworker.local.errors import ServerFailed
 _POLL_S = 0.02
 _PROC = Path("/proc")
 
-# Servers that this process started: only a parent can reap them, whichever object asks.
+# Servers that this process started: only a parent can reap them, from any object.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def spawn(argv: Sequence[str], folder: Path, log: Path) -> int:
-    """Start a server in a session of its own, so that Ctrl-C in the terminal does not reach it.
+    """Start a server in its own session, so that Ctrl-C in the terminal does not reach it.
 
     Args:
         argv: the command line.
-        folder: its working folder.
+        folder: its working directory.
         log: the file that its output is appended to.
 
     Returns:
         Its process id.
 
     Raises:
-        ServerFailed: the program does not run.
+        ServerFailed: the program cannot be run.
     """
     with log.open("ab") as output:
         try:
@@ -50,10 +50,10 @@ def spawn(argv: Sequence[str], folder: Path, log: Path) -> int:
 
 
 def runs_with(pid: int, argument: str) -> bool:
-    """Tell whether a process is alive and was started with this very argument.
+    """Return whether a process is alive and was started with this argument.
 
-    A process id is reused after its process has ended, so a number alone proves nothing; but a child of ours keeps
-    its id until we reap it. Its command line proves less: the kernel shows an empty one for a moment after exec
+    A process id is reused after its process has ended, so the id alone proves nothing; but a child of ours keeps
+    its id until we reap it. Its command line is less reliable: the kernel shows an empty one for a moment after exec
     (subprocess returns that early), and again while a killed process is torn down.
 
     Args:
@@ -77,7 +77,7 @@ def _arguments(pid: int) -> list[str]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that is already gone is no error.
+    """Send a signal; a process that has already ended is not an error.
 
     Args:
         pid: the process id, checked by the caller just before.
@@ -90,14 +90,14 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def wait_gone(pid: int, timeout_s: float) -> bool:
-    """Wait until a process has ended and let go of its files.
+    """Wait until a process has ended and released its files.
 
     Args:
         pid: the process id.
-        timeout_s: how long to wait.
+        timeout_s: the seconds to wait.
 
     Returns:
-        Whether it has ended.
+        True if it has ended.
     """
     deadline = time.monotonic() + timeout_s
     while _exists(pid):
@@ -118,23 +118,23 @@ def _exists(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Tell whether a process has ended and only waits for its parent to notice."""
+    """Return whether a process has ended and only waits to be reaped by its parent."""
     folder = _PROC / str(pid)
     try:
         status = (folder / "stat").read_text("utf-8", "replace")
         threads = len(list((folder / "task").iterdir()))
     except OSError:
         return False
-    # The second field is the program's name in brackets, which may itself hold brackets and blanks. A main thread
-    # is a zombie before the other threads have let go of their files.
+    # The second field is the program's name in brackets, which may itself contain brackets and blanks. A main thread
+    # is a zombie before the other threads have released their files.
     return status.rpartition(")")[2].split()[0] == "Z" and threads == 1
 
 
 def reap(pid: int) -> None:
-    """Take note of the end of a child of this process.
+    """Reap a child of this process if it has ended.
 
     Args:
-        pid: the process id; any other process is left alone.
+        pid: the process id; processes that are not children are ignored.
     """
     child = _children.get(pid)
     if child is not None and child.poll() is not None:

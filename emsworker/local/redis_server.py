@@ -1,4 +1,4 @@
-"""A private Redis, durable to the second."""
+"""Private Redis server, durable to the second."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ _MISSING = (
 )
 _ANSWER_TIMEOUT_S = 2
 
-# set-proc-title is off because the command line is how the process is recognised.
+# set-proc-title is off because the process is recognised by its command line.
 _CONFIG = """\
 bind 127.0.0.1
 port {port}
@@ -35,10 +35,10 @@ set-proc-title no
 
 
 class Redis(Server):
-    """A Redis (or Valkey) server with an append-only file that is synced every second.
+    """Redis (or Valkey) server with an append-only file that is synced every second.
 
     Args:
-        folder: where everything of it lives.
+        folder: the folder of all its files.
         port: the TCP port on 127.0.0.1; None keeps the port of the last start, or chooses a free one.
     """
 
@@ -58,7 +58,7 @@ class Redis(Server):
 
     @property
     def url(self) -> str:
-        """The address, as `redis://:password@127.0.0.1:port/0`.
+        """The URL, as `redis://:password@127.0.0.1:port/0`.
 
         Raises:
             ServerFailed: the server has never been started in this folder.
@@ -92,12 +92,12 @@ class Redis(Server):
             pid_file=_quoted(self._pid_file),
             log_file=_quoted(self._log_file),
         )
-        # In a file rather than on the command line, which every user of the machine can read.
+        # The password is in a file, because every user of the machine can read the command line.
         write_private(self._config_file, config)
         return [str(self._program), str(self._config_file)]
 
     def _answers(self, state: ServerState) -> bool:
-        # Four lines of the protocol, so that a local stack needs no Redis client.
+        # The protocol in a few lines, so that a local stack needs no Redis client.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_TIMEOUT_S)
             try:

@@ -1,4 +1,4 @@
-"""What all private servers have in common: start, readiness, stop."""
+"""Base class of private servers: start, readiness, stop."""
 
 import secrets
 import shutil
@@ -21,10 +21,10 @@ _SOCKET_PATH_BYTES = 95
 
 
 class Server(ABC):
-    """One private server: a folder that holds everything it has, and at most one process.
+    """Private server: a folder with all its files, and at most one process.
 
     Args:
-        folder: where its data, log, socket and state file live; created with mode 0700 when missing.
+        folder: the folder of its data, log, socket and state file; created with mode 0700 if it is missing.
         port: the TCP port on 127.0.0.1; None keeps the port of the last start, or chooses a free one.
     """
 
@@ -35,7 +35,7 @@ class Server(ABC):
         self._pid_file = self.folder / "server.pid"
         self._log_file = self.folder / "error.log"
 
-    # -- what a kind of server must say -------------------------------------------------------------------------
+    # -- implemented by each kind of server ---------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The address, with the password.
+        """The URL, with the password.
 
         Raises:
             ServerFailed: the server has never been started in this folder.
@@ -63,7 +63,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def _mark(self) -> str:
-        """An argument of the command line that no other server has."""
+        """Argument of the command line that no other server has."""
 
     @abstractmethod
     def _prepare(self, timeout_s: float) -> None:
@@ -75,7 +75,7 @@ class Server(ABC):
 
     @abstractmethod
     def _answers(self, state: ServerState) -> bool:
-        """Tell whether the server takes requests on its private socket."""
+        """Return whether the server accepts requests on its private socket."""
 
     # -- the process --------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Server(ABC):
 
     @property
     def alive(self) -> bool:
-        """Whether the server's process runs."""
+        """True if the server's process runs."""
         return self.pid is not None
 
     @property
@@ -99,13 +99,13 @@ class Server(ABC):
         return self._state().port
 
     def start(self, timeout_s: float = 60) -> None:
-        """Start the server and wait until it answers; does nothing when it already runs.
+        """Start the server and wait until it answers; do nothing if it already runs.
 
         Any number of processes and threads may call it at once.
 
         Args:
-            timeout_s: how long to wait. A server that needs longer (after a crash, say) is left running, and the
-                next call goes on waiting for it.
+            timeout_s: the seconds to wait. A server that needs longer (after a crash, for example) is left running,
+                and the next call continues to wait for it.
 
         Raises:
             ServerMissing: no server program is installed.
@@ -120,16 +120,16 @@ class Server(ABC):
                     self._launch(deadline)
                 if self._became_ready(deadline):
                     return
-                # A server that was found running may have been on its way out.
+                # A server that was found running may have been shutting down.
                 if not (found_running or self._lost_its_port()):
                     break
             raise ServerFailed(f"{self} ended while it started:\n{tail(self._log_file)}")
 
     def stop(self, timeout_s: float = 30) -> None:
-        """Shut the server down cleanly; does nothing when it does not run.
+        """Shut the server down cleanly; do nothing if it does not run.
 
         Args:
-            timeout_s: how long to wait.
+            timeout_s: the seconds to wait.
 
         Raises:
             ServerFailed: it still runs after that time.
@@ -137,7 +137,7 @@ class Server(ABC):
         self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
-        """End the server the hard way, as a crash would; it recovers at the next start.
+        """End the server with SIGKILL, as a crash would; it recovers at the next start.
 
         Raises:
             ServerFailed: it still runs after 30 s.
@@ -154,7 +154,7 @@ class Server(ABC):
         state = ServerState.load(self._state_file)
         if state and state.pid:
             yield state.pid
-        # Written by the server itself: the only trace when we died between starting it and saving the state.
+        # Written by the server itself: the only trace if we died between starting it and saving the state.
         content = self._pid_file.read_text("ascii", "replace").strip() if self._pid_file.is_file() else ""
         if content.isdecimal():
             yield int(content)
@@ -216,7 +216,7 @@ class Server(ABC):
     def _end(self, number: signal.Signals, timeout_s: float) -> None:
         if not self.folder.is_dir():
             return
-        # The lock keeps a start in another process from racing with the end of this one.
+        # The lock prevents a race with a start in another process.
         with exclusive(self.folder / "lock", timeout_s):
             pid = self.pid
             if pid is None:

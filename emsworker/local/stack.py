@@ -1,4 +1,4 @@
-"""A database and a Redis for one developer, started together."""
+"""Private database and Redis for one developer, started together."""
 
 import os
 import re
@@ -19,10 +19,10 @@ def default_folder() -> Path:
 
 
 class LocalStack:
-    """A private database, and a private Redis where one is installed.
+    """Private database, and a private Redis if one is installed.
 
     Args:
-        folder: where both live; None takes `default_folder()`.
+        folder: the folder of both; None takes `default_folder()`.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -31,10 +31,10 @@ class LocalStack:
         self.redis = Redis(self.folder / "redis")
 
     def start(self, timeout_s: float = 60) -> None:
-        """Start what does not run yet; without Redis when it is not installed.
+        """Start the servers that do not run yet; leave out Redis if it is not installed.
 
         Args:
-            timeout_s: how long to wait for each server.
+            timeout_s: the seconds to wait for each server.
 
         Raises:
             ServerMissing: no database server is installed.
@@ -48,7 +48,7 @@ class LocalStack:
         """Stop both servers cleanly.
 
         Args:
-            timeout_s: how long to wait for each server.
+            timeout_s: the seconds to wait for each server.
 
         Raises:
             ServerFailed: a server still runs after that time.
@@ -60,16 +60,16 @@ class LocalStack:
 
     @property
     def url(self) -> str | None:
-        """The address of the running database, with the password; None when it does not run."""
+        """The URL of the running database, with the password; None if it does not run."""
         return self.database.url if self.database.alive else None
 
     @property
     def redis_url(self) -> str | None:
-        """The address of the running Redis, with the password; None when it does not run."""
+        """The URL of the running Redis, with the password; None if it does not run."""
         return self.redis.url if self.redis.alive else None
 
     def status(self) -> dict[str, object]:
-        """Return what runs where: plain values for JSON, passwords hidden."""
+        """Return the status of both servers as plain values for JSON, passwords hidden."""
         return {
             "folder": str(self.folder),
             "database": self._describe(self.database),

@@ -1,4 +1,4 @@
-"""Who hands out offsets: MySQL's own counter, or Redis in front of it."""
+"""Allocators of offsets: MySQL's own counter, or Redis in front of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Allocator(Protocol):
     """Hands out places for messages; the primary key of the message table has the last word."""
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
-        """The place of the next ``count`` messages of a partition."""
+        """Return the place of the next ``count`` messages of a partition."""
         ...
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
@@ -20,5 +20,5 @@ class Allocator(Protocol):
         ...
 
     def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
-        """``count`` messages from ``base`` on have been committed."""
+        """Note that ``count`` messages from ``base`` on have been committed."""
         ...

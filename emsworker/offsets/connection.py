@@ -1,4 +1,4 @@
-"""Redis: pooled clients, and one connection of our own, over which a question takes two thirds of a client's time."""
+"""Redis: pooled clients, and a connection of our own, on which a round trip takes two thirds of a client's time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_UNANSWERED = 256
 
 
 def connect(url: str) -> redis.Redis:
-    """A client that gives up within half a second, so that a Redis that hangs is as good as one that is away."""
+    """Return a client that gives up within half a second, so that a Redis that hangs counts as one that is down."""
     return client_of(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
 
 
 def client_of(url: str, **options: Any) -> redis.Redis:
-    """A client; with ``rediss://`` it checks the server's certificate and name, whatever the driver's default."""
+    """Return a client; for ``rediss://`` it checks the server's certificate and name, whatever the driver's default."""
     if url.startswith("rediss://") and "ssl_cert_reqs=none" not in url:
         options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **options}
     client: redis.Redis = redis.Redis.from_url(url, **options)
@@ -28,9 +28,9 @@ def client_of(url: str, **options: Any) -> redis.Redis:
 
 
 class RedisConnection:
-    """For any number of threads; a forked child gets a connection of its own. Nothing is ever sent twice.
+    """A thread-safe connection; a forked child gets one of its own. No command is ever sent twice.
 
-    Its methods raise ``redis.RedisError``: Redis is away, or refuses.
+    Its methods raise ``redis.RedisError`` if Redis is down, or refuses.
 
     Args:
         url: the server.
@@ -49,7 +49,7 @@ class RedisConnection:
             return self._send(command, wait=True)
 
     def tell(self, *command: Any) -> None:
-        """Send a command and go on; what it is answered is looked at before the next one."""
+        """Send a command without waiting for its answer, which is read before the next command."""
         with self._mutex:
             self._send(command, wait=False)
 
@@ -59,17 +59,17 @@ class RedisConnection:
             connection.send_command(*command)
             self.unanswered += 1
             answer = None
-            while wait and self.unanswered:  # the last one is ours
+            while wait and self.unanswered:  # the last answer is that of this command
                 answer = self._read(connection)
             return answer
         except redis.ResponseError:
-            raise  # an answer like any other
+            raise  # a complete answer: the connection remains usable
         except BaseException:
             self._drop()
             raise
 
     def _ready(self) -> Any:
-        """Connected, as far as can be known: a server may have closed a connection that was idle for long."""
+        """Return a connection that looks open: a server may have closed one that was idle for long."""
         if self._connection is not None and self._pid == os.getpid():
             try:
                 return self._settled(self._connection)

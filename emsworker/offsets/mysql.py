@@ -1,8 +1,8 @@
-"""The default allocator needs no other service, and leaves no holes.
+"""The default allocator: needs no other service, and leaves no holes.
 
-Who published last in a partition knows where it ends: the next messages go right behind, in one statement, and the
-primary key says whether that still holds. Where it does not, because others publish there too, MySQL's own counter is
-raised inside the publishing transaction for a while: two statements and a commit, but nobody is refused.
+The last publisher of a partition knows where it ends: the next messages go right behind, in one statement, and the
+primary key refuses them if that no longer holds. If it does not, because others publish there too, MySQL's own counter
+is raised inside the publishing transaction for a while: two statements and a commit, but no publisher is refused.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ _CONTENDED_S = 1.0
 
 
 class MysqlAllocator:
-    """Commit order is offset order; used by one thread at a time."""
+    """An allocator whose commit order is offset order; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], int] = {}
         self._contended: dict[tuple[int, int], float] = {}
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
-        """Right behind our last messages, or wherever the counter says."""
+        """Return the place right behind our last messages, or leave it to MySQL's counter."""
         key = (topic_id, partition)
         if ticks() < self._contended.get(key, 0.0):
             return Placement()
         return Placement(self._ends.get(key))
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
-        """Somebody else has published there."""
+        """Use MySQL's counter for a while, because others have published there."""
         self._ends.pop((topic_id, partition), None)
         self._contended[topic_id, partition] = ticks() + _CONTENDED_S
 
     def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
-        """See :class:`Allocator`."""
+        """Note the new end of the partition."""
         self._ends[topic_id, partition] = base + count

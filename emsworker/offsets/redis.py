@@ -1,9 +1,8 @@
 """Offsets from a Redis counter, so that publishers of one partition need not wait for each other's commits.
 
-Redis is trusted with nothing: a missing counter is seeded from MySQL (never from 0), an offset that is taken or below
-the log start offset makes the publishing transaction fail and the counter is raised, and while Redis is away MySQL's
-own counter takes over. What an allocation leaves behind when its producer dies is a hole, which readers close with
-tombstones.
+Redis is not trusted: a missing counter is seeded from MySQL (never from 0), an offset that is taken or below the log
+start offset makes the publishing transaction fail and the counter is raised, and while Redis is down MySQL's own
+counter takes over. If a producer dies after an allocation, it leaves a hole, which readers close with tombstones.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class RedisAllocator:
         self._away_until = 0.0
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
-        """Take offsets from Redis, or leave it to MySQL's counter while Redis is away."""
+        """Take offsets from Redis, or leave it to MySQL's counter while Redis is down."""
         if ticks() < self._away_until:
             return Placement()
         try:
@@ -74,14 +73,14 @@ class RedisAllocator:
         return Placement(base if base >= 0 else None)
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
-        """Redis has gone back in time: raise its counter past everything that MySQL knows."""
+        """Raise the counter past everything that MySQL knows, because Redis has gone back to an older value."""
         try:
             self._raise_counter(session, topic_id, partition)
         except redis.RedisError as error:
             self._stay_away(error)
 
     def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
-        """See :class:`Allocator`; Redis knows."""
+        """Do nothing: Redis has counted these offsets already."""
 
     def _raise_counter(self, session: Session, topic_id: int, partition: int) -> None:
         free = next_free_offset(session, topic_id, partition)
@@ -90,7 +89,7 @@ class RedisAllocator:
             self._seeded.add((topic_id, partition))
 
     def _run(self, script: _Script, topic_id: int, partition: int, number: int) -> int:
-        """A script on a counter; its text travels only to a server that has not seen it."""
+        """Run a script on a counter; its text is sent only to a server that does not know it."""
         rest = (1, f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}", number)
         try:
             return int(self._redis.ask("EVALSHA", script.sha, *rest))
@@ -100,4 +99,4 @@ class RedisAllocator:
     def _stay_away(self, error: redis.RedisError) -> None:
         log.warning("redis is away (%s); offsets come from MySQL meanwhile", error)
         self._away_until = ticks() + _AWAY_S
-        self._seeded.clear()  # whatever comes back may be older than what MySQL has handed out since
+        self._seeded.clear()  # a counter that comes back may be older than what MySQL has handed out since

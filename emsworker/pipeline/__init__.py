@@ -1,9 +1,9 @@
-"""The data pipeline: jobs for Spark that look at more than one message at a time.
+"""The data pipeline: Spark jobs that process more than one message at a time.
 
 Each job is a module that has a :class:`~emsworker.pipeline.job.Job` named ``JOB``: its options and a function
-``run(spark, config) -> Result``. It is run by ``ems pipeline NAME``, by ``python -m emsworker.pipeline NAME``, by
-``spark-submit``, or from a program that has a session of its own: ``load("archive").run(spark, options)``. Nothing of
-Spark is imported until a job runs.
+``run(spark, config) -> Result``. Run it with ``ems pipeline NAME``, ``python -m emsworker.pipeline NAME``,
+``spark-submit``, or from a program that has its own session: ``load("archive").run(spark, options)``. Spark is not
+imported until a job runs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ JOBS: dict[str, tuple[str, str]] = {
     "deadletters": ("deadletters", "Dead letters by exception and topic, and a file to run them again."),
     "alerts": ("alerts", "Watch the groups and tell when one falls behind or fails, once, and when that is over."),
 }
-"""Name -> module of this package, and short help; ``ems pipeline --help`` shows them without importing any."""
+"""Name -> module of this package and short help; ``ems pipeline --help`` shows them without importing a module."""
 
 
 def load(name: str) -> Job[Any]:
-    """The job of a name.
+    """Load a job by its name.
 
     Raises:
-        WrongOption: there is none.
+        WrongOption: there is no such job.
     """
     if name not in JOBS:
         raise WrongOption("job", name, f"there is no such job; there are {', '.join(JOBS)}")

@@ -1,4 +1,4 @@
-"""``python -m emsworker.pipeline NAME``, and the file that ``spark-submit`` is given: ``ems pipeline NAME``."""
+"""Entry point of ``python -m emsworker.pipeline NAME`` and of ``spark-submit``: runs ``ems pipeline NAME``."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Alerts: messages that nobody consumes, groups that fall behind or fail, each told once and resolved once."""
+"""Alerts on messages that are not consumed and on groups that fall behind or fail, each fired and resolved once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OURS = re.compile(r"emsworker\.[\w.]+: (.*)")
 
 
 class AlertsFailed(EmsError):
-    """The query ended with an error; started again, it goes on from its checkpoint."""
+    """The query ended with an error; a restart continues from its checkpoint."""
 
 
 def read_share(text: str) -> float:
-    """A share, ``0.05`` or ``5%``.
+    """Parse a share, ``0.05`` or ``5%``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a share from 0 to below 1.
     """
     match = re.fullmatch(r"(\d+|\d*\.\d+)(%?)", text)
     number = float(match[1]) / (100 if match[2] else 1) if match else 1.0
@@ -42,7 +42,7 @@ def read_share(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class AlertOptions(Options):
-    """What ``ems pipeline alerts`` is told."""
+    """Options of ``ems pipeline alerts``."""
 
     checkpoint: str = option(help="The folder of what it remembers; a restart goes on from there.", metavar="FOLDER")
     events: str | None = option(None, help="Write alerts to this folder, as lines of JSON.", metavar="FOLDER")
@@ -87,23 +87,23 @@ class AlertOptions(Options):
 
     @property
     def rules(self) -> dict[str, float]:
-        """The limits that were given."""
+        """The limits that were given, by rule."""
         given = {CONSUME_TIMEOUT: self.consume_timeout, LAG: self.lag, ERROR_RATE: self.error_rate}
         return {name: float(limit) for name, limit in given.items() if limit is not None}
 
     @property
     def limits(self) -> Limits:
-        """The rules."""
+        """The rules with their spans, as :mod:`emsworker.pipeline.watching` takes them."""
         return Limits(self.rules, self.lasting, self.within, self.least)
 
 
 @dataclass
 class Delivery:
-    """Takes the events of each micro-batch. A batch that comes again writes the same file and the same messages.
+    """Deliver the events of each micro-batch. A batch that is run again writes the same file and the same messages.
 
     Args:
-        config: where they go.
-        told: is given a line for each.
+        config: names the folder and the topic.
+        told: called with a line for each event.
     """
 
     config: AlertOptions
@@ -115,7 +115,7 @@ class Delivery:
         self._lock = forks.Lock()
 
     def __call__(self, frame: Any, batch: int) -> None:
-        """As ``foreachBatch`` calls it."""
+        """Deliver one micro-batch; called by ``foreachBatch``."""
         events = [_plain(row.asDict()) for row in sorted(frame.collect(), key=lambda row: (row.at, row.id))]
         if not events:
             return
@@ -142,7 +142,7 @@ def _plain(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(folder: Path, batch: int, events: Sequence[dict[str, Any]]) -> None:
-    """One file a micro-batch, whole or not at all."""
+    """Write one file for each micro-batch, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".alerts-{batch:08}.part"
     part.write_text("".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events), encoding="utf-8")
@@ -150,18 +150,18 @@ def _write(folder: Path, batch: int, events: Sequence[dict[str, Any]]) -> None:
 
 
 def start(spark: Any, config: AlertOptions, deliver: Callable[[Any, int], None]) -> Any:
-    """Start the query; it is the caller's to stop.
+    """Start the query; the caller must stop it.
 
     Args:
         spark: a session whose settings this may change.
-        deliver: is called with the events of each micro-batch.
+        deliver: called with the events of each micro-batch.
     """
     from emsworker.pipeline.looks import NAME, LookSource
     from emsworker.pipeline.watcher import EVENT, Watcher
 
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # groups are few
-    # Each look has rows. Without this setting, timers make Spark go on for ever with batches that have none.
+    # Each look has rows. Without this setting, timers make Spark run empty batches for ever.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     spark.dataSource.register(LookSource)
     reader = spark.readStream.format(NAME).option("topics", ",".join(config.topic))
@@ -182,7 +182,7 @@ def start(spark: Any, config: AlertOptions, deliver: Callable[[Any, int], None])
 
 
 def run(spark: Any, config: AlertOptions) -> Result:
-    """See ``ems pipeline alerts``: until it is interrupted, or once."""
+    """Run ``ems pipeline alerts`` until it is interrupted, or once."""
     summary: dict[str, Any] = {"rules": config.rules, "checkpoint": config.checkpoint}
     if config.dry_run:
         reading = Reading(profile=config.profile, topic=config.topic, group=config.group)

@@ -1,18 +1,17 @@
-"""The job ``archive``: moves what retention may drop into Parquet files, and only then drops it.
+"""The job ``archive``: copies what retention may drop to Parquet files, verifies the copy, and then deletes it.
 
-For each topic that is told to wait for its archive (``ems topics change orders --archive-first``):
+For each topic whose retention waits for the archive (``ems topics change orders --archive-first``):
 
-1. finish: what a manifest says is archived, and is still in the tables, is deleted;
-2. the log start offset is raised as retention would raise it: nobody reads below, and what is there does not change any
-   more;
+1. finish: rows that a manifest lists as archived, and that are still in the tables, are deleted;
+2. the log start offset is raised as retention would raise it: offsets below it are no longer read and no longer change;
 3. a *segment*, the offsets between what is deleted and the log start offset, is copied to Parquet files, with the
-   claims that are done and end below, and the attempts that no dead letter keeps;
-4. MySQL counts and hashes its rows, Spark those of the files: one difference, and the job stops with nothing deleted;
+   claims that are done and end below it, and the attempts that no dead letter keeps;
+4. MySQL counts and hashes its rows, Spark those of the files: at any difference the job stops and deletes nothing;
 5. the manifest is written: from here on the segment is archived;
 6. attempts, then claims, then messages are deleted, exactly those that were copied.
 
-Killed before 5, a run leaves files that nobody reads, which the next one removes; killed after it, the next one goes on
-with 1. A lock of the server lets only one archiver at a topic.
+A run that is killed before step 5 leaves files that are never read; the next run removes them. If it is killed after
+step 5, the next run continues with step 1. A lock of the server allows one archiver for each topic.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ _STEP = 20_000
 
 
 class ArchiveDiffers(EmsError):
-    """What lies in the files is not what lies in the tables; nothing was deleted."""
+    """The files and the tables have different rows; nothing was deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(Options):
-    """What the job is told."""
+    """Options of ``ems pipeline archive``."""
 
     folder: str = option(help="Where the archive is: a path, or a URL that Spark can write to.", metavar="FOLDER")
     topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
@@ -65,7 +64,7 @@ class ArchiveOptions(Options):
 
 @dataclass
 class Tally:
-    """What a run has done."""
+    """Segments and row counts of a run."""
 
     segments: list[str] = field(default_factory=list)
     copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("messages", "claims", "attempts"), 0))
@@ -73,11 +72,11 @@ class Tally:
 
 
 def run(spark: Any, config: ArchiveOptions) -> Result:
-    """Archive; see the module.
+    """Archive the topics; the steps are in the module's docstring.
 
     Raises:
         WrongOption: a topic cannot be archived.
-        ArchiveDiffers, ArchiveBusy, ArchiveDamaged: and nothing more was deleted.
+        ArchiveDiffers, ArchiveBusy, ArchiveDamaged: nothing more was deleted.
     """
     if config.segment < 1:
         raise WrongOption("--segment", str(config.segment), "must be at least 1")
@@ -96,7 +95,7 @@ def run(spark: Any, config: ArchiveOptions) -> Result:
 
 
 def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
-    """The partitions of each topic that is to be archived."""
+    """List the partitions of each topic to archive."""
     every = {topic.name: topic for topic in database.call(topics.list_topics)}
     for name in names:
         if name not in every:
@@ -118,7 +117,7 @@ def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
 
 
 def _plan(database: Database, chosen: dict[str, list[Kept]]) -> Result:
-    """What a run would archive just now."""
+    """Count the offsets that a run would archive now."""
     plan = {}
     for topic, partitions in chosen.items():
         ends = [_rise(database, kept, 1 << 62, plan_only=True) for kept in partitions]
@@ -127,7 +126,7 @@ def _plan(database: Database, chosen: dict[str, list[Kept]]) -> Result:
 
 
 def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False) -> int:
-    """Raise the log start offset as far as retention may, but at most to this offset; returns it."""
+    """Raise the log start offset as far as retention may, at most to ``most``; return it."""
     work = retention.plan_log_start if plan_only else retention.raise_log_start
     while kept.log_start < most:
         limit = min(_STEP, most - kept.log_start)
@@ -139,8 +138,6 @@ def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False)
 
 
 class _Archiver:
-    """Archives one topic."""
-
     def __init__(
         self,
         spark: Any,
@@ -156,8 +153,8 @@ class _Archiver:
         self._topic, self._topic_id = partitions[0].topic, partitions[0].topic_id
         # Segments of other streams and of topics that were deleted may be in the same folder.
         self._prefix = f"{stream[:12]}-{self._topic_id}-"
-        self._late: list[tuple[int, int]] = []  # places below what is deleted whose dead letters are none any more
-        self._left: list[tuple[int, int, int]] = []  # groups that have attempts there
+        self._late: list[tuple[int, int]] = []  # places in the deleted range whose dead letters are gone
+        self._left: list[tuple[int, int, int]] = []  # (group, partition, offset) of attempts there
 
     def run(self) -> None:
         lock = store.Lock(self._database, self._topic_id, self._topic)
@@ -178,7 +175,7 @@ class _Archiver:
         self._config.progress(f"{self._topic}: {text}")
 
     def _clean(self) -> None:
-        """Remove the files of runs that died before their manifest."""
+        """Remove the files of runs that died before they wrote their manifest."""
         committed = {manifest.segment for manifest in read_manifests(self._folder, self._topic)}
         for name in self._folder.children(f"data/{quoted(self._topic)}"):
             if name.startswith(self._prefix) and name not in committed:
@@ -186,7 +183,7 @@ class _Archiver:
                 self._folder.remove(segment_path(self._topic, name))
 
     def _next_ranges(self) -> list[Range]:
-        """The next offsets that may go, at most a segment of them."""
+        """Return the next offsets to archive, at most one segment."""
         left, ranges = self._config.segment, []
         for kept in self._partitions:
             place = self._database.call(partial(store.get_place, topic_id=kept.topic_id, partition=kept.partition))
@@ -200,7 +197,7 @@ class _Archiver:
         return ranges
 
     def _look_back(self, ranges: list[Range]) -> None:
-        """Find what dead letters had kept from earlier segments, and keep no more: it goes with this one."""
+        """Find rows of earlier segments that dead letters kept until now: they are archived with this segment."""
         partitions = {one.partition for one in ranges}
         places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))
         self._late = [place for place in places if place[0] in partitions]
@@ -209,7 +206,7 @@ class _Archiver:
     # -- one segment ---------------------------------------------------------------------------------------------------
 
     def _archive(self, ranges: list[Range], lock: store.Lock) -> Manifest:
-        """Copy, compare, commit."""
+        """Copy a segment, compare it, and commit it with its manifest."""
         segment = f"{self._prefix}{new_uid().hex()}"
         count = sum(one.hi - one.lo for one in ranges)
         self._tell(f"copying {counted(count, 'offset')} as segment {segment}")
@@ -240,7 +237,7 @@ class _Archiver:
             found["messages"].append(Slice(piece, self._topic))
             for group in groups:
                 of_group = replace(piece, owner_id=group.id)
-                # A claim that reached higher than the last segment begins below this one.
+                # A claim that ended above the last segment begins below this one.
                 first = self._database.call(
                     partial(store.first_claim, group_id=group.id, partition=one.partition, default=one.lo)
                 )
@@ -257,10 +254,10 @@ class _Archiver:
         return [offset for *whose, offset in self._left if whose == [group_id, partition]]
 
     def _compare(self, segment: str, ranges: list[Range], datasets: list[str]) -> tuple[list[Part], list[File]]:
-        """The parts and files of a segment, if the server's sums and Spark's are the same.
+        """Return the parts and files of a segment if the server's sums and Spark's are equal.
 
         Raises:
-            ArchiveDiffers: naming the first part that differs.
+            ArchiveDiffers: names the first part that differs.
         """
         path = segment_path(self._topic, segment)
         listed = self._folder.files(path)
@@ -286,7 +283,7 @@ class _Archiver:
         return parts, files
 
     def _expected(self, dataset: str, ranges: list[Range]) -> Iterator[Part]:
-        """What the server says that the files must have."""
+        """Yield the parts that the files must have, with the server's counts and checksums."""
         groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
         for one in ranges:
             place = (dataset, one.partition, one.lo, one.hi)
@@ -303,7 +300,7 @@ class _Archiver:
                 yield Part(*place, total.rows, total.checksum, group.name, group.id)
 
     def _drop(self, manifest: Manifest, lock: store.Lock) -> None:
-        """Delete what a manifest says is archived, as far as it is still there."""
+        """Delete the rows that a manifest lists as archived, if they are still there."""
         lock.check()
         for dataset, count in drop(self._spark, self._database, self._folder, manifest, self._tell):
             self._tally.dropped[dataset] += count

@@ -1,4 +1,4 @@
-"""Comparing an archive with its manifests, and the manifests with each other and with the stream."""
+"""Audit of an archive: compares it with its manifests, and the manifests with each other and with the stream."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from emsworker.pipeline.manifest import Manifest, quoted, read_manifests, segmen
 
 ERROR, NOTE = "error", "note"
 Trimmed = dict[tuple[str, int], int]
-"""How far each partition of a topic is deleted, by topic and partition."""
+"""The offset up to which a partition is deleted, by topic and partition."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be.
+    """A defect that a check found.
 
     Attributes:
-        check: which check has found it.
-        severity: ``error``, or ``note`` for what fixes itself or may be meant.
-        count: of rows, offsets or files.
+        check: the name of the check.
+        severity: ``error``, or ``note`` for what fixes itself or may be intended.
+        count: the number of rows, offsets or files.
         detail: what, where, and what to do.
-        damaged: the segment that cannot be trusted for it.
+        damaged: the segment that cannot be trusted because of it.
     """
 
     check: str
@@ -40,11 +40,11 @@ class Finding:
 
 
 def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trimmed: Trimmed) -> Iterator[Finding]:
-    """Everything that is wrong with an archive.
+    """Find all defects of an archive.
 
     Args:
-        wanted: only these topics; none for all.
-        stream: the id of the stream that is looked at; segments of others are compared with their files only.
+        wanted: only these topics; empty for all.
+        stream: the id of the audited stream; segments of others are compared with their files only.
 
     Raises:
         ArchiveDamaged: a manifest cannot be read.
@@ -80,7 +80,7 @@ def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
         yield Finding("archive", ERROR, manifest.topic, None, None, one.rows, text, manifest.segment)
     for dataset in sorted({part.dataset for part in manifest.parts}):
         if any(one.dataset == dataset for one in bad):
-            continue  # said already; reading it would only fail
+            continue  # already reported; reading it would fail
         yield from _sums(spark, folder, manifest, dataset)
 
 
@@ -107,7 +107,7 @@ def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Itera
 
 
 def _ranges(topic: str, manifests: list[Manifest]) -> Iterator[Finding]:
-    """Segments of one partition lie side by side."""
+    """Check that the segments of a partition neither overlap nor leave gaps."""
     by_place: dict[tuple[str, int, int], list[tuple[int, int, str]]] = {}
     for manifest in manifests:
         for part in manifest.of("messages"):

@@ -1,6 +1,6 @@
-"""The same sums as :mod:`emsworker.store.archive` makes, computed by Spark from what lies in Parquet files.
+"""Checksums of Parquet files, computed by Spark exactly as :mod:`emsworker.store.archive` computes them in MySQL.
 
-Both write a row down as one text, hash it, and add up 60 bits of each hash: neither sees what the other has read.
+Both write a row as one text, hash it, and add up 60 bits of each hash: neither sees what the other has read.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TEXTS = {
     "coalesce(sha2(cast(error AS binary), 256), '-'), unix_micros(endedAt))",
 }
 TIMES = {"messages": "timestamp", "claims": "claimedAt", "attempts": "endedAt"}
-"""The column whose day a row is filed under."""
+"""The column whose day selects a row's folder."""
 
 Key = tuple[str, int]
 """A group (empty for messages) and a partition."""
 
 
 def sums(spark: Any, folder: Folder, dataset: str, files: Sequence[File]) -> tuple[dict[Key, Sum], dict[str, int]]:
-    """Count and hash the rows of those of some Parquet files that are of a dataset, in one pass.
+    """Count and hash the rows of a dataset's Parquet files, in one pass.
 
     Returns:
-        a sum for each group and partition, and the number of rows of each file by the end of its path: its name alone
-        is that of each day's file of one task.
+        a sum for each group and partition, and the number of rows of each file by the last two parts of its path:
+        the files of one task have the same name in each day's folder.
     """
     from pyspark.sql import functions as F
 

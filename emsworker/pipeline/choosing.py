@@ -1,4 +1,4 @@
-"""Which messages of an archive: the options that ``restore`` and ``replay`` share."""
+"""Options of ``restore`` and ``replay`` that choose messages of an archive."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LONGEST_JOB = 160
 
 
 def read_offsets(text: str) -> tuple[int, int]:
-    """``100-199``, both ends included, or one number.
+    """Parse ``100-199``, both ends included, or one number.
 
     Raises:
-        ValueError: with the fix.
+        ValueError: neither of them; the message is the fix.
     """
     first, dash, last = text.partition("-")
     wrong = not all(re.fullmatch("[0-9]{1,18}", one) for one in ((first, last) if dash else (first,)))
@@ -32,7 +32,7 @@ def read_offsets(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Options):
-    """Messages of one archived topic; all that is given must hold."""
+    """Options that choose messages of one archived topic; a message must match all that are given."""
 
     folder: str = option(help="The archive: a path, or a URL that Spark can read.", metavar="FOLDER")
     topic: str = option(help="The topic that was archived.", metavar="NAME")
@@ -49,10 +49,10 @@ class Chosen(Options):
 
 
 def job_name(kind: str, config: Chosen, manifests: list[Manifest], target: str) -> str:
-    """What tells this job from others: by default what was asked for, and the segments that there are.
+    """Return the name that identifies this job: by default a hash of its options and of the archive's segments.
 
     Raises:
-        WrongOption: the name that was given is too long.
+        WrongOption: the given name is empty or too long.
     """
     if config.job is not None:
         if not 1 <= len(config.job.encode()) <= _LONGEST_JOB:
@@ -64,10 +64,10 @@ def job_name(kind: str, config: Chosen, manifests: list[Manifest], target: str) 
 
 
 def find(spark: Any, config: Chosen) -> tuple[Folder, list[Manifest]]:
-    """The archive's segments of the topic.
+    """Open the archive and read the manifests of the topic.
 
     Raises:
-        WrongOption: it has none.
+        WrongOption: the archive has no such topic.
         ArchiveDamaged: a manifest cannot be read.
     """
     folder = open_folder(spark, config.folder)
@@ -79,10 +79,10 @@ def find(spark: Any, config: Chosen) -> tuple[Folder, list[Manifest]]:
 
 
 def choose(spark: Any, folder: Folder, manifests: list[Manifest], config: Chosen) -> Any:
-    """The chosen messages as a data frame, in order of partition and offset; tombstones and cancelled ones never.
+    """Return the chosen messages, ordered by partition and offset, without tombstones and cancelled ones.
 
     Raises:
-        WrongOption: ``--where`` is no condition.
+        WrongOption: ``--where`` is not a condition.
     """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F
@@ -108,7 +108,7 @@ def choose(spark: Any, folder: Folder, manifests: list[Manifest], config: Chosen
 
 
 def _files(manifests: list[Manifest], config: Chosen) -> list[File]:
-    """Those that can hold what is wanted."""
+    """Return the files whose day is within the time range."""
     first = "" if config.since is None else config.since.strftime("%Y-%m-%d")
     last = "9999-99" if config.until is None else config.until.strftime("%Y-%m-%d")
     return [file for manifest in manifests for file in manifest.files if first <= file.date <= last]

@@ -1,4 +1,4 @@
-"""The jobs as commands of click: each option of a job becomes an option of its command."""
+"""The jobs as click commands: each option of a job becomes an option of its command."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ EPILOG = (
 )
 
 JAVA_LOG = "ems.java_log"
-"""Of a context's ``meta``: whether Java's own log is wanted on stderr."""
+"""Key of a context's ``meta``: True if Java's own log goes to stderr."""
 
 
 class Pipeline(click.Group):
     """A group with a command for each job; a job's module is imported when its command is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table of jobs."""
+        """List the jobs in the order of their table."""
         return list(JOBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Make the command of a job."""
+        """Make the command of a job; ``None`` if there is no such job."""
         return command_of(load(cmd_name), JOBS[cmd_name][1]) if cmd_name in JOBS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list from the table, without importing any."""
+        """Write the list of jobs from the table, without importing their modules."""
         if JOBS:
             with formatter.section("Jobs"):
                 formatter.write_dl([(name, text) for name, (_, text) in JOBS.items()])
 
 
 def command_of(job: Job[Any], help: str) -> click.Command:
-    """The command of a job."""
+    """Make the click command of a job."""
 
     def callback(**given: Any) -> None:
         run_job(job, given)
@@ -59,7 +59,7 @@ def _params(options: type[Options]) -> list[click.Parameter]:
     hints = get_type_hints(options)
     fields = [field for field in dataclasses.fields(options) if "shape" in field.metadata]
     own = {field.name for field in dataclasses.fields(Options)}
-    fields.sort(key=lambda field: field.name in own)  # what is the job's own comes first
+    fields.sort(key=lambda field: field.name in own)  # the job's own options come first
     return [_param(field, hints[field.name]) for field in fields]
 
 
@@ -119,7 +119,7 @@ def _common() -> list[click.Parameter]:
 
 
 def run_job(job: Job[Any], given: Mapping[str, Any]) -> None:
-    """Run a job with what the command line gave, and print what it did."""
+    """Run a job with the values of the command line, and print its result."""
     given = dict(given)
     shown_as = {name: given.pop(name) for name in ("master", "conf", "format", "output", "as_json", "quiet")}
     settings = _settings(shown_as["conf"])

@@ -1,4 +1,4 @@
-"""Copying ranges of the stream to Parquet: every row, tombstones included, every column that says something."""
+"""Copy ranges of the stream to Parquet: every row, tombstones included, and every column with information."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FETCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Slice:
-    """What one task copies.
+    """A range that one task copies.
 
     Attributes:
-        below: of the log of a group: what is settled below this offset.
+        below: for the log of a group: only rows that are settled below this offset.
     """
 
     piece: Piece
@@ -33,12 +33,12 @@ class Slice:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The columns that are the same in all its rows."""
+        """The columns that have the same value in all rows."""
         return {"topic": self.topic, "partition": self.piece.partition, "group": self.group}
 
 
 def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slice]:
-    """Slices that make files of a bearable size."""
+    """Split slices so that each makes a file of about 128 MiB and 250,000 offsets at most."""
     found = []
     for one in slices:
         piece = one.piece
@@ -52,10 +52,10 @@ def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slic
 def frame_of(
     spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], columns: Sequence[str] = ()
 ) -> Any:
-    """A data frame of every row of some slices, tombstones included; each slice is one task.
+    """Return a data frame of every row of the slices, tombstones included; each slice is one task.
 
     Args:
-        columns: by default all that an archive has.
+        columns: by default all columns of an archive.
     """
     from pyspark.sql.types import StructType
 
@@ -75,9 +75,9 @@ def frame_of(
 
 
 def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], url: str) -> None:
-    """Write slices as Parquet files, filed by day, into a folder that is replaced if it is there.
+    """Write slices as Parquet files in a folder for each day; an existing folder is replaced.
 
-    What a task that is run again has left is not committed by Spark.
+    Spark does not commit the files of failed attempts of a task.
     """
     from pyspark.sql import functions as F
 

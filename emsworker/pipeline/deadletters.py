@@ -1,4 +1,4 @@
-"""Dead letters by exception and topic, with samples, and a file that runs the chosen ones again."""
+"""Report of dead letters by exception and topic, with samples, and a file to requeue the chosen ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_BARS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class DeadOptions(Reading):
-    """What ``ems pipeline deadletters`` is told; ``since`` and ``until`` are about when a message became one."""
+    """Options of ``ems pipeline deadletters``; ``since`` and ``until`` select by the time of death."""
 
     exception: str | None = option(None, help="Only those of this exception, as the report names it.")
     samples: int = option(3, help="How many places are shown of each kind.", metavar="N", read=read_count)
@@ -41,10 +41,10 @@ class DeadOptions(Reading):
 
 
 def classify(letters: Any) -> Any:
-    """Give dead letters the ``exception`` that they ended with, and its ``line`` of the traceback.
+    """Add to dead letters the ``exception`` that they ended with, and its ``line`` of the traceback.
 
-    Python writes the exception below the frames, which are indented; what was raised last stands in the last traceback.
-    An error without an exception (a worker died, say) is its own name.
+    Python writes the exception below the frames, which are indented; the last traceback has the exception raised last.
+    An error without an exception (for example, a worker died) is its own name.
     """
     from pyspark.sql import functions as F
 
@@ -56,7 +56,7 @@ def classify(letters: Any) -> Any:
 
 
 def kinds(letters: Any, samples: int) -> Any:
-    """A row for each exception, topic and group: how many, when first and last, an example, places of the latest."""
+    """Count dead letters by exception, topic and group, with first and last time, an example and the latest places."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -80,7 +80,7 @@ def kinds(letters: Any, samples: int) -> Any:
 
 
 def choose(letters: Any, config: DeadOptions) -> Any:
-    """Those that the options ask for."""
+    """Filter dead letters by time and exception."""
     if config.since is not None:
         letters = letters.where(letters["deadAt"] >= config.since)
     if config.until is not None:
@@ -89,10 +89,10 @@ def choose(letters: Any, config: DeadOptions) -> Any:
 
 
 def write_replay(letters: Any, path: Path) -> int:
-    """Write ``topic/partition/offset`` of each, in the order of the stream; the file appears whole or not at all.
+    """Write ``topic/partition/offset`` of each dead letter in the order of the stream, atomically.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.part")
     count = 0
@@ -112,7 +112,7 @@ def write_replay(letters: Any, path: Path) -> int:
 
 
 def run(spark: Any, config: DeadOptions) -> Result:
-    """See ``ems pipeline deadletters``."""
+    """Run ``ems pipeline deadletters``."""
     data = Datasets(spark, config)
     if config.dry_run:
         return Result({"groups": data.groups(), "replay": config.replay})

@@ -1,4 +1,4 @@
-"""Deleting from the tables what a manifest says is archived; it may have been begun by a run that died."""
+"""Delete from the tables the rows that a manifest lists as archived; continues a deletion that a killed run began."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EPOCH = datetime(1970, 1, 1)
 def drop(
     spark: Any, database: Database, folder: Folder, manifest: Manifest, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, int]]:
-    """Delete attempts, then claims, then messages: when the last is gone, ``trimmed`` says that all is.
+    """Delete attempts, then claims, then messages, so that ``trimmed`` reaches the end only when all are deleted.
 
     Yields:
-        a dataset, and how many rows (of messages: offsets) of it are gone.
+        a dataset and its number of deleted rows (for messages: offsets).
     """
     for part in manifest.of("messages"):
         place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=part.partition))

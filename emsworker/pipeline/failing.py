@@ -1,4 +1,4 @@
-"""What Spark and its Java say when something fails, in one line: the thing, the value and the fix."""
+"""Errors of Spark and its Java as one line: the thing, the value and the fix."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FIXES = (
 
 
 class SparkFailed(EmsError):
-    """Spark gave up; the message is one line. What it said in full is the cause of this error."""
+    """Spark failed; the message is one line, and Spark's own error is the cause of this one."""
 
 
 def told(error: Exception) -> EmsError:
-    """An error of Spark's, of Py4J's or of a Python on an executor, as one of ours."""
+    """Convert an error of Spark, Py4J or Python on an executor to an :class:`~emsworker.core.errors.EmsError`."""
     text = str(error)
     if wrong := _wrong_value(text):
         return wrong
@@ -47,13 +47,13 @@ def told(error: Exception) -> EmsError:
 
 
 def not_started(error: Exception, said: str, master: str, settings: Mapping[str, str]) -> EmsError:
-    """Why no session came.
+    """Return the error that says why Spark did not start.
 
     Args:
         error: what Spark raised.
         said: what Java wrote until then.
-        master: where it was to run.
-        settings: that somebody gave.
+        master: the chosen master.
+        settings: the settings that the user gave.
     """
     text = f"{error}\n{said}"
     if wrong := _wrong_value(text):
@@ -74,7 +74,7 @@ def _wrong_value(text: str) -> WrongOption | None:
 
 
 def _essence(text: str) -> str:
-    """The line that tells most: of the innermost cause, of a Python if it was one."""
+    """Return the most specific line: of a Python traceback if there is one, else of the innermost cause."""
     python, causes, lost = _PYTHON.findall(text), _CAUSE.findall(text), _LOST.findall(text)
     first = next((line for line in _CALL.sub("", text).splitlines() if line.strip()), "no reason was given")
     found = (python or [line for line in causes if "Traceback" not in line] or lost or [first])[-1]

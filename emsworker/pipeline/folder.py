@@ -1,6 +1,6 @@
-"""A folder on this machine or on whatever file system Spark's Hadoop client reaches (``hdfs://``, ``s3a://``, ``abfss://``).
+"""A folder on this machine or on a file system of Spark's Hadoop client (``hdfs://``, ``s3a://``, ``abfss://``).
 
-Files of ours become visible as a whole: under another name first, then renamed; on object stores one PUT is as good.
+Our own files become visible atomically: written under another name and renamed; on object stores one PUT does the same.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ class Folder(Protocol):
     """Files by their paths below a root, with ``/`` between their parts."""
 
     def url(self, path: str = "") -> str:
-        """As Spark takes it."""
+        """Return a path as a URL for Spark."""
         ...
 
     def write(self, path: str, text: str) -> None:
-        """Create or replace a small file, as a whole; when this returns, it outlives a crash."""
+        """Create or replace a small file atomically; when this returns, the file survives a crash."""
         ...
 
     def read(self, path: str) -> str:
-        """The text of a small file."""
+        """Return the text of a small file."""
         ...
 
     def children(self, path: str) -> list[str]:
-        """The names of what a folder holds, in order; none if it is not there."""
+        """List the names in a folder, sorted; empty if the folder does not exist."""
         ...
 
     def files(self, path: str) -> dict[str, int]:
-        """All files below a folder by their paths below it, with their sizes in bytes; hidden ones left out."""
+        """Map the relative paths of all files below a folder to their sizes in bytes; hidden files are left out."""
         ...
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a folder with all that is in it; harmless if it is not there."""
+        """Delete a file, or a folder with its content; do nothing if it does not exist."""
         ...
 
     def settle(self, path: str) -> None:
-        """Make sure that the files below a folder, which Spark wrote, outlive a crash of the machine."""
+        """Ensure that the files that Spark wrote below a folder survive a crash of the machine."""
         ...
 
 
 def open_folder(spark: Any, location: str) -> Folder:
-    """The folder at a location: a path, or a URL that Spark's file systems know.
+    """Open the folder at a location: a path, or a URL of one of Spark's file systems.
 
     Raises:
         ConfigError: it cannot be used.
@@ -69,13 +69,13 @@ def _hidden(path: str) -> bool:
 
 
 class LocalFolder:
-    """On this machine, or on a disk that all machines share."""
+    """A folder on this machine, or on a disk that all machines share."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def url(self, path: str = "") -> str:
-        """As Spark takes it."""
+        """Return a path as a URL for Spark."""
         return f"file://{self._root / path}"  # not percent-encoded: Hadoop takes it as it is
 
     def write(self, path: str, text: str) -> None:
@@ -94,16 +94,16 @@ class LocalFolder:
                 break
 
     def read(self, path: str) -> str:
-        """The text of a small file."""
+        """Return the text of a small file."""
         return (self._root / path).read_text(encoding="utf-8")
 
     def children(self, path: str) -> list[str]:
-        """What a folder holds."""
+        """List the names in a folder."""
         folder = self._root / path
         return sorted(one.name for one in folder.iterdir() if not _hidden(one.name)) if folder.is_dir() else []
 
     def files(self, path: str) -> dict[str, int]:
-        """All files below a folder."""
+        """Map the files below a folder to their sizes."""
         folder = self._root / path
         found = {one.relative_to(folder).as_posix(): one for one in folder.rglob("*") if one.is_file()}
         return {name: one.stat().st_size for name, one in sorted(found.items()) if not _hidden(name)}
@@ -136,7 +136,7 @@ def _fsync(path: Path) -> None:
 
 
 class HadoopFolder:
-    """Through the Hadoop client of the driver's Java."""
+    """A folder reached through the Hadoop client of the driver's Java."""
 
     def __init__(self, spark: Any, location: str) -> None:
         self._jvm = spark._jvm
@@ -152,11 +152,11 @@ class HadoopFolder:
         return self._jvm.org.apache.hadoop.fs.Path(self.url(path))
 
     def url(self, path: str = "") -> str:
-        """As Spark takes it."""
+        """Return a path as a URL for Spark."""
         return f"{self._root}/{path}" if path else self._root
 
     def write(self, path: str, text: str) -> None:
-        """Create or replace a small file; a file system without atomic renames is given it in one PUT."""
+        """Create or replace a small file: by a rename if it is atomic, else in one PUT."""
         target = self._path(path)
         temporary = self._path(str(PurePosixPath(path).with_name(f".{PurePosixPath(path).name}{_TEMPORARY}")))
         renames = self._system.getUri().getScheme() in ("hdfs", "file", "abfs", "abfss", "viewfs")
@@ -173,7 +173,7 @@ class HadoopFolder:
                 raise OSError(f"{target} cannot be renamed from {temporary}")
 
     def read(self, path: str) -> str:
-        """The text of a small file."""
+        """Return the text of a small file."""
         stream = self._system.open(self._path(path))
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
@@ -181,14 +181,14 @@ class HadoopFolder:
             stream.close()
 
     def children(self, path: str) -> list[str]:
-        """What a folder holds."""
+        """List the names in a folder."""
         if not self._system.exists(self._path(path)):
             return []
         names = [status.getPath().getName() for status in self._system.listStatus(self._path(path))]
         return sorted(name for name in names if not _hidden(name))
 
     def files(self, path: str) -> dict[str, int]:
-        """All files below a folder."""
+        """Map the files below a folder to their sizes."""
         root = self._path(path)
         if not self._system.exists(root):
             return {}
@@ -206,7 +206,7 @@ class HadoopFolder:
         self._system.delete(self._path(path), True)
 
     def settle(self, path: str) -> None:
-        """Nothing: such file systems keep what was closed on several machines."""
+        """Do nothing: such file systems replicate closed files to several machines."""
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,6 @@
-"""What a job is: a name, a dataclass of options, and a function that runs it.
+"""A job of the pipeline: a name, a dataclass of options, and a function that runs it.
 
-A module of a job imports nothing of Spark at its top, so that its options can be listed and checked where Spark is not
-installed.
+A job's module does not import Spark at its top, so that its options can be listed and checked without Spark.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from emsworker.pipeline.output import Report
 
 C = TypeVar("C", bound="Options")
 Progress = Callable[[str], None]
-"""Is told a line at each step of a job."""
+"""Called with a line of text at each step of a job."""
 
 
 class WrongOption(ConfigError):
-    """One option of a job is wrong: its name, the value, and the fix."""
+    """An option of a job is wrong: its name, the value, and the fix."""
 
     def __init__(self, name: str, value: str, fix: str) -> None:
         super().__init__([Problem(name, value, fix)])
@@ -27,13 +26,13 @@ class WrongOption(ConfigError):
 
 @dataclass(frozen=True)
 class Shape:
-    """How a field of an options dataclass is given on the command line.
+    """The command-line form of a field of an options dataclass.
 
     Args:
-        help: what it means.
-        metavar: stands for the value in the help.
-        read: makes the value of a text; raises ValueError with the fix.
-        choices: the only texts that there are.
+        help: its help text.
+        metavar: the name of the value in the help.
+        read: parses the text; raises ValueError with the fix.
+        choices: the allowed texts.
     """
 
     help: str
@@ -50,20 +49,20 @@ def option(
     read: Callable[[str], Any] | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """A field of an options dataclass: an option ``--its-name``, required unless there is a default.
+    """Define a field of an options dataclass: an option ``--its-name``, required unless it has a default.
 
-    A field of type ``bool`` is a flag, one of type ``tuple[str, ...]`` may be given several times.
+    A field of type ``bool`` is a flag; one of type ``tuple[str, ...]`` may be given several times.
     """
     return field(default=default, metadata={"shape": Shape(help, metavar, read, choices)})
 
 
 def silent(line: str) -> None:
-    """Progress that nobody wants."""
+    """Discard progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every job is told; each job adds its own."""
+    """Options of every job; each job adds its own."""
 
     profile: str | None = option(None, help="The stream: a section of the profile file, instead of EMS_URL.")
     dry_run: bool = option(False, help="Say what would be done, and change nothing.")
@@ -72,12 +71,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What a job did.
+    """Result of a job.
 
     Attributes:
-        summary: names and numbers, which JSON can hold.
+        summary: names and values that JSON can hold.
         report: tables and charts, if the job makes any.
-        failure: why it is to count as failed (exit code 1) although it ran to its end.
+        failure: the reason if the job ran to its end but counts as failed (exit code 1).
     """
 
     summary: Mapping[str, Any]
@@ -87,13 +86,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Job(Generic[C]):
-    """A job.
+    """A job of the pipeline.
 
     Attributes:
-        name: as a user gives it.
+        name: its name on the command line.
         options: the class of its options, a dataclass made with :func:`option`.
         run: takes a Spark session and the options.
-        needs_spark: tells from the options whether ``run`` uses the session; without it gets ``None``.
+        needs_spark: returns from the options whether ``run`` uses the session; if not, ``run`` gets ``None``.
     """
 
     name: str

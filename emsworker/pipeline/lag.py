@@ -1,4 +1,4 @@
-"""How far groups were behind, over time; how fast they were; and when they will have caught up."""
+"""Report of the lag of groups over time, their rates, and the time until they catch up."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _MOST_STEPS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class LagOptions(Reading):
-    """What ``ems pipeline lag`` is told."""
+    """Options of ``ems pipeline lag``."""
 
     every: float = option(60.0, help="One line for each span of this length.", metavar="SPAN", read=read_span)
 
 
 def lag_over_time(outcomes: Any, every_s: float) -> Any:
-    """The lag of each group at the end of each span from its first message to its last event.
+    """Compute the lag of each group at the end of each span from its first message to its last event.
 
-    Lag is what ``ems groups list`` calls so: messages that are born and not ended (done, or dead). What a group skipped
-    is not its lag.
+    Lag is defined as in ``ems groups list``: messages that are born and not ended (done or dead). Messages that a group
+    skipped do not count.
 
     Returns:
         ``topic``, ``group``; ``at``: the end of the span; ``born`` and ``ended`` in it; ``lag`` at its end;
-        ``born_per_s``, ``ended_per_s``; ``drain_s``: how long the lag takes to drain if both rates stay, NULL if it
+        ``born_per_s``, ``ended_per_s``; ``drain_s``: seconds until the lag has drained if both rates stay, NULL if it
         never does.
     """
     from pyspark.sql import Window
@@ -37,7 +37,7 @@ def lag_over_time(outcomes: Any, every_s: float) -> Any:
 
     span_us = round(every_s * 1_000_000)
     kept = outcomes.where("state != 'skipped'")
-    number = [F.log_start(F.unix_micros(name) / F.lit(span_us)).alias("span") for name in ("timestamp", "endedAt")]
+    number = [F.floor(F.unix_micros(name) / F.lit(span_us)).alias("span") for name in ("timestamp", "endedAt")]
     one, none = F.lit(1), F.lit(0)
     events = kept.select("topic", "group", number[0], one.alias("born"), none.alias("ended")).unionByName(
         kept.where("endedAt IS NOT NULL").select("topic", "group", number[1], none.alias("born"), one.alias("ended"))
@@ -65,7 +65,7 @@ def lag_over_time(outcomes: Any, every_s: float) -> Any:
 
 
 def run(spark: Any, config: LagOptions) -> Result:
-    """See ``ems pipeline lag``."""
+    """Run ``ems pipeline lag``."""
     data = Datasets(spark, config)
     lags = data.lags()
     summary: dict[str, Any] = {"groups": len(lags), "lag_now": sum(lag.lag for lag in lags)}
@@ -96,7 +96,7 @@ def _report(frame: Any, config: LagOptions, lags: list[GroupLag], summary: dict[
 
 
 def _check_steps(frame: Any, config: LagOptions) -> None:
-    """Raise if the spans are too short for the time they are to cover."""
+    """Raise WrongOption if the spans are too short for the time that the stream covers."""
     from pyspark.sql import functions as F
 
     first, last = frame.agg(F.min("timestamp"), F.max(F.coalesce("endedAt", "timestamp"))).first()

@@ -1,4 +1,4 @@
-"""How long messages waited and ran: percentiles per topic, group, task and hour."""
+"""Report of queueing and run time: percentiles per topic, group, task and hour."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from emsworker.pipeline.reading import Datasets, Reading, needs_spark
 
 BY = ("topic", "group", "task", "hour")
 _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-_ACCURACY = 100_000  # percentiles are right to a hundred-thousandth of the rows
+_ACCURACY = 100_000  # percentiles are exact to 1/100,000 of the rows
 _MOST_BARS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyOptions(Reading):
-    """What ``ems pipeline latency`` is told."""
+    """Options of ``ems pipeline latency``."""
 
     by: tuple[str, ...] = option(
         (), help="One line for each value of this; may be given several times (topic, group and task).", choices=BY
@@ -34,10 +34,10 @@ class LatencyOptions(Reading):
 
 
 def spans(outcomes: Any) -> Any:
-    """Milliseconds: of each message that a group took ``queued``, of each run whose time is known ``ran``.
+    """Return ``queued`` for each message that a group took and ``ran`` for each run with a known time, in milliseconds.
 
-    A message is queued from its birth until a client first took it. The run of an attempt that was written down is what
-    the worker measured. Of all others it is the time of their claim divided by the messages that it finished: exact for
+    A message is queued from its birth until a client first took it. The run time of a recorded attempt is what the
+    worker measured. For all others it is the time of their claim divided by the messages that it finished: exact for
     slow tasks, which are claimed one by one, a mean for quick ones.
     """
     from pyspark.sql import functions as F
@@ -53,7 +53,7 @@ def spans(outcomes: Any) -> Any:
 
 
 def latency(outcomes: Any, by: tuple[str, ...]) -> Any:
-    """The report: a row for each value of ``by``; queueing of ``messages``, running of ``runs``."""
+    """Aggregate to a row for each value of ``by``: queueing times of ``messages``, run times of ``runs``."""
     from pyspark.sql import functions as F
 
     figures = []
@@ -66,14 +66,14 @@ def latency(outcomes: Any, by: tuple[str, ...]) -> Any:
 
 
 def prepare(outcomes: Any) -> Any:
-    """Give the outcomes what they are grouped by: ``task`` (NULL: no call of a task) and ``hour``, of birth."""
+    """Add the columns to group by: ``task`` (NULL if the message does not call a task) and ``hour`` of birth."""
     from pyspark.sql import functions as F
 
     return outcomes.withColumn("task", header(TASK_HEADER)).withColumn("hour", F.date_trunc("hour", "timestamp"))
 
 
 def run(spark: Any, config: LatencyOptions) -> Result:
-    """See ``ems pipeline latency``."""
+    """Run ``ems pipeline latency``."""
     data = Datasets(spark, config)
     if config.dry_run:
         return Result({"by": list(config.by), "groups": data.groups()})

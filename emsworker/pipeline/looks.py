@@ -1,7 +1,7 @@
-"""A stream of looks at the groups, for Structured Streaming: one for each group and trigger, in quiet times too.
+"""Samples of the groups as a stream for Structured Streaming: one look for each group and trigger, even if idle.
 
-Spark writes the offset of a micro-batch into the checkpoint before it runs the batch. Here the offset carries the looks
-themselves, so that a batch which is run again sees what it saw the first time, and tells the same.
+Spark writes the offset of a micro-batch into the checkpoint before it runs the batch. Here the offset contains the
+looks themselves, so that a batch that is run again has the same input and sends the same alerts.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class LookSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As ``format`` is given it."""
+        """Return the name for ``format``."""
         return NAME
 
     def schema(self) -> str:
-        """The fields of :class:`~emsworker.pipeline.watching.Look`, and whose they are."""
+        """Return the columns: topic, group and the fields of :class:`~emsworker.pipeline.watching.Look`."""
         return _COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Create the reader for ``spark.readStream``."""
         topics = tuple(name for name in self.options.get("topics", "").split(",") if name)
         return LookReader(self.options.get("profile"), topics, self.options.get("group"))
 
 
 class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Looks on the driver; the executors get what was seen."""
+    """Reads the state of the groups on the driver; the executors get the looks from the partition."""
 
     def __init__(self, profile: str | None, topics: tuple[str, ...], group: str | None) -> None:
         self._profile, self._topics, self._group = profile, topics, group
@@ -59,11 +59,11 @@ class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._once = False
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before the first look."""
+        """Return the offset before the first look."""
         return {"at": 0, "looks": []}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Look now; with availableNow only the first time."""
+        """Look now; with availableNow only at the first call."""
         if not self._once:
             return self._look(int(start["at"]))
         if self._goal is None:
@@ -71,7 +71,7 @@ class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._goal
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Look once."""
+        """Look only once."""
         self._once = True
 
     def _look(self, since: int) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._group in (None, lag.group.name) and (not self._topics or lag.topic.name in self._topics)
             ]
             ids = [lag.group.id for lag in lags]
-            # The first look knows of no time before it: it only says where the groups are.
+            # The first look has no earlier time: it only reads where the groups are.
             counts = database.call(lambda session: store.count_attempts(session, ids, since or at, at))
         looks = [
             [
@@ -100,16 +100,16 @@ class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"at": at, "looks": looks}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One, with what the offset carries."""
+        """Return one partition with the looks of the offset."""
         return [Looks(tuple(tuple(look) for look in end["looks"]))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """The looks."""
+        """Return the looks."""
         assert isinstance(partition, Looks)
         return iter(partition.rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint alone knows."""
+        """Do nothing: progress is in the checkpoint alone."""
 
     def stop(self) -> None:
-        """Nothing is held between calls."""
+        """Do nothing: no resource is kept between calls."""

@@ -1,7 +1,7 @@
-"""What an archive holds: one manifest for each segment, and reading by them.
+"""Manifests of an archive, one for each segment, and readers of the files that they list.
 
 ``manifests/TOPIC/SEGMENT.json`` is the commit of a segment: files without one belong to a job that died, and are never
-read. It says which offsets of which partitions the segment has, with row counts and checksums, and lists its files.
+read. It names the offsets of each partition in the segment, with row counts and checksums, and lists its files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERSION = 1
 
 
 class ArchiveDamaged(EmsError):
-    """A manifest cannot be read, or what it names is not there."""
+    """A manifest cannot be read, or a file that it names is missing."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Part:
 
     Attributes:
         group, group_id: empty and 0 for messages.
-        lo, hi: the offsets that it covers, ``hi`` exclusive.
+        lo, hi: its offsets, ``hi`` exclusive.
         checksum: the sum of its rows' hashes.
     """
 
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True)
 class File:
-    """A Parquet file; its path is below the archive's folder."""
+    """A Parquet file; its path is relative to the archive's folder."""
 
     dataset: str
     path: str
@@ -60,11 +60,11 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One segment.
+    """The manifest of a segment.
 
     Attributes:
-        stream: the id of the stream that it came from.
-        archived_at: when, ISO 8601.
+        stream: the id of the stream that the segment came from.
+        archived_at: time of the commit, ISO 8601.
     """
 
     segment: str
@@ -77,7 +77,7 @@ class Manifest:
     version: int = VERSION
 
     def of(self, dataset: str) -> list[Part]:
-        """Its parts of a dataset."""
+        """Return the parts of a dataset."""
         return [part for part in self.parts if part.dataset == dataset]
 
     def write(self, folder: Folder) -> None:
@@ -86,30 +86,30 @@ class Manifest:
 
 
 def quoted(topic: str) -> str:
-    """A topic's name as the name of a folder: of the characters that names may have, file systems mind the colon."""
+    """Convert a topic's name to a folder name; the colon is the one allowed character that file systems may reject."""
     return topic.replace(":", "%3A")
 
 
 def manifest_path(topic: str, segment: str) -> str:
-    """Where a segment's manifest is."""
+    """Return the path of a segment's manifest."""
     return f"manifests/{quoted(topic)}/{segment}.json"
 
 
 def segment_path(topic: str, segment: str) -> str:
-    """Where its files are."""
+    """Return the folder of a segment's files."""
     return f"data/{quoted(topic)}/{segment}"
 
 
 def topics(folder: Folder) -> list[str]:
-    """The topics that an archive has."""
+    """List the topics of an archive."""
     return [name.replace("%3A", ":") for name in folder.children("manifests")]
 
 
 def read_manifests(folder: Folder, topic: str) -> list[Manifest]:
-    """The committed segments of a topic, the oldest first.
+    """Read the manifests of a topic's committed segments, oldest first.
 
     Raises:
-        ArchiveDamaged: one cannot be read.
+        ArchiveDamaged: a manifest cannot be read.
     """
     names = [name.removesuffix(".json") for name in folder.children(f"manifests/{quoted(topic)}")]
     found = [_parse(manifest_path(topic, name), folder.read(manifest_path(topic, name))) for name in names]
@@ -128,14 +128,14 @@ def _parse(path: str, text: str) -> Manifest:
 
 
 def read_files(spark: Any, folder: Folder, dataset: str, files: Iterable[File]) -> Any:
-    """A data frame of these files, with the columns of ``format("ems")``."""
+    """Read files of a dataset as a data frame with the columns of ``format("ems")``."""
     schema = schema_of(dataset)
     paths = [folder.url(one.path) for one in files if one.dataset == dataset]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 
 def schema_of(dataset: str) -> Any:
-    """The columns of a dataset in an archive: all that ``format("ems")`` knows, the headers as they are stored."""
+    """Return the columns of a dataset in an archive: all of ``format("ems")``, with headers only as stored."""
     from pyspark.sql.types import StructField, StructType
 
     from emsworker.spark.columns import KNOWN
@@ -152,12 +152,12 @@ def read_archive(
     since: str | None = None,
     until: str | None = None,
 ) -> Any:
-    """What an archive has of a topic, as a data frame.
+    """Read a dataset of an archived topic as a data frame.
 
     Args:
         location: the archive's folder.
-        dataset: ``messages`` (tombstones and cancelled ones, too: see ``kind``), ``claims`` or ``attempts``.
-        since, until: the first and the last day wanted, ``2026-11-21``; files of other days are not opened.
+        dataset: ``messages`` (with tombstones and cancelled ones: see ``kind``), ``claims`` or ``attempts``.
+        since, until: the first and the last day, ``2026-11-21``; files of other days are not opened.
 
     Raises:
         ArchiveDamaged: a manifest cannot be read.

@@ -1,8 +1,7 @@
-"""What became of each message in each group: the one table that most reports are made of.
+"""The outcome of each message in each group: the table that most reports are computed from.
 
-The log of claims is run-length encoded, so a claim is first unrolled to one row for each offset that it covers. That
-makes the join with the messages an ordinary one on equal values, whose cost grows with the messages and not with
-messages times claims.
+The log of claims is run-length encoded, so a claim is first unrolled to one row for each of its offsets. The join with
+the messages is then an equi-join, whose cost grows with the messages and not with messages times claims.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ ATTEMPT_COLUMNS = (
     "endedAt timestamp",
 )
 FILTER_COLUMNS = ("tag binary", "rawHeaders binary")
-"""What a group's filter looks at."""
+"""Columns that a group's filter needs."""
 Filters = Mapping[tuple[str, str], Filter]
-"""By topic and group."""
+"""Filters by topic and group."""
 FAILURES = ("failed", "rejected", "timeout", "orphaned")
-"""Outcomes of an attempt that did not end well."""
+"""Outcomes of a failed attempt."""
 
 
 def unroll(claims: Any) -> Any:
-    """A row for each group and offset that a claim of the stream covers: what the claim says about the message."""
+    """Expand each claim of the stream to a row for each of its offsets, with the claim's facts about that message."""
     from pyspark.sql import functions as F
 
     took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (doneTo - lo + 1)")
@@ -65,7 +64,7 @@ def unroll(claims: Any) -> Any:
 
 
 def stories(claims: Any, attempts: Any, retries: Any, dead: Any) -> Any:
-    """One row for each message and group about which anything was written down, from the datasets of those names."""
+    """Combine the datasets into one row for each message and group that any of them mentions."""
     from pyspark.sql import functions as F
 
     tried = attempts.withColumnRenamed("client", "runner").withColumnRenamed("endedAt", "attemptAt")
@@ -91,14 +90,14 @@ def stories(claims: Any, attempts: Any, retries: Any, dead: Any) -> Any:
 
 
 def outcomes(messages: Any, cursors: Any, stories: Any, filters: Filters | None = None) -> Any:
-    """What became of each message in each group of its topic that wants it.
+    """Compute the outcome of each message in each group of its topic whose filter accepts it.
 
-    What a group's filter leaves out is none of its messages, although its claims cover it; unless something was written
-    down about it, which then happened under another filter.
+    A message that a group's filter rejects does not belong to the group, although its claims cover it; unless a row
+    about it exists, which was then written under another filter.
 
     Args:
-        messages: with ``topic``, ``partition``, ``offset`` and whatever else is wanted; where there are filters, also
-            with :data:`FILTER_COLUMNS`.
+        messages: with ``topic``, ``partition``, ``offset`` and any other columns; if there are filters, also with
+            :data:`FILTER_COLUMNS`.
         cursors: see :meth:`Datasets.cursors`.
         stories: see :func:`stories`.
         filters: see :meth:`Datasets.filters`.
@@ -106,8 +105,8 @@ def outcomes(messages: Any, cursors: Any, stories: Any, filters: Filters | None 
     Returns:
         the columns of ``messages``, and ``group``; ``state`` (``unclaimed``, ``waiting``, ``claimed``, ``retry``,
         ``done``, ``dead``, ``dropped``: dead and deleted, ``skipped``: the group never ran it); ``claimedAt``: first;
-        ``client``: last; ``endedAt`` if it has ended; ``tries``: attempts that were written down, and ``ranMs``, what
-        was measured of them; ``shareMs``: the time of its claim divided by the messages that it finished.
+        ``client``: last; ``endedAt`` if it has ended; ``tries``: recorded attempts, and ``ranMs``: their measured
+        times; ``shareMs``: the time of its claim divided by the messages that it finished.
     """
     from pyspark.sql import functions as F
 
@@ -134,20 +133,20 @@ def outcomes(messages: Any, cursors: Any, stories: Any, filters: Filters | None 
 
 
 def _wanted(frame: Any, filters: Filters) -> Any:
-    """Those rows only that are their groups'; the time of a claim is shared out among them."""
+    """Keep only the messages of each group, and divide the time of a claim among them."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     written = F.col("tries").isNotNull() | F.col("retried").isNotNull() | F.col("deadAt").isNotNull()
     frame = frame.withColumn("wanted", ~_left_out(filters) | written)
-    # What no claim has finished gets a window for each message: together they would be one huge window of one task.
+    # Messages that no claim has finished get a window each: together they would be one huge window of one task.
     claim = Window.partitionBy("group", "topic", "partition", F.coalesce("claimId", -F.col("offset")))
     share = F.count("*").over(claim) / F.sum(F.col("wanted").cast("int")).over(claim)
     return frame.withColumn("shareMs", F.col("shareMs") * share).where("wanted").drop("wanted")
 
 
 def _left_out(filters: Filters) -> Any:
-    """Whether a row's group does not want its message: what :meth:`Filter.matches` says, as a column."""
+    """Return the negation of :meth:`Filter.matches` as a column, for the row's group."""
     from pyspark.sql import functions as F
 
     left_out = F.lit(False)
@@ -163,7 +162,7 @@ def _left_out(filters: Filters) -> Any:
 
 
 def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: claims) -> Any:
-    """The stories of a stream; ``narrow`` chooses among the claims."""
+    """Read the stories of a stream; ``narrow`` filters the claims."""
     return stories(
         narrow(data.log("claims", *CLAIM_COLUMNS)),
         data.log("attempts", *ATTEMPT_COLUMNS),
@@ -173,7 +172,7 @@ def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: c
 
 
 def read_outcomes(data: Datasets, *columns: str, all_times: bool = False) -> Any:
-    """The outcomes of a stream's messages, with these columns of ``messages`` besides their places."""
+    """Read the outcomes of a stream's messages, with their places and the given columns of ``messages``."""
     place = ("topic string", "partition int", "offset bigint", "timestamp timestamp")
     filters = data.filters()
     wanted = dict.fromkeys((*columns, *(FILTER_COLUMNS if filters else ())))
@@ -182,7 +181,7 @@ def read_outcomes(data: Datasets, *columns: str, all_times: bool = False) -> Any
 
 
 def header(name: str) -> Any:
-    """The text of a header, from the column ``rawHeaders``; NULL where a message has none of that name."""
+    """Return the text of a header from the column ``rawHeaders``; NULL if the message does not have it."""
     from pyspark.sql import functions as F
 
     return F.from_json(F.col("rawHeaders").cast("string"), "map<string,string>")[name]

@@ -1,4 +1,4 @@
-"""What a report consists of, and writing it: on a terminal, as JSON, CSV or Parquet, or as one HTML page."""
+"""Reports, and writing them: on a terminal, as JSON, CSV or Parquet, or as one HTML page."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Table:
     """A part of a report.
 
     Attributes:
-        name: a plain word; of its file, where it gets one.
-        title: above it.
+        name: a plain word; also the name of its file if it gets one.
+        title: the heading above it.
         columns: their names, in order.
-        rows: a value for each column.
-        schema: Spark's, where the rows come from a data frame.
+        rows: tuples with a value for each column.
+        schema: Spark's schema if the rows come from a data frame.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Table:
 
     @classmethod
     def of(cls, name: str, title: str, frame: Any) -> Table:
-        """All rows of a data frame, in its order.
+        """Make a table of all rows of a data frame, in its order.
 
         Raises:
-            ReportTooLarge: there are more than 100,000; a report is for people.
+            ReportTooLarge: the data frame has more than 100,000 rows.
         """
         rows = [tuple(map(_in_utc, row)) for row in frame.limit(_MOST_ROWS + 1).collect()]
         if len(rows) > _MOST_ROWS:
@@ -51,18 +51,18 @@ class Table:
         return cls(name, title, tuple(frame.columns), rows, frame.schema)
 
     def records(self) -> list[dict[str, Any]]:
-        """Its rows by the names of the columns."""
+        """Return the rows as dictionaries by column name."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture of numbers in a report; only the HTML page shows it.
+    """A chart of a report; only the HTML page shows it.
 
     Attributes:
-        title: above it, with the unit.
+        title: the heading above it, with the unit.
         kind: ``bar`` or ``line``.
-        labels: of the horizontal axis, in order.
+        labels: the labels of the horizontal axis, in order.
         series: name -> a number for each label, or ``None`` for a gap.
     """
 
@@ -85,7 +85,7 @@ class Report:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: times as ISO 8601 in UTC, bytes as text."""
+    """Convert a value to what JSON can hold: times as ISO 8601 in UTC, bytes as text."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, bytes | bytearray):
@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as a person reads it."""
+    """Format a value for people."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -116,13 +116,13 @@ def write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) -
     """Write a report to files.
 
     Args:
-        format: one of ``csv``, ``parquet`` (several tables make a folder with a file for each), ``json``, ``html``,
+        format: one of ``csv``, ``parquet`` (both: a folder with a file for each of several tables), ``json``, ``html``,
             ``table``.
         path: the file, or the folder.
-        summary: goes into JSON and HTML.
+        summary: part of JSON and HTML.
 
     Returns:
-        the files.
+        the paths of the files.
 
     Raises:
         ConfigError: the path cannot be written.
@@ -157,13 +157,13 @@ def _write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) 
 
 
 def as_json(report: Report, summary: Mapping[str, Any]) -> str:
-    """The summary, and each table as a list of objects."""
+    """Format the summary and each table, a list of objects, as JSON."""
     tables = {table.name: plain(table.records()) for table in report.tables}
     return json.dumps({**plain(summary), "tables": tables}, indent=2, ensure_ascii=False)
 
 
 def as_text(report: Report) -> str:
-    """Aligned tables for a terminal."""
+    """Format the tables as aligned text for a terminal."""
     return "\n\n".join(_text(table) for table in report.tables)
 
 
@@ -184,7 +184,7 @@ def _text(table: Table) -> str:
 
 
 def _line(text: str) -> str:
-    """On a terminal a row is one line of bearable length."""
+    """Make one line of at most 80 characters."""
     text = text.replace("\n", " | ")
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -211,7 +211,7 @@ def _write_parquet(table: Table, path: Path) -> None:
 
 
 def _in_utc(value: Any) -> Any:
-    """What PySpark gives: rows in rows, and moments in the time of this machine's zone without saying so."""
+    """Convert PySpark's values: nested rows to dictionaries, and naive local times to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if hasattr(value, "asDict"):

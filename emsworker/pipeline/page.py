@@ -1,4 +1,4 @@
-"""A report as one HTML page that loads nothing from anywhere: styles and charts are part of it."""
+"""A report as one self-contained HTML page: styles and charts are part of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-seri
 
 
 def page(report: Report, summary: Mapping[str, Any]) -> str:
-    """The page."""
+    """Render a report and its summary as HTML."""
     facts = Table("summary", "Summary", ("what", "value"), [(name, value) for name, value in summary.items()])
     parts = [_table(facts), *(_chart(chart) for chart in report.charts), *(_table(table) for table in report.tables)]
     return (
@@ -80,7 +80,7 @@ def _color(number: int) -> str:
 
 
 def _ceiling(value: float) -> float:
-    """A round number that is not below."""
+    """Round up to a round number."""
     if value <= 0:
         return 1.0
     unit: float = 10.0 ** math.floor(math.log10(value))
@@ -88,7 +88,7 @@ def _ceiling(value: float) -> float:
 
 
 def _x(place: float, count: int) -> float:
-    """The middle of a label's share of the width."""
+    """Return the middle of a label's share of the width."""
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (place + 0.5) / count
 
 
@@ -116,7 +116,7 @@ def _short(value: float) -> str:
 
 
 def _labels(labels: Sequence[str]) -> str:
-    """At most a dozen, slanted, so that they don't overlap."""
+    """Draw at most a dozen labels, slanted so that they do not overlap."""
     step = max(1, math.ceil(len(labels) / 12))
     y = _HEIGHT - _BOTTOM + 16
     return "".join(
@@ -163,7 +163,7 @@ def _hint(chart: Chart, name: str, place: int, value: float) -> str:
 
 
 def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """A line is broken where there is no value."""
+    """Split a series into runs without gaps."""
     runs: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:

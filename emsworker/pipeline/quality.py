@@ -1,4 +1,4 @@
-"""The job ``quality``: looks for what must not be there. It changes nothing, and exits with 1 if it finds an error."""
+"""The job ``quality``: checks the stream for defects, changes nothing, and exits with 1 if it finds an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = ("check", "severity", "topic", "group", "partition", "count", "detail
 
 @dataclass(frozen=True, kw_only=True)
 class QualityOptions(Options):
-    """What the job is told."""
+    """Options of ``ems pipeline quality``."""
 
     topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
     folder: str | None = option(None, help="An archive that is to be checked, too.", metavar="FOLDER")
@@ -42,7 +42,7 @@ class QualityOptions(Options):
 
 @dataclass(frozen=True)
 class _Stream:
-    """What was there when the job began."""
+    """Topics, groups and bounds at the start of the job."""
 
     topics: list[Topic]
     groups: list[Group]
@@ -50,10 +50,10 @@ class _Stream:
 
 
 def run(spark: Any, config: QualityOptions) -> Result:
-    """Look; see the module.
+    """Run the checks.
 
     Raises:
-        WrongOption: a topic is not there.
+        WrongOption: a topic does not exist.
     """
     app = open_stream(config.profile)
     with closing_session(app.database) as database:
@@ -97,7 +97,7 @@ class _Checks:
         self._now_us = round(database.call(server_now).timestamp() * 1_000_000)
 
     def run(self) -> Iterator[Finding]:
-        # The archive first: segments that are damaged are left out of the other checks.
+        # The archive first: the other checks leave out damaged segments.
         damaged = set()
         for one in self._audit():
             damaged.add(one.damaged)
@@ -146,7 +146,7 @@ class _Checks:
         return reader.option("subscribe", ",".join(self._names.values())).load()
 
     def _archived(self, damaged: set[str | None]) -> Any:
-        """What the archive has of the stream's own topics, as far as it can be read."""
+        """Read the archived messages of the stream's own topics, without damaged segments."""
         files: list[File] = []
         folder = open_folder(self._spark, self._config.folder or "")
         for topic_id, topic in self._names.items() if self._config.folder is not None else ():
@@ -157,13 +157,13 @@ class _Checks:
 
     def _bounds(self) -> Any:
         rows = [(self._names[topic_id], number, *places) for (topic_id, number), places in self._found.bounds.items()]
-        schema = "topic string, partition int, log start offset bigint, trimmed bigint, end bigint"
+        schema = "topic string, partition int, log_start bigint, trimmed bigint, end bigint"
         return self._spark.createDataFrame(rows, schema)
 
     # -- the checks ----------------------------------------------------------------------------------------------------
 
     def _gaps(self, messages: Any) -> Iterator[Finding]:
-        """Offsets without a row, which hold every group up; a young one is a producer's on its way."""
+        """Find offsets without a row, which block every group; a young one may still be filled by its producer."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -184,7 +184,7 @@ class _Checks:
             yield Finding("gaps", ERROR, row.topic, None, row.partition, hi - lo + 1, text)
 
     def _duplicates(self, messages: Any, damaged: set[str | None]) -> Iterator[Finding]:
-        """One id at two places, the archive included; and messages that a group has finished several times."""
+        """Find ids at two places, the archive included, and messages that a group has finished several times."""
         from pyspark.sql import functions as F
 
         columns = ("topic", "partition", "offset", "uid")
@@ -202,7 +202,7 @@ class _Checks:
             yield Finding("duplicates", NOTE, row.topic, row.group, row.partition, row["count"] - 1, text)
 
     def _future(self, messages: Any) -> Iterator[Finding]:
-        """Times after that of the server: its clock was set back."""
+        """Find times later than the server's: its clock was set back."""
         from pyspark.sql import functions as F
 
         sources = (
@@ -222,7 +222,7 @@ class _Checks:
                 yield Finding("future", ERROR, row.topic, row.group, row.partition, row.n, text)
 
     def _orphans(self) -> Iterator[Finding]:
-        """Claims and attempts of what is not there."""
+        """Find claims beyond the end of the stream, and attempts of deleted messages."""
         from pyspark.sql import functions as F
 
         bounds = self._bounds()

@@ -1,4 +1,4 @@
-"""What the reports read: which topics, group and time; and the datasets of ``format("ems")`` cut down to it."""
+"""Input of the reports: options for topics, group and time, and the datasets of ``format("ems")`` within them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from emsworker.spark.profile import closing_session, open_stream
 
 
 def read_time(text: str) -> datetime:
-    """A time such as ``2026-11-21T08:00`` (UTC unless it names a zone).
+    """Parse a time such as ``2026-11-21T08:00`` (UTC unless it names a zone).
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a time, or outside the years 1 to 9999 in UTC.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -30,15 +30,15 @@ def read_time(text: str) -> datetime:
         raise ValueError("must be a time like 2026-11-21T08:00 or 2026-11-21T08:00:00+02:00") from None
     try:
         return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
-    except OverflowError:  # in its zone it lies within the years 1 to 9999, in UTC it does not
+    except OverflowError:  # within the years 1 to 9999 in its zone, but not in UTC
         raise ValueError("must lie within the years 1 to 9999, in UTC") from None
 
 
 def read_span(text: str) -> float:
-    """A duration above zero, in seconds.
+    """Parse a duration above zero; return seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a duration, or not above zero.
     """
     seconds = parse_duration(text)
     if seconds <= 0:
@@ -47,16 +47,16 @@ def read_span(text: str) -> float:
 
 
 def read_count(text: str) -> int:
-    """A whole number above zero.
+    """Parse a whole number from 1 to 1,000,000.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not such a number.
     """
     return read_whole(1, 1_000_000)(text)
 
 
 def read_whole(least: int, most: int) -> Callable[[str], int]:
-    """Read a whole number between two others."""
+    """Return a parser of whole numbers from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         if not re.fullmatch("[0-9]{1,20}", text) or not least <= int(text) <= most:
@@ -71,7 +71,7 @@ read_partition = read_whole(0, 65535)
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(Options):
-    """What every report is told."""
+    """Options of every report."""
 
     topic: tuple[str, ...] = option((), help="Only this topic; may be given several times.", metavar="NAME")
     group: str | None = option(None, help="Only this group.", metavar="NAME")
@@ -93,11 +93,11 @@ class Datasets:
     """The datasets of a stream as data frames.
 
     Args:
-        spark: any session; it keeps its settings. Without one only the groups can be looked at.
-        config: which part of them.
+        spark: any session; its settings are not changed. With ``None`` only the groups can be read.
+        config: selects the part of the stream.
 
     Raises:
-        UnknownTopic: there is no topic of a name that was asked for.
+        UnknownTopic: a given topic does not exist.
     """
 
     def __init__(self, spark: Any, config: Reading) -> None:
@@ -108,10 +108,10 @@ class Datasets:
                 Admin(database).topic(name)
 
     def messages(self, *columns: str, all_times: bool = False) -> Any:
-        """Messages, with the columns of ``dataset=messages`` that are named (``"topic string"``); no others are read.
+        """Read messages with the given columns of ``dataset=messages`` (``"topic string"``); no others are read.
 
         Args:
-            all_times: those of before ``since`` too.
+            all_times: include messages from before ``since``.
         """
         options = {"failOnDataLoss": "false"}
         config = self._config
@@ -120,14 +120,14 @@ class Datasets:
         if config.until is not None:
             options["endingTimestamp"] = _ms(config.until)
         frame = self._load("messages", columns, options)
-        # Offsets follow times only nearly: a producer's clock has no part in it, but two commits may cross.
+        # Offsets are only nearly in order of time: times are the server's, but two commits may overtake each other.
         if "timestamp timestamp" in columns:
             frame = frame if config.since is None or all_times else frame.where(frame["timestamp"] >= config.since)
             frame = frame if config.until is None else frame.where(frame["timestamp"] < config.until)
         return frame
 
     def log(self, dataset: str, *columns: str) -> Any:
-        """Claims, attempts, retries or dead letters, of all times: they are few."""
+        """Read claims, attempts, retries or dead letters of all times: they are few."""
         options = {} if self._config.group is None else {"group": self._config.group}
         return self._load(dataset, columns, options)
 
@@ -140,10 +140,10 @@ class Datasets:
         return reader.option("subscribePattern", ".*").options(**options).load()
 
     def lags(self) -> list[GroupLag]:
-        """How far each group is at present.
+        """Return the present lag of each chosen group.
 
         Raises:
-            UnknownGroup: there is no group of the name that was asked for.
+            UnknownGroup: the given group does not exist.
         """
         config = self._config
         with closing_session(open_stream(config.profile).database) as database:
@@ -158,15 +158,15 @@ class Datasets:
         return found
 
     def groups(self) -> list[str]:
-        """The groups that a report would be about, as ``topic/group``."""
+        """List the groups of the report as ``topic/group``."""
         return [f"{lag.topic.name}/{lag.group.name}" for lag in self.lags()]
 
     def filters(self) -> dict[tuple[str, str], Filter]:
-        """The filters of those groups that have one, by topic and group."""
+        """Return the filters of the groups that have one, by topic and group."""
         return {(lag.topic.name, lag.group.name): lag.group.filter for lag in self.lags() if lag.group.filter}
 
     def cursors(self) -> Any:
-        """Each group's cursor in each partition: ``group``, ``topic``, ``partition``, ``cursor``."""
+        """Return each group's cursor in each partition: ``group``, ``topic``, ``partition``, ``cursor``."""
         rows = [
             (lag.group.name, lag.topic.name, part.partition, part.cursor)
             for lag in self.lags()
@@ -180,5 +180,5 @@ def _ms(time: datetime) -> str:
 
 
 def needs_spark(config: Options) -> bool:
-    """A dry run of a report looks at the groups only."""
+    """Return False for a dry run, which reads the groups only."""
     return not config.dry_run

@@ -1,8 +1,7 @@
-"""The job ``replay``: has one group run archived messages again, in order; no other group notices.
+"""The job ``replay``: one group runs archived messages again, in order; other groups are not affected.
 
-The messages come back to their old places below the log start offset, and go when the group has run them
-(:mod:`emsworker.store.putback`). What retention has not dropped yet is not in the archive's hands:
-``ems groups replay`` serves for that.
+The messages return to their old offsets below the log start offset, and are deleted when the group has run them
+(:mod:`emsworker.store.putback`). For messages that retention has not deleted yet, use ``ems groups replay``.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _ROWS, _BYTES, _SLACK = 500, 4 << 20, 65536
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Chosen):
-    """What the job is told."""
+    """Options of ``ems pipeline replay``."""
 
     group: str = option(help="The group of the topic that runs them again.", metavar="NAME")
 
 
 def run(spark: Any, config: ReplayOptions) -> Result:
-    """Replay; see the module.
+    """Put the chosen messages back for the group.
 
     Raises:
-        WrongOption: something asked for is not there.
+        WrongOption: a given topic or group does not exist, or cannot be replayed.
         ArchiveDamaged: the archive cannot be read.
         UnknownGroup: the group was deleted meanwhile.
     """
@@ -101,7 +100,7 @@ def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutB
 
 
 def _pieces(rows: Iterator[Any], most_bytes: int) -> Iterator[tuple[int, list[Row]]]:
-    """Parts of one partition each, the same ones every time."""
+    """Split rows into parts of one partition each, deterministically."""
     partition, part, size = -1, list[Row](), 0
     for number, offset, uid, key, tag, headers, body, us, producer in rows:
         labels = (None if key is None else bytes(key), None if tag is None else bytes(tag))

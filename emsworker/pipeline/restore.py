@@ -1,8 +1,7 @@
-"""The job ``restore``: sends archived messages into a topic, in order, with headers that say where they come from.
+"""The job ``restore``: sends archived messages into a topic, in order, with headers that name their origin.
 
-Each message is sent once, however often the job is killed and run again: it writes through the sink of
-``format("ems")`` under a name made of what was asked for. To send the same messages once more on purpose, give another
-``--job``.
+The job is idempotent: each message is sent once even if the job is killed and run again, because it writes through the
+sink of ``format("ems")`` under a name made from its options. To send the same messages again, give another ``--job``.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ RESTORED_FROM, RESTORED_ID, RESTORED_BORN = "ems-restored-from", "ems-restored-i
 
 
 class NotRestorable(EmsError):
-    """An archived message has headers that nobody can read."""
+    """The headers of an archived message cannot be decoded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreOptions(Chosen):
-    """What the job is told."""
+    """Options of ``ems pipeline restore``."""
 
     to: str = option(help="The topic that gets them; it must be there.", metavar="NAME")
     keep_partitions: bool = option(False, help="Each goes to the partition of the number that it came from.")
 
 
 def run(spark: Any, config: RestoreOptions) -> Result:
-    """Restore; see the module.
+    """Send the chosen messages.
 
     Raises:
-        WrongOption: something asked for is not there.
+        WrongOption: a given topic or partition does not exist.
         ArchiveDamaged, NotRestorable: the archive cannot be read.
     """
     spark = prepared(spark)
@@ -72,7 +71,7 @@ def run(spark: Any, config: RestoreOptions) -> Result:
 
 
 def _rows(chosen: Any, keep_partitions: bool) -> Any:
-    """What the sink takes."""
+    """Return the rows with the columns that the sink takes."""
     columns = "key binary, value binary, tag binary, rawHeaders binary"
     if keep_partitions:
         columns += ", partition int"

@@ -1,4 +1,4 @@
-"""A Spark session for the jobs: on this machine, or on whatever cluster somebody names."""
+"""A Spark session for the jobs: on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from emsworker.core.extras import require
 from emsworker.pipeline.failing import not_started, told
 
 DEFAULT_MASTER = "local[*,4]"
-"""All cores of this machine; a task that fails is tried again, as on a cluster."""
+"""All cores of this machine; failed tasks are retried, as on a cluster."""
 
-# What the jobs' results depend on, wherever they run.
+# Settings that the jobs' results depend on, on any cluster.
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -23,19 +23,19 @@ _ALWAYS = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-# What makes a session on one machine start quickly and stay small; measured, see docs/how-to/spark.md.
+# Settings for a quick start and little memory on one machine; measurements are in docs/how-to/spark.md.
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.memory": "1g",
-    # With the quick compiler alone Java has room for 48 MiB of code: a few jobs fill it, and the rest is interpreted.
+    # With only the C1 compiler Java's code cache is 48 MiB: a few jobs fill it, and further code is interpreted.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
 }
 
 
 def prepared(spark: Any) -> Any:
-    """The same Spark with the settings that the jobs' results depend on; the caller's session keeps its own."""
+    """Create a session with the settings that the jobs' results depend on; the caller's session is not changed."""
     session = spark.newSession()
     for key, value in _ALWAYS.items():
         session.conf.set(key, value)
@@ -46,19 +46,19 @@ def prepared(spark: Any) -> Any:
 def open_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, java_log: bool = False
 ) -> Iterator[Any]:
-    """A Spark session that is stopped at the end; errors of Spark's become one line each.
+    """Open a Spark session that is stopped at the end; Spark's errors become one line each.
 
-    Under ``spark-submit`` it takes the master, and what else was configured, from there.
+    Under ``spark-submit`` the master and other configuration come from there.
 
     Args:
-        name: of the application.
-        master: where it runs; without it all cores of this machine.
-        settings: of Spark, which win over ours.
-        java_log: leave what Java logs on stderr (under ``spark-submit`` it always is).
+        name: the name of the application.
+        master: the Spark master; by default all cores of this machine.
+        settings: settings of Spark; they override ours.
+        java_log: keep Java's log on stderr (under ``spark-submit`` it always is).
 
     Raises:
         ExtraMissing: PySpark is not installed.
-        SparkFailed: it cannot be started, or failed afterwards; the cause is Spark's own error.
+        SparkFailed: Spark cannot be started, or failed afterwards; the cause is Spark's own error.
         ConfigError: ``master`` or one of ``settings`` is wrong.
     """
     require("spark", "a job of the pipeline, beside Java 17,")
@@ -79,12 +79,12 @@ def open_session(
             raise not_started(error, said, where or "of spark-submit", settings or {}) from error
         try:
             session.sparkContext.setLogLevel("ERROR")
-            # When its Java is gone, the server for accumulators would print a traceback beside the line that says so.
+            # If its Java is gone, the server for accumulators would print a traceback beside our one-line error.
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None
             with _told_in_a_line(session):
                 yield session
         finally:
-            with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was told before
+            with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was reported before
                 session.stop()
 
 
@@ -97,7 +97,7 @@ def _told_in_a_line(session: Any) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise told(error) from error
-    except ConnectionError as error:  # Py4J's, when PySpark has swallowed the one before, which said it
+    except ConnectionError as error:  # Py4J's, if PySpark swallowed the first error
         if _answers(session):
             raise
         raise told(error) from error
@@ -114,7 +114,7 @@ def _answers(session: Any) -> bool:
 
 
 def _master(given: str | None) -> str | None:
-    """Where Spark runs; ``None`` leaves it to ``spark-submit``."""
+    """Return the Spark master; ``None`` leaves it to ``spark-submit``."""
     return given or (None if "PYSPARK_GATEWAY_PORT" in os.environ else DEFAULT_MASTER)
 
 
@@ -129,7 +129,7 @@ def _settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _stderr_into(file: IO[bytes]) -> Iterator[None]:
-    """Whatever is started meanwhile, Java, keeps the file as its stderr."""
+    """Redirect stderr to a file; a process started meanwhile (Java) keeps the file as its stderr."""
     sys.stderr.flush()
     kept = os.dup(2)
     os.dup2(file.fileno(), 2)

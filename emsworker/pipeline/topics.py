@@ -1,4 +1,4 @@
-"""Which topics take most: messages, bytes and errors per span of time, ranked."""
+"""Ranking of topics by messages, bytes and errors per span of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANKED = ("messages", "bytes", "errors")
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsOptions(Reading):
-    """What ``ems pipeline topics`` is told."""
+    """Options of ``ems pipeline topics``."""
 
     window: float = option(3600.0, help="One ranking for each span of this length.", metavar="SPAN", read=read_span)
     by: str = option("messages", help="What the ranking goes by.", choices=RANKED)
@@ -28,16 +28,16 @@ class TopicsOptions(Reading):
 
 
 def spans(time: str, window_s: float) -> Any:
-    """The beginning of the window that a time falls into; windows begin at multiples of their length since 1970."""
+    """Return the start of the window of a time; windows start at multiples of their length since 1970."""
     from pyspark.sql import functions as F
 
     return F.window(time, f"{round(window_s * 1_000_000)} microseconds")["start"]
 
 
 def ranking(messages: Any, attempts: Any, dead: Any, window_s: float) -> Any:
-    """Each topic in each window in which anything happened.
+    """Rank the topics in each window with any event.
 
-    A message counts when it was born, an error when the attempt ended, a dead letter when it became one.
+    A message counts at its birth, an error at the end of the attempt, a dead letter at its death.
 
     Args:
         messages: ``topic``, ``timestamp``, ``size``.
@@ -45,7 +45,7 @@ def ranking(messages: Any, attempts: Any, dead: Any, window_s: float) -> Any:
         dead: ``topic``, ``deadAt``.
 
     Returns:
-        ``window``, ``topic``, ``messages``, ``bytes``, ``errors``, ``dead``, and the place by each of the first three.
+        ``window``, ``topic``, ``messages``, ``bytes``, ``errors``, ``dead``, and the rank by each of the first three.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -70,7 +70,7 @@ def ranking(messages: Any, attempts: Any, dead: Any, window_s: float) -> Any:
 
 
 def run(spark: Any, config: TopicsOptions) -> Result:
-    """See ``ems pipeline topics``."""
+    """Run ``ems pipeline topics``."""
     from pyspark.sql import functions as F
 
     data = Datasets(spark, config)

@@ -1,4 +1,4 @@
-"""One story: a message, everything that it led to, and who ran what."""
+"""Trace of a story: a message, all messages that it led to, and the clients that ran them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _SHOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions(Reading):
-    """What ``ems pipeline trace`` is told."""
+    """Options of ``ems pipeline trace``."""
 
     id: str = option(help="The id of any message of the story, or the value of its correlation header.")
     header: str = option(CORRELATION, help="The header that all messages of a story share.")
 
 
 def find_family(messages: Any, value: str, name: str) -> Any:
-    """The messages whose header ``name`` is ``value``, and the one whose id it is; with ``parent`` and ``task``."""
+    """Find the messages whose header ``name`` or whose id is ``value``; add ``parent`` and ``task``."""
     from pyspark.sql import functions as F
 
     chosen = messages.where((F.col("uid") == value) | (header(name) == value))
@@ -59,7 +59,7 @@ def find_family(messages: Any, value: str, name: str) -> Any:
 
 
 def narrow(claims: Any, family: Any) -> Any:
-    """The claims that cover a message of the family; it is small, so it is compared with every claim."""
+    """Keep the claims that cover a message of the family, which is small and compared with every claim."""
     from pyspark.sql import functions as F
 
     places = F.broadcast(family.select(F.col("topic").alias("t"), F.col("partition").alias("p"), "offset"))
@@ -70,14 +70,13 @@ def narrow(claims: Any, family: Any) -> Any:
 
 
 def find_threads(family: Any, ended: Any, attempts: Any) -> Any:
-    """Which consumer thread sent each child: ``uid``, ``producer_thread``.
+    """Find the consumer thread that sent each child: ``uid``, ``producer_thread``.
 
-    It is the one that ran the parent in the process that the child came from, in the run that was the first to end
-    after the child's birth.
+    It ran the parent in the process that sent the child, in the run that was the first to end after the child's birth.
 
     Args:
         ended: the outcomes of the family.
-        attempts: of the family, with ``uid``.
+        attempts: the attempts of the family, with ``uid``.
     """
     from pyspark.sql import functions as F
 
@@ -95,7 +94,7 @@ def find_threads(family: Any, ended: Any, attempts: Any) -> Any:
 
 
 def tell(family: Any, ended: Any, attempts: Any) -> Any:
-    """A row for each message of the family and each group that has to do with it (one row if there is none)."""
+    """Return a row for each message of the family and each of its groups (one row if it has no group)."""
     from pyspark.sql import functions as F
 
     milliseconds = {
@@ -111,7 +110,7 @@ def tell(family: Any, ended: Any, attempts: Any) -> Any:
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each message before what it led to, children by their birth; with ``depth``, 0 for one without a known parent."""
+    """Order messages before their children, children by birth; add ``depth``, 0 if the parent is not known."""
     by_id: dict[str, list[dict[str, Any]]] = {}
     children: dict[str | None, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row["born_at"], row["id"], row["group"] or "")):
@@ -128,7 +127,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run(spark: Any, config: TraceOptions) -> Result:
-    """See ``ems pipeline trace``."""
+    """Run ``ems pipeline trace``."""
     data = Datasets(spark, config)
     value = _correlation(config)
     if config.dry_run:
@@ -143,7 +142,7 @@ def run(spark: Any, config: TraceOptions) -> Result:
 
 
 def _correlation(config: TraceOptions) -> str:
-    """The value that the story shares: of a message's id it is looked up."""
+    """Return the value that the story shares; for a message's id, look it up."""
     try:
         uid = uid_text(parse_uid(config.id))
     except InvalidName:

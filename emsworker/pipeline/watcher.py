@@ -19,11 +19,11 @@ EVENT = (
 
 
 class Watcher(StatefulProcessor):
-    """Keeps one group; a timer tells that nobody has seen the group for a while.
+    """Keeps the state of a group; a timer detects that the group is gone.
 
     Args:
         limits: the rules.
-        gone_ms: a group that was not seen for so long is gone.
+        gone_ms: milliseconds without a look after which a group is gone.
     """
 
     def __init__(self, limits: Limits, gone_ms: int) -> None:
@@ -36,7 +36,7 @@ class Watcher(StatefulProcessor):
         self._state = handle.getValueState("state", "json string")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """One look at the group, or several after a pause."""
+        """Process one look at the group, or several after a pause."""
         for timer in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer)
         self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._gone_ms)
@@ -48,7 +48,7 @@ class Watcher(StatefulProcessor):
         self._state.update((json.dumps(as_plain(state)),))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        """The group is gone."""
+        """Resolve the alerts of a group that is gone, and clear its state."""
         at = timerValues.getCurrentProcessingTimeInMs() * 1000
         for event in end((key[0], key[1]), self._load(), at):
             yield _row(event)

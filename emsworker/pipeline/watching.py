@@ -1,4 +1,4 @@
-"""When an alert fires and when it is resolved: what one look at a group makes of its state. Nothing here does I/O."""
+"""Rules of alerts: the transition of a group's state at each look, and the events it causes, without I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPACE = uuid.UUID("6f1d6c0e-95f3-4c1b-9d59-2f3c7d1ad0c4")
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of a group.
+    """A sample of a group.
 
     Attributes:
         at: microseconds since 1970, by the server's clock.
         lag: messages that are not finished.
         oldest_s: the age of the oldest of them.
         position: the sum of its cursors.
-        failed: attempts that ended badly since the look before.
+        failed: attempts that failed since the previous look.
         retried: attempts since then that were not a message's first.
     """
 
@@ -40,9 +40,9 @@ class Limits:
 
     Attributes:
         rules: name -> limit.
-        for_s: a breach is told when it has lasted so long.
-        within_s: the span over which the error rate is taken.
-        least: attempts in that span below which there is no error rate.
+        for_s: seconds that a breach lasts before its alert fires.
+        within_s: the span of the error rate, in seconds.
+        least: the fewest attempts in that span that make an error rate.
     """
 
     rules: Mapping[str, float]
@@ -53,11 +53,11 @@ class Limits:
 
 @dataclass
 class State:
-    """What is remembered of a group.
+    """The state kept for a group.
 
     Attributes:
-        breaches: rule -> since when (microseconds since 1970), and whether it was told.
-        points: looks back to ``within_s``: at, position, failed, retried.
+        breaches: rule -> start of the breach (microseconds since 1970), and whether its alert fired.
+        points: looks of the last ``within_s``: at, position, failed, retried.
     """
 
     breaches: dict[str, tuple[int, bool]] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class State:
 
 @dataclass(frozen=True)
 class Event:
-    """An alert that begins or ends.
+    """The start or end of an alert.
 
     Attributes:
-        id: the same however often it is made; that of the alert's other event is in ``alert``.
-        value: what was measured, ``None`` of a group that is gone.
-        since: when the breach began, microseconds since 1970.
+        id: deterministic; the id that both events of the alert share is ``alert``.
+        value: the measured value, ``None`` if the group is gone.
+        since: the start of the breach, microseconds since 1970.
     """
 
     id: str
@@ -88,10 +88,10 @@ class Event:
 
 
 def step(key: tuple[str, str], state: State, look: Look, limits: Limits) -> Iterator[Event]:
-    """Look once: change the state, and give what is to be told.
+    """Apply a look to the state, and yield the events.
 
-    Each breach of a rule without a break is one alert: it is told once when it has lasted for ``for_s``, and once when
-    it is over.
+    Each uninterrupted breach of a rule is one alert: it fires once when the breach has lasted for ``for_s``, and is
+    resolved once when the breach is over.
     """
     _remember(state, look, limits)
     values = {CONSUME_TIMEOUT: look.oldest_s or 0.0, LAG: float(look.lag), ERROR_RATE: _error_rate(state, limits)}
@@ -112,14 +112,14 @@ def step(key: tuple[str, str], state: State, look: Look, limits: Limits) -> Iter
 
 
 def end(key: tuple[str, str], state: State, at: int) -> Iterator[Event]:
-    """The group is gone: whatever was told is over."""
+    """Resolve all firing alerts of a group that is gone."""
     for rule, (since, told) in sorted(state.breaches.items()):
         if told:
             yield _event(key, RESOLVED, rule, since, at, None, None, "the group is gone")
 
 
 def _remember(state: State, look: Look, limits: Limits) -> None:
-    """Keep the history short: points close to each other become one."""
+    """Add a look to the history; points close to each other are merged to keep it short."""
     points, within_us = state.points, round(limits.within_s * 1_000_000)
     point = (look.at, look.position, look.failed, look.retried)
     if len(points) > 1 and look.at - points[-2][0] < within_us // _POINTS:
@@ -131,7 +131,7 @@ def _remember(state: State, look: Look, limits: Limits) -> None:
 
 
 def _error_rate(state: State, limits: Limits) -> float:
-    """Bad attempts of all: the messages that were taken since the first point, and the retries."""
+    """Divide failed attempts by all: the messages taken since the first point, and the retries."""
     first, *later = state.points
     failed, retried = sum(point[2] for point in later), sum(point[3] for point in later)
     attempts = max(failed, state.points[-1][1] - first[1] + retried)
@@ -156,12 +156,12 @@ def _event(
 
 
 def as_plain(state: State) -> dict[str, Any]:
-    """For JSON."""
+    """Convert a state for JSON."""
     return {"breaches": state.breaches, "points": state.points}
 
 
 def from_plain(plain: Mapping[str, Any]) -> State:
-    """What :func:`as_plain` made."""
+    """Convert the result of :func:`as_plain` back to a state."""
     breaches = {rule: (int(since), bool(told)) for rule, (since, told) in plain["breaches"].items()}
     points = [(int(at), int(position), int(failed), int(retried)) for at, position, failed, retried in plain["points"]]
     return State(breaches, points)

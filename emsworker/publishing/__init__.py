@@ -1,1 +1,1 @@
-"""How messages get into the stream: at once, with a transaction, for later; and back out of it, cancelled."""
+"""Publishing: sends messages at once, with a transaction or for later, and cancels them."""

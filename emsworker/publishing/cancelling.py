@@ -17,8 +17,8 @@ def cancel_message(database: Database, topics: Iterable[Topic], message_id: str)
     """Cancel a message in the first of these topics that has it.
 
     Raises:
-        UnknownMessage: none has.
-        InvalidName: that is no message id.
+        UnknownMessage: none of them has it.
+        InvalidName: ``message_id`` is not a message id.
     """
     uid = parse_uid(message_id)
     names = []
@@ -37,12 +37,12 @@ def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
 
 
 def id_and_topic(message: str | Receipt, topic: str | None) -> tuple[str, str | None]:
-    """What a caller names: a message's id, and its topic if that is known."""
+    """Return a message's id, and its topic if that is known."""
     return (message.id, topic or message.topic) if isinstance(message, Receipt) else (message, topic)
 
 
 def cancel_sent(database: Database, message: str | Receipt, topic: str | None) -> bool:
-    """See :meth:`Ems.cancel`."""
+    """Cancel a message that was sent; see :meth:`Ems.cancel`."""
     message_id, name = id_and_topic(message, topic)
     topics = [one for one in database.call(list_topics) if name in (None, one.name)]
     return cancel_message(database, topics, message_id) is not Cancelled.FINISHED

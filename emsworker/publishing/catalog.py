@@ -1,4 +1,4 @@
-"""Topics and groups by name, remembered for a second and created on first use where that is allowed."""
+"""Topics and groups by name: topics are cached for a second; both are created on first use if that is allowed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ KindOf = Callable[[str], TopicKind]
 
 
 class Catalog:
-    """Thread-safe; a change made elsewhere is seen within a second.
+    """A thread-safe directory of topics and groups; a change made elsewhere is seen within a second.
 
     Args:
-        kind_of: as which kind a topic is created.
+        kind_of: returns the kind with which a topic is created.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Catalog:
         """The topic of that name.
 
         Raises:
-            UnknownTopic: there is none, and auto-create is off.
+            UnknownTopic: it does not exist, and auto-create is off.
             InvalidName: no topic can have that name.
         """
         known = self._topics.get(name)
@@ -62,13 +62,13 @@ class Catalog:
             self._topics.pop(name, None)
             raise unknown_topic(name)
         s, kind = self._settings, self._kind_of(name)
-        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is heard in its order
+        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is read in its order
         return store.create_topic(
             session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
         )
 
     def use(self, name: str, work: Callable[[Topic], T]) -> T:
-        """Call ``work`` with the topic of that name; again with the one that has the name by now if it was deleted.
+        """Call ``work`` with the topic of that name; if it was deleted, again with the topic that has the name now.
 
         Raises:
             as :meth:`topic`; and TopicDeleted, if it was deleted again and again.
@@ -89,11 +89,11 @@ class Catalog:
 
         Args:
             declared: the filter that its handler asks for; a new group gets it.
-            order: likewise; a handler that asks for none takes the group's.
+            order: the order that its handler asks for, likewise; a handler that asks for none takes the group's.
 
         Raises:
             ConfigError: the group has another filter or order, or the topic is for broadcasts.
-            UnknownGroup: there is none, and auto-create is off.
+            UnknownGroup: it does not exist, and auto-create is off.
             InvalidName: no group can have that name.
         """
         check_name("group", name)

@@ -1,4 +1,4 @@
-"""On which delivery a message is sent: when it may be read, and with whose transaction it is committed."""
+"""Delivery options of a message: when it may be read, and with which transaction it is committed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key
 from emsworker.store.outbox import When
 
-_YEARS = range(1970, 9000)  # those after are for rows that wait for something else than a time
+_YEARS = range(1970, 9000)  # later years mark rows that wait for something other than a time
 
 
 @dataclass(frozen=True)
 class DeliveryOptions:
-    """When a message may be read, and with whose transaction it is sent.
+    """The time at which a message may be read, and the transaction with which it is sent.
 
     Args:
         countdown: seconds from now.
@@ -26,7 +26,7 @@ class DeliveryOptions:
         transaction: what :func:`emsworker.store.foreign.run` takes.
 
     Raises:
-        ConfigError: more than one time was given, or it is no time at which a message can be read.
+        ConfigError: more than one time was given, or a message cannot be read at that time.
     """
 
     countdown: float | None = None
@@ -46,7 +46,7 @@ class DeliveryOptions:
 
     @property
     def direct(self) -> bool:
-        """Whether it goes into the stream at once."""
+        """True if the message goes into the stream at once."""
         return self.transaction is None and self.countdown is None and self.eta is None and self.delay is None
 
     def when(self, server_time: Callable[[datetime], datetime]) -> When:
@@ -68,11 +68,11 @@ def _read_span(name: str, value: str | float) -> float:
 
 
 def read_dedup(key: str | bytes | None, window: str | float) -> tuple[bytes, float] | None:
-    """The key that a message is sent under and the seconds of its window, if it has such a key.
+    """Return the dedup key of a message and its window in seconds, or ``None`` if it has no key.
 
     Raises:
-        InvalidName: the key is none.
-        ConfigError: the window is no duration.
+        InvalidName: the key is not valid.
+        ConfigError: the window is not a duration.
     """
     raw = encode_key("dedup_key", key)
     return None if raw is None else (raw, _read_span("dedup_window", window))
@@ -88,6 +88,6 @@ DELIVERY_OPTIONS = frozenset(field.name for field in fields(DeliveryOptions))
 
 
 def split_delivery(options: Mapping[str, Any]) -> tuple[DeliveryOptions, dict[str, Any]]:
-    """The delivery among the options of a send, and the other options."""
+    """Split the options of a send into its delivery options and the others."""
     delivery = DeliveryOptions(**{name: value for name, value in options.items() if name in DELIVERY_OPTIONS})
     return delivery, {name: value for name, value in options.items() if name not in DELIVERY_OPTIONS}

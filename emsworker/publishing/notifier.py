@@ -1,6 +1,6 @@
-"""Wake-ups: a publisher tells idle workers over Redis that there is something to read.
+"""The notifier: tells idle workers over Redis that something was published.
 
-Only a hint: whoever misses one finds the message by polling.
+Notifications are best effort: a worker that does not receive one finds the message by polling.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _AWAY_S = 1.0
-_MOST_NAMED = 64  # a message to more partitions does not name them
+_MOST_NAMED = 64  # a notification for more partitions does not name them
 
 Wake = Callable[[int, Collection[int]], None]
-"""Told the topic in which something was published, and the partitions if they are known."""
+"""Called with the topic in which something was published, and the partitions if they are known."""
 
 
 def channel_of(stream_id: str, topic_id: int) -> str:
-    """The Redis channel on which workers hear of a topic."""
+    """Return the Redis channel for notifications about a topic."""
     return f"ems:{stream_id}:wake:{topic_id}"
 
 
 class Notifier:
-    """The publisher's side.
+    """The publisher's side of notifications.
 
     Args:
-        redis_url: the Redis server, or ``None`` for no wake-ups.
+        redis_url: the Redis server, or ``None`` for no notifications.
         stream_id: the identity of the stream.
-        here: called for each topic at every publish, for the consumers of this very process.
+        here: called for each topic at every publish, for the consumers of this process.
     """
 
     def __init__(self, redis_url: str | None, stream_id: str, here: Wake) -> None:
@@ -50,11 +50,11 @@ class Notifier:
             self._redis = RedisConnection(redis_url)
 
     def ring(self, topic_ids: Iterable[int]) -> None:
-        """Wake the idle workers of these topics; never raises, never waits long."""
+        """Notify the idle workers of these topics, best effort: never raises, never waits long."""
         self.ring_at(dict.fromkeys(topic_ids, ()))
 
     def ring_at(self, places: Mapping[int, Collection[int]]) -> None:
-        """The same, and send them right there.
+        """Notify the idle workers of these topics as :meth:`ring` does, and name the partitions.
 
         Args:
             places: topic id -> the partitions that were written to, or none if they are not known.

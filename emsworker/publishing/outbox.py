@@ -1,8 +1,8 @@
-"""Publishing inside a transaction, and publishing for later: both are written down first and moved then.
+"""The outbox: messages that are sent in a transaction or for later are stored first, and then moved into the stream.
 
-A transaction that sends only inserts rows of its own: it takes no offset and locks nothing that others want, however
-long it stays open. After its commit the messages are moved at once: by this process if it knows of the commit (a
-transaction of :meth:`Ems.transaction`), by this process or the beat, whoever looks first, if it does not.
+A transaction that sends only inserts rows of its own: it takes no offset and no lock that others need, however long it
+stays open. After its commit the messages are moved at once: by this process if it knows of the commit (a transaction of
+:meth:`Ems.transaction`), otherwise by this process or the beat, whichever looks first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 _RELAY_BATCH = 500
 _ROWS, _BYTES, _PACKET_SLACK = 500, 2 << 20, 8192
-_ANY_SERVER_BYTES = 256 << 10  # nobody has to be asked for so little
+_ANY_SERVER_BYTES = 256 << 10  # every server takes this much, so it need not be asked
 _LOOK_S, _LIVELY_S = 0.02, 2.0
 _LOOK_UP_S = 10.0
 
@@ -69,13 +69,13 @@ class OutboxTransaction(Transaction):
 
 
 class Outbox:
-    """Writes pending messages and moves them; safe for any number of threads.
+    """Stores messages in the outbox and moves them into the stream; thread-safe.
 
     Args:
-        app: whose messages these are.
+        app: the app that sends the messages.
         database: the stream.
         producer_id: kept with every message.
-        ring: wakes the idle workers of these topics.
+        ring: notifies the idle workers of topics.
     """
 
     def __init__(self, app: Ems, database: Database, producer_id: str, ring: Callable[[Iterable[int]], None]) -> None:
@@ -89,7 +89,7 @@ class Outbox:
     def send(
         self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
     ) -> list[Receipt]:
-        """Write messages down, by themselves or with somebody's transaction.
+        """Store messages, in a transaction of their own or in the caller's.
 
         Raises:
             TopicDeleted: the topic was deleted meanwhile.
@@ -128,10 +128,10 @@ class Outbox:
         keys: Sequence[dedup.DedupKey | None],
         when: outbox.When,
     ) -> list[Receipt]:
-        """In a transaction: take the keys, write down what they do not forbid."""
+        """Take the dedup keys and store the messages that are not duplicates; runs inside a transaction."""
         taken: dict[int, bytes] = {}
         wanted = [(key, number) for number, key in enumerate(keys) if key is not None]
-        for key, number in sorted(wanted, key=lambda one: (one[0].key, one[1])):  # in one order, against deadlocks
+        for key, number in sorted(wanted, key=lambda one: (one[0].key, one[1])):  # one order, against deadlocks
             holder = dedup.take_key(run, self._database.name, key, messages[number].uid, self._is_unfinished)
             if holder is not None:
                 taken[number] = holder
@@ -144,10 +144,11 @@ class Outbox:
         ]
 
     def _parts(self, messages: Sequence[NewMessage]) -> list[list[NewMessage]]:
-        """Messages that the server takes in one statement each, also from a connection that is not ours.
+        """Split messages into parts that the server takes in one statement each, also over a caller's connection.
 
         Raises:
-            MessageTooLarge: there is one that it does not take, nor the relay's that would move it; nothing was sent.
+            MessageTooLarge: the statement of a message, or the relay's that would move it, is too large; nothing was
+                sent.
         """
         weights = [outbox.weight_of(message) for message in messages]
         most = _ANY_SERVER_BYTES if sum(weights) <= _ANY_SERVER_BYTES else self._max_packet
@@ -168,16 +169,16 @@ class Outbox:
 
     @forks.lazy
     def _max_packet(self) -> int:
-        with self._borrowed() as session:  # the thread's own may be in a transaction
+        with self._borrowed() as session:  # the thread's own session may be in a transaction
             return until_connected(lambda: session.most_bytes, _LOOK_UP_S) - _PACKET_SLACK
 
     def _is_unfinished(self, topic_id: int, uid: bytes) -> bool:
-        with self._borrowed() as session:  # the thread's own may be in the transaction that asks
+        with self._borrowed() as session:  # the thread's own session may be in the transaction that asks
             return until_connected(lambda: dedup.is_unfinished(session, topic_id, uid), _LOOK_UP_S)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[OutboxTransaction]:
-        """See :meth:`Ems.transaction`."""
+        """Open a transaction; see :meth:`Ems.transaction`."""
         with self._borrowed() as session:
             try:
                 with session.lend() as connection:
@@ -201,7 +202,7 @@ class Outbox:
                     ) from error
                 raise
             except BaseException:
-                session.drop()  # the same for a signal's
+                session.drop()  # likewise for an exception of a signal handler
                 raise
             self._commit(session, transaction)
             if transaction.sent:
@@ -209,7 +210,7 @@ class Outbox:
         self._app.tell((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
-        """Commit; whether a commit whose answer was lost took effect, the messages tell if there are any."""
+        """Commit. If the answer is lost, the messages, if there are any, show whether the commit took effect."""
         if (conflict := session.rolled_back) is not None:
             session.rollback()
             raise _rolled_back(conflict)
@@ -243,12 +244,12 @@ class Outbox:
     def _move(self, session: Session) -> None:
         try:
             self._ring(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
-        except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may have no right to
+        except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 
     @contextlib.contextmanager
     def _borrowed(self) -> Iterator[Session]:
-        """A session that stands: one that has idled is asked, because nothing has happened yet that would be lost."""
+        """Yield a connected session; an idle one is checked first, while there is nothing yet that could be lost."""
         try:
             session = self._idle.pop()
         except IndexError:
@@ -267,7 +268,7 @@ class Outbox:
 
 
 class _Mover:
-    """A thread that lives for two seconds after a send on a connection whose commit nobody tells us of."""
+    """A thread that moves messages for two seconds after a send in a transaction that the caller commits."""
 
     def __init__(self, database: Database, ring: Callable[[Iterable[int]], None]) -> None:
         self._database = database
@@ -325,7 +326,7 @@ def _rolled_back(conflict: Conflict) -> TransactionRolledBack:
 
 
 def dedup_key_of(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
-    """The key that a message is sent under, if any.
+    """Return the dedup key of a message, if it has one.
 
     Raises:
         InvalidName, ConfigError: the key or its window is wrong.

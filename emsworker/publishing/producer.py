@@ -1,11 +1,11 @@
-"""Publishing: concurrent sends of a process travel together.
+"""The producer: commits concurrent sends of a process together.
 
-Group commit: whoever comes while nobody is sending becomes the leader and sends what is queued; whoever comes meanwhile
-queues and waits. When a leader's own message is confirmed it hands the lead to the first in the queue. Nobody waits
-on a timer, and a lonely send pays for no batching.
+Group commit: a thread that arrives while none is sending becomes the leader and sends what is queued; threads that
+arrive meanwhile queue and wait. When the leader's own message is confirmed, the first in the queue becomes the leader.
+No thread waits on a timer, and a single send pays nothing for batching.
 
-A commit whose answer was lost is looked up by uid before it is tried again; and should the first try land after the
-look-up, the unique uid lets only one of the two stand.
+If the answer of a commit is lost, the messages are looked up by uid before they are sent again. If the first attempt
+lands after the look-up, the unique uid lets only one of the two stand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PACKET_SLACK = 4096
 
 @dataclass(slots=True)
 class _Entry:
-    """One message on its way."""
+    """A message that is being sent."""
 
     topic: Topic
     message: NewMessage
@@ -49,7 +49,7 @@ class _Entry:
 
     @property
     def open(self) -> bool:
-        """Neither confirmed nor refused."""
+        """True if it is neither confirmed nor refused."""
         return self.receipt is None and self.error is None
 
     def confirm(self, partition: int, offset: int, created: bool) -> None:
@@ -58,7 +58,7 @@ class _Entry:
 
 @dataclass(slots=True, eq=False)
 class _Ticket:
-    """What one caller waits for: some messages, sent in order."""
+    """The messages that a caller waits for, sent in order."""
 
     entries: list[_Entry]
     done: bool = False
@@ -70,7 +70,7 @@ class _Ticket:
         self.turn.acquire()
 
     def error_of_entries(self, of_flush: BaseException | None) -> BaseException | None:
-        """What the caller is told: its own messages' error, not that of somebody else in the same flush."""
+        """Return the error for the caller: that of its own messages, not of another caller's in the same flush."""
         own = next((entry.error for entry in self.entries if entry.error is not None), None)
         return own or (of_flush if any(entry.open for entry in self.entries) else None)
 
@@ -80,10 +80,10 @@ class Producer:
 
     Args:
         session: used by one leader at a time.
-        allocator: who hands out offsets.
-        notifier: wakes idle workers.
+        allocator: hands out offsets.
+        notifier: notifies idle workers.
         producer_id: kept with every message.
-        timeout_s: how long a send may take, reconnects included.
+        timeout_s: seconds that a send may take, including reconnects.
         max_packet: the server's max_allowed_packet, in bytes.
     """
 
@@ -112,12 +112,12 @@ class Producer:
         """Send messages and return after their commit.
 
         Args:
-            topic: where to; its rule and size limit have been checked.
-            messages: in this order, as far as they share a partition.
+            topic: the topic, whose rule and size limit have been checked.
+            messages: sent in this order, as far as they share a partition.
 
         Raises:
             MessageTooLarge: the server would not take a packet of that size; nothing was sent.
-            PublishTimeout: no confirmation within the timeout; the messages may or may not have landed.
+            PublishTimeout: no confirmation within the timeout; the messages may or may not have been committed.
             TopicDeleted: the topic was deleted meanwhile.
         """
         entries = [_Entry(topic, message, escape_message(message, self._producer_id)) for message in messages]
@@ -136,7 +136,7 @@ class Producer:
                 )
 
     def _packets(self, entries: list[_Entry]) -> Iterator[list[_Entry]]:
-        """Parts that the server takes as one packet each."""
+        """Split entries into parts that the server takes as one packet each."""
         part: list[_Entry] = []
         size = 0
         for entry in entries:
@@ -170,7 +170,7 @@ class Producer:
             self._serve(self._next_tickets(), own)
 
     def _leave(self, ticket: _Ticket) -> None:
-        """Nobody must wait for a thread that is gone: an exception from outside may end it while it queues or leads."""
+        """Unqueue a ticket and pass leadership on: an exception from outside may end a thread that queues or leads."""
         if not ticket.done:
             with self._mutex:
                 if ticket in self._queue:
@@ -203,7 +203,7 @@ class Producer:
                 ticket.done = True
                 ticket.error = ticket.error_of_entries(error)
             if own.done:
-                self._pass_on(own)  # first: the others, once awake, stand in the next leader's way
+                self._pass_on(own)  # first: the other threads, once awake, would delay the next leader
             for ticket in tickets:
                 if ticket is not own:
                     ticket.turn.release()
@@ -233,7 +233,7 @@ class Producer:
         self._notifier.ring_at(places)
 
     def _publish(self, entries: list[_Entry]) -> None:
-        """Until no entry is open: place, insert, look at what stood in the way."""
+        """Place and insert the entries until none is open, and handle what prevented it."""
         deadline = ticks() + self._timeout_s
         obstacle: Exception | None = None
         while todo := [entry for entry in entries if entry.open]:
@@ -245,11 +245,11 @@ class Producer:
         batches = self._batches(entries)
         try:
             bases = publish(self._session, [batch for batch, _ in batches], deadline)
-        except Conflict as error:  # nothing was kept, so there is nothing to look up
+        except Conflict as error:  # rolled back, so there is nothing to look up
             return error
         except ConnectionLost as error:
             self._find_landed(entries, deadline, in_doubt=True)
-            self._reseed(batches)  # the server that answers now may have been a replica, and end elsewhere
+            self._reseed(batches)  # the server that answers now may be a former replica whose partition ends elsewhere
             return error
         except Duplicate as error:
             if not self._find_landed(entries, deadline, in_doubt=False):
@@ -286,7 +286,7 @@ class Producer:
             raise PublishTimeout(text) from error.__cause__
 
     def _find_landed(self, entries: list[_Entry], deadline: float, *, in_doubt: bool) -> bool:
-        """Confirm what is in the stream already: our own lost answer, or another send with the same id."""
+        """Confirm what is in the stream already: by a commit whose answer was lost, or another send of the same id."""
         found_any = False
         for topic_id in {entry.topic.id for entry in entries}:
             members = {entry.message.uid: entry for entry in entries if entry.topic.id == topic_id}
@@ -303,7 +303,7 @@ class Producer:
             self._patiently(partial(self._allocator.reseed, self._session, batch.topic_id, batch.partition))
 
     def _refuse_deleted(self, batches: list[tuple[PartitionBatch, list[_Entry]]]) -> None:
-        """Raise if a partition is gone; an offset from Redis below the log start offset is no error."""
+        """Fail the entries whose partition is gone; an offset from Redis below the log start offset is no error."""
         for batch, members in batches:
             if self._patiently(partial(next_free_offset, self._session, batch.topic_id, batch.partition)) is None:
                 for entry in members:
@@ -315,7 +315,7 @@ class Producer:
 
 
 def _without_repeats(entries: list[_Entry]) -> Iterable[list[_Entry]]:
-    """Waves in which no uid stands twice within a topic: the second finds the first in the stream."""
+    """Yield waves in which no uid occurs twice in a topic, so that the second one finds the first in the stream."""
     wave: list[_Entry] = []
     later: list[_Entry] = []
     seen: set[tuple[int, bytes]] = set()

@@ -11,10 +11,10 @@ Args = Sequence[Any] | Mapping[str, Any] | None
 
 
 class Transaction:
-    """SQL that is committed together with the message's being done.
+    """A transaction in which SQL and the ack of the message commit atomically.
 
-    It has no commit and no rollback: the worker commits when the handler returns and rolls back when it raises. Of an
-    UPDATE, ``cursor.rowcount`` counts the rows that matched (CLIENT.FOUND_ROWS).
+    It has no commit and no rollback: the worker commits when the handler returns and rolls back when it raises. After
+    an UPDATE, ``cursor.rowcount`` counts the rows that matched (CLIENT.FOUND_ROWS).
     """
 
     def __init__(self, connection: Any) -> None:

@@ -1,7 +1,7 @@
-"""The beat's service to watch the groups by the rules of alarms, and to tell of what it finds.
+"""Beat service that watches groups by the alarm rules and notifies receivers.
 
-Telling happens in threads of its own, a few at once: a receiver that hangs holds up neither the other services nor
-other receivers. What they come back with is written down at the service's next turn.
+Each delivery runs in a thread of its own, a few at once: a receiver that hangs blocks neither the other services nor
+other receivers. Their outcomes are written down at the next run of the service.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHARE = 10  # measuring takes at most a tenth of the time
 
 
 class Alarms:
-    """The service; it knows no app, only what ``ems alarms create`` has written."""
+    """The alarm service; it uses no app, only the rules that ``ems alarms create`` has written."""
 
     def __init__(self) -> None:
         self._back: queue.SimpleQueue[tuple[Delivery, str | None]] = queue.SimpleQueue()
@@ -42,7 +42,7 @@ class Alarms:
         self._has_rules = False  # without a rule there is nothing to deliver
 
     def __call__(self, session: Session, settings: Settings) -> float:
-        """Measure when it is time, send what is due, and note what has been sent."""
+        """Measure if it is time, start due deliveries, and record finished ones."""
         if ticks() >= self._next_watch:
             began = ticks()
             self._has_rules = _watch(session)
@@ -61,7 +61,7 @@ class Alarms:
                 deliver(delivery.target, delivery.address, delivery.body, allowed)
             except EmsError as error:
                 problem = str(error)
-            except Exception as error:  # whatever it is, the delivery is tried again and the thread must say so
+            except Exception as error:  # on any error the delivery is retried, so the thread must report it
                 problem = redact(repr(error))
             self._back.put((delivery, problem))
 
@@ -89,7 +89,7 @@ def _try_again(session: Session, delivery: Delivery, problem: str) -> None:
 
 
 def _watch(session: Session) -> bool:
-    """Measure once; whether there is any rule."""
+    """Measure all rules once; return whether there are any."""
     rules = store.list_rules(session)
     if not rules:
         return False
@@ -107,7 +107,7 @@ def _watch(session: Session) -> bool:
 def _judge(
     session: Session, rule: Rule, alarm: Alarm | None, topic: str, group: str, value: float, now: datetime
 ) -> None:
-    """Take the steps that a value asks for: a breach that need not last begins and fires at once."""
+    """Take the steps that a value calls for: a breach that need not last begins and fires at once."""
     for _ in range(2):
         step = next_step(rule, alarm, value, now)
         if step is None:

@@ -1,10 +1,10 @@
-"""The beat: background maintenance, done by one leader at a time.
+"""The beat: background maintenance, run by one leader at a time.
 
-Every ``ems worker`` has one (unless ``--no-beat``), in its supervisor, so that workers watch each other and nobody must
-watch the watcher; ``ems beat`` runs one alone. The leader holds a short lease; when it dies, the next one leads within
-``beat_lease_s``. A leader that was paused does no harm: every service is a transaction that locks what it changes. So
-the one service that cannot wait for the next leader, to move messages that are due, is done by the others when it is
-late.
+Every ``ems worker`` runs a beat in its supervisor (unless ``--no-beat``), so that workers watch each other and no
+separate monitor is needed; ``ems beat`` runs one alone. The leader holds a short lease; if it dies, another beat leads
+within ``beat_lease_s``. A leader that was paused does no harm: every service is a transaction that locks what it
+changes. Therefore the one service that cannot wait for the next leader, moving due messages, is run by the other beats
+when it is late.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass
 class _Failing:
-    """A service that failed at its last turn, and the pause before its next."""
+    """A service whose last run failed, and the pause before its next run."""
 
     trouble: Trouble
     pause_s: float
@@ -49,7 +49,7 @@ def _name(service: Service) -> str:
 
 
 class Beat(Runnable):
-    """Leads, or waits to lead.
+    """The beat thread: runs the leader's services while it leads, and the standby services otherwise.
 
     Args:
         database: the stream.
@@ -70,14 +70,14 @@ class Beat(Runnable):
         self._failing: dict[Service, _Failing] = {}
 
     def step(self) -> None:
-        """Lead if possible, do the services whose time has come, and sleep until the next."""
+        """Try to lead if it is time, run the services that are due, and sleep until the next one."""
         try:
             if ticks() >= self._next_lead:
                 self._lead()
             self._run_services()
         except (ConnectionLost, Conflict) as error:
             self._miss_turn(error, self._settings.beat_s)
-        except Exception as error:  # it must not take the worker down, and every other worker after it
+        except Exception as error:  # it must not end this worker, and every other worker after it
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._miss_turn(error, self._pause_s, exc_info=not isinstance(error, EmsError))
         else:
@@ -104,7 +104,7 @@ class Beat(Runnable):
                 services[service] = ticks() + self._do(service)
 
     def _do(self, service: Service) -> float:
-        """Do it; seconds until its next turn. One that fails, at a damaged row, say, keeps no other from its own."""
+        """Run a service and return the seconds until its next run; a failure, at a damaged row, stops no other."""
         try:
             pause_s = service(self._session, self._settings)
         except (ConnectionLost, Conflict):
@@ -119,7 +119,7 @@ class Beat(Runnable):
         return pause_s
 
     def shut_down(self) -> None:
-        """Let another lead at once."""
+        """Resign, so that another beat can lead at once."""
         try:
             if self.leading:
                 clients.resign(self._session, LEADER_OF_BEAT, self._holder)
@@ -129,13 +129,13 @@ class Beat(Runnable):
 
 
 def run_beat(database: Database, settings: Settings, on_start: Callable[[], None] = lambda: None) -> int:
-    """Keep the beat in this process until SIGTERM or SIGINT; returns the exit code. For the main thread.
+    """Run the beat in the main thread until SIGTERM or SIGINT, and return the exit code.
 
     Args:
-        on_start: called when signals are taken isolation of.
+        on_start: called once signals are handled.
     """
     numbers = {signal.SIGTERM, signal.SIGINT}
-    # The beat's thread inherits it; we fetch them ourselves, and they stay blocked until the process has ended.
+    # The beat's thread inherits the mask; we fetch the signals ourselves, and they stay blocked until the process ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     beat = Beat(database, settings, lambda name, error: None)
     beat.start()

@@ -1,8 +1,8 @@
-"""Broadcasts: one thread in each worker process reads every topic that the app listens to and runs its handlers.
+"""Broadcasts: one thread in each worker process reads every topic that the app subscribes to and runs its handlers.
 
-No lock, no claim, no ack. It begins at the end of the topic, and keeps in memory where it is; a subscription with a
-stable name keeps that in ``ems_position`` as well, after every batch, and the next process in its place goes on there.
-The poller tells when there is something to read, so listening costs no polling of its own.
+There is no lock, no claim and no ack. A subscription begins at the end of the topic and keeps its position in memory;
+with a stable name it also stores the position in ``ems_position`` after every batch, and the next process in its place
+resumes there. The poller signals that there is something to read, so subscriptions cost no polling of their own.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _MOST_DEATHS = 3
 
 @dataclass
 class _Place:
-    """Where a listener is in one partition.
+    """Position of a listener in one partition.
 
     Args:
-        next: the offset that it reads next.
-        deaths: how many of those that had its name before have died here.
-        isolated_to: up to here it runs one message at a time, so that the position names the one that kills.
-        kept: what was written down last.
+        next: the offset to read next.
+        deaths: how many earlier processes with the same name died here.
+        isolated_to: below this offset it runs one message at a time, so that the position names the fatal one.
+        kept: the offset that was stored last.
     """
 
     next: int
@@ -69,13 +69,13 @@ class _Place:
 
 @dataclass
 class Listener:
-    """One broadcast subscription of this process.
+    """A broadcast subscription of this process.
 
     Args:
-        topic, route: what it listens to, and its handler.
-        executor: runs that.
-        sizer: how many messages it reads at once.
-        reader: keeps its position, if its name is stable.
+        topic, route: the topic, and the subscription with its handler.
+        executor: runs the handler.
+        sizer: how many messages to read at once.
+        reader: stores the position, if the name is stable.
     """
 
     topic: Topic
@@ -86,7 +86,7 @@ class Listener:
     places: dict[int, _Place] = field(default_factory=dict)
 
     def behind(self, ends: Ends) -> list[int]:
-        """The partitions that have something to read, or are new."""
+        """Return the partitions that have something to read, or are new."""
         own = {partition: one for (topic_id, partition), one in ends.items() if topic_id == self.topic.id}
         return [
             partition
@@ -96,14 +96,14 @@ class Listener:
 
 
 class BroadcastReader(Runnable):
-    """Reads and runs broadcasts.
+    """The thread that reads broadcasts and runs their handlers.
 
     Args:
         database: the stream.
         settings: batch, batch_bytes, claim_s, timeout_s, gap_timeout_s, poll_max_s.
-        decoder: of the app.
-        place: of this process among the app's, ``WORKER/NUMBER``: what a stable name is told apart by.
-        on_hang: called with a reason when a handler is beyond hope.
+        decoder: the app's decoder.
+        place: identifies this process among the app's, as ``WORKER/NUMBER``; it makes a stable name unique.
+        on_hang: called with a reason if a handler hangs past its limit.
         on_death: see :class:`Runnable`.
     """
 
@@ -136,11 +136,11 @@ class BroadcastReader(Runnable):
     # -- before the thread starts --------------------------------------------------------------------------------------
 
     def take_on(self, app: Ems, routes: Iterable[BroadcastRoute]) -> None:
-        """Take subscriptions of an app on; what is sent after this is heard.
+        """Add subscriptions of an app; they receive what is sent after this returns.
 
         Raises:
             ConfigError: a topic is not for broadcasts.
-            UnknownTopic: there is none of that name, and auto-create is off.
+            UnknownTopic: no topic has that name, and auto-create is off.
             StoreUnavailable: the server could not be reached.
         """
         loop, pool, ladder = self._loop, ThreadPoolExecutor(1), self._settings.retry_ladder()
@@ -170,7 +170,7 @@ class BroadcastReader(Runnable):
 
     @property
     def topic_ids(self) -> set[int]:
-        """The topics that are listened to."""
+        """Ids of the subscribed topics."""
         return {listener.topic.id for listener in self._listeners}
 
     def _begin(self) -> None:
@@ -195,13 +195,13 @@ class BroadcastReader(Runnable):
             if position.deaths:
                 place.isolated_to = place.next + self._settings.batch
             if place.next == end:
-                self._keep(listener, partition)  # nothing of the topic's can have killed it
+                self._keep(listener, partition)  # no message of the topic can have crashed it
             log.info("%s goes on at offset %d of partition %d", listener.reader.name, place.next, partition)
 
     # -- the poller's side ---------------------------------------------------------------------------------------------
 
     def look(self, session: Session, rung: bool) -> bool:
-        """See whether there is something to read, over the poller's session; seldom, unless somebody has rung."""
+        """Check for something to read, over the poller's session; at limited intervals unless ``rung``."""
         if not rung and ticks() < self._next_look:
             return False
         self._ends = store.find_ends(session, list(self.topic_ids))
@@ -214,7 +214,7 @@ class BroadcastReader(Runnable):
     # -- its own side --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Wait until there is something, and work through it."""
+        """Wait until there is something to read, and work through it."""
         self._rung.wait(self._pause_s)
         self._rung.clear()
         self._pause_s = _IDLE_S
@@ -228,13 +228,13 @@ class BroadcastReader(Runnable):
             self._rung.set()
 
     def _read_round(self) -> bool:
-        """One batch of each partition that has something to read; whether anything was read."""
+        """Read one batch of each partition that has something to read; return whether anything was read."""
         went_on = False
         for listener in self._listeners:
             for partition in listener.behind(self._ends):
                 if self.stopping.is_set():
                     return False
-                if partition not in listener.places:  # it was added after we had begun: all of it is new
+                if partition not in listener.places:  # added after we had begun: all of it is new
                     extents = {partition: self._ends[listener.topic.id, partition]}
                     self._take_places(listener, extents, {partition: extents[partition].log_start})
                 went_on |= self._read(listener, partition)
@@ -264,7 +264,7 @@ class BroadcastReader(Runnable):
         return True
 
     def _at_gap(self, listener: Listener, partition: int, batch: Batch) -> bool:
-        """Nothing is at the next offset: retention was quicker, or somebody is about to write there."""
+        """Handle an empty next offset: retention has deleted it, or a producer is about to write there."""
         place = listener.places[partition]
         if batch.log_start > place.next:
             there = min(batch.log_start, batch.first or batch.log_start)
@@ -308,7 +308,7 @@ class BroadcastReader(Runnable):
         flush = work.finish() if finished else work.unfinished()
         assert flush is not None or self.hangs, "nobody else writes it down"
         if flush is None:
-            return  # the main thread has passed over what hung here, and the process ends
+            return  # the main thread has skipped the message that hung here, and the process ends
         _tell(listener, flush)
         place.next = flush.acked_to + 1
         self._keep(listener, partition)
@@ -328,7 +328,7 @@ class BroadcastReader(Runnable):
         self._keep(listener, partition)
 
     def _keep(self, listener: Listener, partition: int) -> None:
-        """Write down where a reader with a stable name is."""
+        """Store the position, if the reader has a stable name."""
         place = listener.places[partition]
         if listener.reader is None:
             return
@@ -346,7 +346,7 @@ class BroadcastReader(Runnable):
     # -- time limits, called by the main thread ------------------------------------------------------------------------
 
     def look_after(self, now: float) -> None:
-        """See to the limits of the handler that runs: the soft one, and that at which the process is replaced."""
+        """Enforce the limits of the running handler: the soft one, and the one at which the process is replaced."""
         if self._running is None or self.hangs:
             return
         listener, work = self._running
@@ -360,14 +360,14 @@ class BroadcastReader(Runnable):
             self._on_hang(f"a broadcast handler ran for {now - since:.1f} s, over its limit of {work.time_limit_s:g} s")
 
     def _leave_hanging(self, listener: Listener, work: Work, offset: int) -> None:
-        """The process will be replaced; the next one is not to run the same message."""
+        """Skip the message that hangs: this process will be replaced, and the next one must not run it."""
         self.hangs = True
         flush = work.unfinished()
         if flush is None or listener.reader is None:
             return
         _tell(listener, flush)
         try:
-            with self._database.session() as session:  # the thread's own may be in use
+            with self._database.session() as session:  # the thread's own session may be in use
                 store.store_position(session, listener.reader, work.claim.partition, offset + 1)
         except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)
@@ -375,12 +375,12 @@ class BroadcastReader(Runnable):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ask it to end after the message that runs."""
+        """Ask the thread to end after the running message."""
         super().stop()
         self._rung.set()
 
     def shut_down(self) -> None:
-        """Sign off."""
+        """Store the last positions, and sign off."""
         try:
             for listener in self._listeners:
                 for partition, place in listener.places.items():

@@ -1,8 +1,8 @@
-"""A worker's child process: loads the app, runs its consumer threads, and ends when told, or when its parent is gone.
+"""A worker's child process: loads the app, runs its consumer threads, and ends on a signal or if its parent is gone.
 
-Its exit code tells the supervisor what to do: 0 it was told to stop; USAGE the app or the settings are wrong, so
-another child would fail alike; anything else is a crash. A child that wants to be replaced says so on its status pipe
-as its last words: any handler can end the process with any exit code.
+The exit code is for the supervisor: 0 if the child was told to stop; USAGE if the app or the settings are wrong, so
+that another child would fail too; anything else is a crash. A child that wants to be replaced says so in its last
+message on the status pipe, because any handler can end the process with any exit code.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ _DUE = 0  # among the numbers of signals
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What the supervisor tells a child, as JSON on its command line.
+    """The supervisor's instructions to a child, as JSON on its command line.
 
     Args:
         app: ``module`` or ``module:name``.
-        topics: which topics to consume; empty for all that the app has handlers for.
-        groups: which groups; empty for all.
+        topics: the topics to consume; empty for all that the app has handlers for.
+        groups: the groups to run; empty for all.
         threads: consumer threads, or ``None`` for the app's setting.
         process_id: groups the client rows of this process.
-        name: of the worker, for people.
-        log_level: of the standard logging module.
-        parent: end when this descriptor closes: its other end is the supervisor.
-        url, redis_url: addresses that win over the app's own, as ``--url`` does; ``None`` leaves them to the app.
-        status: the descriptor on which to say "ready", or what is wrong, or why another child is to follow.
-        max_tasks, max_memory_mib: when to be replaced, or ``None`` for the app's settings.
-        number: of this child among the worker's, the same for the one that replaces it.
+        name: the worker's name, for display.
+        log_level: a level name of the standard logging module.
+        parent: a descriptor whose other end the supervisor holds; the child ends when it closes.
+        url, redis_url: addresses that override the app's own, as ``--url`` does; ``None`` keeps the app's.
+        status: the descriptor on which to report "ready", an error, or the reason for a replacement.
+        max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
+        number: index of this child in its worker; its replacement has the same.
     """
 
     app: str
@@ -90,22 +90,22 @@ class ChildSpec:
     number: int = 0
 
     def to_json(self) -> str:
-        """For the command line, which everybody on the machine can read: without the passwords in addresses."""
+        """Serialize for the command line, without addresses: any user can read it, and addresses have passwords."""
         return json.dumps(asdict(self) | {"url": None, "redis_url": None})
 
     @property
     def addresses(self) -> dict[str, str]:
-        """For the environment, which nobody else can read."""
+        """Environment variables with the addresses; other users cannot read them."""
         if self.url is None:
             return {}
         return {_URL: self.url, _REDIS_URL: self.redis_url or ""}
 
     @classmethod
     def from_json(cls, text: str) -> ChildSpec:
-        """From the command line.
+        """Parse the command line.
 
         Raises:
-            EmsError: it is none.
+            EmsError: the text is not a serialized :class:`ChildSpec`.
         """
         try:
             values = json.loads(text)
@@ -114,24 +114,24 @@ class ChildSpec:
             raise EmsError("a child was not told by a supervisor what to do; run `ems worker`") from None
 
     def with_addresses(self) -> ChildSpec:
-        """With the addresses that the supervisor gave in the environment; they are taken out of it."""
+        """Return a copy with the addresses that the supervisor set in the environment, and remove them there."""
         url, redis_url = os.environ.pop(_URL, None), os.environ.pop(_REDIS_URL, None)
         return replace(self, url=url, redis_url=redis_url or None)
 
     def tell(self, text: str) -> None:
-        """Say "ready" to the supervisor, or in one line what is wrong, or why this process ends."""
-        with contextlib.suppress(BrokenPipeError):  # it is gone; the other pipe says so too
+        """Report "ready" to the supervisor, or in one line an error or the reason why this process ends."""
+        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
     def tell_alive(self) -> None:
-        """Say no more than that this process can run Python code; never waits for a supervisor that is paused."""
+        """Report only that this process can run Python code; never wait for a supervisor that is paused."""
         _, writable, _ = select.select([], [self.status], [], 0)
         if writable:
             self.tell("")
 
 
 class Child:
-    """The process's main thread: starts the others and waits for signals."""
+    """The process's main thread: starts the other threads and waits for signals."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self._spec = spec
@@ -144,11 +144,11 @@ class Child:
         self._sides: list[Runnable] = []
         self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
-        self._begun = False  # something that a stop must end in order
+        self._begun = False  # there is something that a stop must end in order
         self._tell_alive_at = 0.0
 
     def run(self) -> int:
-        """Until told to stop; returns the exit code."""
+        """Run until told to stop, and return the exit code."""
         self._catch_signals()
         watch_threads(self._on_death)
         app = load_app(self._spec.app)
@@ -236,7 +236,7 @@ class Child:
         return [*self._consumers, *([self._broadcasts] if self._broadcasts is not None else [])]
 
     def _listen(self, app: Ems) -> BroadcastReader | None:
-        """What reads broadcasts, if the app listens to any of the topics; ``--groups`` is not about these."""
+        """Create the broadcast reader, if the app subscribes to any of the topics; ``--groups`` does not apply."""
         routes = [r for r in app.broadcasts.values() if not self._spec.topics or r.topic in self._spec.topics]
         if not routes:
             return None
@@ -274,7 +274,7 @@ class Child:
             os.write(self._signal_in, bytes([number]))
 
     def _wait(self) -> None:
-        """Until every consumer has ended, or the time to end has run out."""
+        """Wait until every consumer has ended, or the stop timeout has passed."""
         parent = [self._spec.parent]
         while any(thread.is_alive() and not self._hangs(thread) for thread in self._workers):
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
@@ -362,7 +362,7 @@ def _result_writer(app: Ems) -> ResultWriter:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The child's entry: errors of the user's making are one line, without a traceback."""
+    """Run a child and return its exit code; user errors are reported in one line, without a traceback."""
     claim_role("worker")
     try:
         spec = ChildSpec.from_json("".join(arguments)).with_addresses()
@@ -385,8 +385,8 @@ def main(arguments: Sequence[str]) -> int:
         return USAGE
 
 
-# A signal to a process that a handler forks is none to us: it must not write to the pipe that both have. One that comes
-# before it has its own way with signals again is held back until then, or Python would forget it.
+# A signal to a process that a handler forks is not for this process: it must not write to the pipe that both share. A
+# signal that arrives before the fork has its default handlers back is blocked until then, or Python would lose it.
 
 
 def _hold_signals() -> None:
@@ -412,4 +412,4 @@ if __name__ == "__main__":
         log.exception("the main thread died")
     finally:
         logging.shutdown()
-        os._exit(code)  # a thread that hangs in a handler must not keep the process
+        os._exit(code)  # a thread that hangs in a handler must not keep the process alive

@@ -1,9 +1,9 @@
-"""One completer for each process: it writes progress down while handlers run, and watches their time.
+"""The completer, one thread per process: writes progress down while handlers run, and enforces time limits.
 
-- finished work is recorded every ``ack_interval_s``, also while the next message runs long;
-- a message that runs long gives the claim's rest back, so that slow tasks do not hoard;
-- soft limits raise in the handler; hard limits and timeouts move the message to retry and have the process replaced,
-  because a thread that hangs cannot be ended otherwise.
+- finished work is recorded every ``ack_interval_s``, even while the next message runs long;
+- if a message runs long, the rest of its claim is given back, so that slow tasks do not hoard messages;
+- soft limits raise in the handler; hard limits and timeouts move the message to retry and replace the process, because
+  a thread that hangs cannot be ended otherwise.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _HOARD_S = 1.0
 
 
 class Completer(Runnable):
-    """Looks at every running claim many times a second.
+    """The completer thread; checks every running claim twice per ``ack_interval_s``.
 
     Args:
         database: where progress is written, over a session of its own.
         settings: ack_interval_s, jitter.
         ladder_of: group id -> its ladder.
-        on_hang: called with a reason when a handler's thread is beyond hope.
+        on_hang: called with a reason if a handler's thread hangs past its limit.
         on_death: see :class:`Runnable`.
     """
 
@@ -51,8 +51,8 @@ class Completer(Runnable):
     ) -> None:
         super().__init__("ems-completer", on_death)
         self._database = database
-        # Who waits for the server holds up the watchdog, and a handler's thread that wants to write its progress down:
-        # while that thread's transaction has rows that somebody waits for, no server would see the deadlock.
+        # A wait for the server would block the watchdog, and a handler's thread that wants to write its progress down:
+        # if that thread's transaction holds rows that are waited for, no server would detect the deadlock.
         self._session = database.session(patient=False)
         self._settings = settings
         self._ladder_of = ladder_of
@@ -63,7 +63,7 @@ class Completer(Runnable):
         self.hanging: set[int] = set()  # threads that will not come back
 
     def watch(self, thread_id: int, work: Work | None) -> None:
-        """A consumer begins a claim, or ends it."""
+        """Watch the claim that a thread begins; ``None`` ends the watch."""
         with self._mutex:
             if work is None:
                 self._works.pop(thread_id, None)
@@ -71,7 +71,7 @@ class Completer(Runnable):
                 self._works[thread_id] = work
 
     def step(self) -> None:
-        """Look at every claim once."""
+        """Check every claim once."""
         self.sleep(self._settings.ack_interval_s / 2)
         with self._mutex:
             works = list(self._works.values())
@@ -116,12 +116,12 @@ class Completer(Runnable):
                 self._on_hang(_hangs(now - since, lane))
 
     def _end(self, work: Work, messages: list[Message], since: float, ran_s: float) -> None:
-        """The running message is beyond its limit: to retry with it; the rest of the claim goes back."""
-        # Which one of a batch hangs is not known: each will be run alone, and written down before.
+        """Move the running message, which is past its limit, to retry; give back the rest of the claim."""
+        # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.
         failure = self._timeout(work, work, messages[0], ran_s) if len(messages) == 1 else None
         try:
             hangs = work.give_up(self._session, since, failure)
-        except FenceLost:  # the beat was quicker; the thread hangs all the same
+        except FenceLost:  # the beat was faster; the thread hangs all the same
             hangs = True
         if hangs:
             self.watch(work.thread_id, None)
@@ -134,10 +134,10 @@ class Completer(Runnable):
         return Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
 
     def give_everything_back(self) -> None:
-        """The process is about to die with its handlers running: return all claims, running messages included."""
+        """Return all claims, running messages included, before the process dies with its handlers running."""
         with self._mutex:
             works = list(self._works.values())
-        with self._database.session() as session:  # the completer's own thread may be using the other one
+        with self._database.session() as session:  # the completer's own thread may be using its session
             for work in works:
                 try:
                     work.give_back(session)

@@ -1,4 +1,4 @@
-"""A consumer thread: take a claim, work through it, take the next and record the end of the last in one transaction."""
+"""Consumer thread: takes a claim, runs it, then takes the next and records the end of the last in one transaction."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ _MOST_LANES = 1024  # threads are made as they are needed
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a process consumes: one group of one topic, and its handlers."""
+    """A group of one topic that a process consumes, and its handlers."""
 
     topic: Topic
     group: Group
     route: Route
 
     def ladder(self, jitter: float) -> Ladder:
-        """The group's ladder."""
+        """Return the group's retry ladder."""
         return Ladder.parse(self.group.ladder, self.group.max_attempts, jitter)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the threads of a process have in common."""
+    """Objects that the threads of a process share."""
 
     database: Database
     settings: Settings
@@ -85,11 +85,11 @@ class Shared:
 
 
 class Consumer(Runnable):
-    """One client: a thread with its own connection and its own lease.
+    """A client: a thread with its own connection and its own lease.
 
     Args:
-        number: of the thread within its process.
-        shared: what it has in common with its neighbours.
+        number: index of the thread in its process.
+        shared: objects that it shares with the other threads.
         on_death: see :class:`Runnable`.
     """
 
@@ -102,7 +102,7 @@ class Consumer(Runnable):
         self._before: Flush | None = None
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
         self._was_busy = False  # the last cursor was locked: wait for the next one
-        self._in_doubt = False  # the last packet may have taken a claim that nobody knows of
+        self._in_doubt = False  # the last packet may have taken a claim that is not known here
         settings = shared.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.assignments}
         self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in shared.assignments.items()}
@@ -126,7 +126,7 @@ class Consumer(Runnable):
         self._trouble = Trouble(log)
 
     def step(self) -> None:
-        """Take one claim and work through it; a lost connection is no reason to die."""
+        """Take one claim and work through it; a lost connection does not end the thread."""
         try:
             if self._in_doubt:
                 self._start_anew()
@@ -138,7 +138,7 @@ class Consumer(Runnable):
             self._take_and_run()
             self._trouble.over(f"{self.name} has a connection")
         except (ConnectionLost, Conflict) as error:
-            if not isinstance(error, LostUnderHandler):  # what that means is told when it is known
+            if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
                 self._trouble.note(f"{self.name} lost its connection", error)
             if self._in_doubt or self._client_id is None:
                 self.sleep(_AWAY_S)
@@ -171,12 +171,12 @@ class Consumer(Runnable):
             elif allowance.size:
                 self._limiter.leave()
                 self._follow(hint, allowance.size, allowance)
-            else:  # the process ends as soon as the claims of its other threads have
+            else:  # the process ends once the claims of its other threads have ended
                 self._write_before()
                 self.sleep(_SPENT_S)
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
-        """With as many permits as there are, and a small claim: it is to start its messages now."""
+        """Follow a hint with the permits available and a small claim, because its messages must start now."""
         assignment, sizer = self._shared.assignments[hint.group_id], self._sizers[hint.group_id]
         wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[hint.group_id])
         assert self._client_id is not None
@@ -275,7 +275,7 @@ class Consumer(Runnable):
         self._before = None
 
     def _note_lost(self) -> None:
-        """The claim is somebody else's, or its state is not what we know: give up the identity and so the claim."""
+        """Give up the client id and so the claim: it has another owner, or a state that is not known here."""
         log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
         self._before = None
         self._in_doubt = self._client_id is not None
@@ -283,12 +283,12 @@ class Consumer(Runnable):
     # -- trouble and the end -------------------------------------------------------------------------------------------
 
     def _start_anew(self) -> None:
-        """After a lost connection: write down what is known to be done, and give up the identity.
+        """Write down what is known to be done after a lost connection, and give up the client id.
 
-        Whether the lost packet took a claim cannot be known; if it did, the beat finds it orphaned and gives it back,
-        without charging anybody. What was done is written first, under the old identity: if the lost packet had
-        written it already, the fence refuses, and all is well too. Until the old identity is given up nothing is taken
-        under it: a claim that its owner does not know of would look alive until its deadline.
+        It cannot be known whether the lost packet took a claim; if it did, the beat finds the claim orphaned and gives
+        it back, without charging an attempt. Finished work is written first, under the old client id: if the lost
+        packet had written it already, the fence refuses, which does no harm. Nothing is claimed under the old client id
+        until it is given up: a claim that its owner does not know of would look alive until its deadline.
         """
         self._settle_lost_run()
         self._write_before()
@@ -299,10 +299,10 @@ class Consumer(Runnable):
         self._in_doubt = False
 
     def _settle_lost_run(self) -> None:
-        """Charge the message that the connection was lost under, or say why nobody is charged.
+        """Charge the message that ran when the connection was lost, or log why no attempt is charged.
 
-        The charge travels in the last flush. Its fence holds only while the claim is as it was: should the handler's
-        own commit have taken effect, or do so just now, the charge is void.
+        The charge is part of the last flush. Its fence holds only while the claim is unchanged: if the handler's own
+        commit has taken effect, or takes effect just now, the charge is void.
         """
         if self._lost_run is None or self._before is None:
             self._lost_run = None
@@ -338,6 +338,5 @@ class Consumer(Runnable):
                 self._start_anew()
                 break
             except (ConnectionLost, Conflict):
-                self.stopping.wait(0)
                 forks.Event().wait(_LEASE_WAIT_S)
         self._session.close()

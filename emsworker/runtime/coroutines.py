@@ -1,7 +1,7 @@
-"""Coroutines of a process: one event loop in a thread of its own, on which the consumers have theirs run.
+"""Coroutines of a process: one event loop in a thread of its own, shared by the consumers.
 
-A consumer hands over a run of neighbours of its claim and waits; they run at once, and as soon as the first of them has
-ended it is taken note of, so that the acked offset follows the lowest one that still runs.
+A consumer hands over consecutive messages of its claim and waits; they run at once. As soon as the first of them has
+ended it is recorded, so that the acked offset follows the lowest message that still runs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SLACK_S = 5.0
 
 
 class _LoopThread(Runnable):
-    """Runs an event loop, which does not end by itself: who stops it, or leaves it by SystemExit, ends the thread."""
+    """Runs an event loop, which does not end by itself: a handler that stops it, or SystemExit, ends the thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_death: OnDeath) -> None:
         super().__init__("ems-coroutines", on_death)
         self._loop = loop
 
     def step(self) -> None:
-        """Run the loop; every thread with a coroutine on it would wait for ever if it ended unnoticed."""
+        """Run the loop; if it ended unnoticed, every thread with a coroutine on it would wait for ever."""
         self._loop.run_forever()
         raise EmsError("a handler has stopped the event loop that all coroutines of its process share")
 
 
 class EventLoop:
-    """The loop; its thread is started at its first use.
+    """The event loop; its thread is started at the first use.
 
     Args:
         on_death: see :class:`Runnable`.
@@ -50,7 +50,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; called by other threads than the loop's own."""
+        """Run a coroutine to its end; called by threads other than the loop's own."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -62,7 +62,7 @@ class EventLoop:
 
 
 def guarded(options: HandlerOptions, group_timeout_s: float) -> tuple[float, HandlerOptions]:
-    """How long a coroutine may run, and the limits of its thread: they are only for a loop that somebody blocks."""
+    """Return the time limit of a coroutine, and the limits of its thread, which only apply if the loop is blocked."""
     limit_s = min(options.timeout_s or group_timeout_s, options.hard_time_limit_s or math.inf)
     slack_s = min(max(limit_s, 1.0), _SLACK_S)
     return limit_s, replace(options, timeout_s=limit_s + slack_s, hard_time_limit_s=None, soft_time_limit_s=None)
@@ -76,8 +76,8 @@ async def run_together(
     """Run all messages at once.
 
     Args:
-        run: runs one; it raises nothing but what must end the process.
-        ended: told of messages in their order, each once it and all before it have ended; and of the first that runs.
+        run: runs one message; it raises only what must end the process.
+        ended: called with messages in order, each once it and all before it have ended, and the first that still runs.
     """
     finished: set[int] = set()
     first = 0
@@ -93,6 +93,6 @@ async def run_together(
         if first > begin:
             ended(messages[begin:first], messages[first] if first < len(messages) else None)
 
-    async with asyncio.TaskGroup() as group:  # should our own bookkeeping fail, none goes on unattended
+    async with asyncio.TaskGroup() as group:  # if our own bookkeeping fails, no coroutine goes on unattended
         for number in range(len(messages)):
             group.create_task(one(number))

@@ -1,7 +1,7 @@
-"""Asks a short-lived process what an app is, and whether the stream will have it.
+"""Loads an app in a short-lived process to read its settings and routes, and to check it against its stream.
 
-The supervisor must not import task code, and yet ``Ems(url=..., processes=...)`` in that code counts. The process
-answers over a pipe of its own, because importing an app may print anything.
+The supervisor must not import task code, yet ``Ems(url=..., processes=...)`` in that code counts. The process answers
+over a pipe of its own, because importing an app may print anything.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 120
 _URL = "EMS_CHILD_URL"
-# These may pass without a change of the worker: whatever runs services starts it again.
+# These may pass without a change to the worker: the service manager starts it again.
 _MAY_PASS = (StoreUnavailable, SchemaMissing, ServerUnsupported, TlsError)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an app cannot run on its stream now.
+    """The reason why an app cannot run on its stream now.
 
     Args:
-        lines: one for each problem.
-        usage: the app, its settings or its privileges are wrong, so that another try would fail alike.
+        lines: one line for each problem.
+        usage: true if the app, its settings or its privileges are wrong, so that another try would fail too.
     """
 
     lines: tuple[str, ...]
@@ -54,15 +54,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class AppFacts:
-    """What an app says of itself.
+    """Facts about a loaded app.
 
     Args:
-        name: of the app.
+        name: the app's name.
         settings: the app's own, with the environment's.
         routes: the topics and groups that it has handlers for.
         broadcasts: the topics whose broadcasts it listens to.
-        folder: where the source code of its package lies.
-        refusal: what keeps it from running; ``None`` if nothing does, or if neither it nor the caller names a stream.
+        folder: the folder of its package's source code.
+        refusal: why it cannot run; ``None`` if it can, or if neither it nor the caller names a stream.
     """
 
     name: str
@@ -80,40 +80,42 @@ def describe_app(
     topics: Sequence[str] = (),
     groups: Sequence[str] = (),
 ) -> AppFacts:
-    """Load an app elsewhere, check it against its stream, and return what it is. Nothing is written.
+    """Load an app in another process, check it against its stream, and return its facts; nothing is written.
 
     Args:
-        path: what ``-A`` was given.
+        path: the value of ``-A``.
         environ: the environment to load it in.
-        url: of the stream, if it wins over the app's own.
-        topics, groups: what ``-Q`` and ``--groups`` name.
+        url: the stream's address, if it overrides the app's own.
+        topics, groups: the values of ``-Q`` and ``--groups``.
 
     Raises:
-        AppNotFound: it cannot be loaded, for whatever reason; in one line.
+        AppNotFound: it cannot be loaded, for whatever reason; the message is one line.
     """
     reader, writer = os.pipe()
     chosen = json.dumps({"topics": list(topics), "groups": list(groups)})
-    with blocked():  # so that none is left behind by a stop between its start and our knowing its id
-        process = subprocess.Popen(
-            [sys.executable, "-m", "emsworker.runtime.describe", path, str(writer), chosen],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=[writer],
-            env={**environ, **({_URL: url} if url is not None else {})},
-        )
-        note_helper(process.pid)
-    os.close(writer)
-    try:
-        _, noise = process.communicate(timeout=_TIMEOUT_S)
-        with os.fdopen(reader, encoding="utf-8") as answer:
+    with os.fdopen(reader, encoding="utf-8") as answer:
+        try:
+            with blocked():  # or a stop between its start and note_helper would leave it behind
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "emsworker.runtime.describe", path, str(writer), chosen],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[writer],
+                    env={**environ, **({_URL: url} if url is not None else {})},
+                )
+                note_helper(process.pid)
+        finally:
+            os.close(writer)
+        try:
+            _, noise = process.communicate(timeout=_TIMEOUT_S)
             text = answer.read()
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise AppNotFound(f"-A {path}: importing it takes longer than {_TIMEOUT_S} s") from None
-    finally:
-        forget_helper(process.pid)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AppNotFound(f"-A {path}: importing it takes longer than {_TIMEOUT_S} s") from None
+        finally:
+            forget_helper(process.pid)
     if not text:
         last = noise.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise AppNotFound(f"-A {path}: importing it ended the process (exit code {process.returncode}): {last[0]}")
@@ -162,7 +164,7 @@ def _refusal(
         routes = chosen_routes(app, path, topics, groups)
         url = url or app.settings.url or LocalStack().url
         if url is None:
-            return None  # the command knows better what to say of that
+            return None  # the command has a better message for that
         heard = {route.topic for route in app.broadcasts.values() if not topics or route.topic in topics}
         check_app(app, routes, sorted(heard), check_stream(url, app.settings))
     except EmsError as error:

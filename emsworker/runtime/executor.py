@@ -1,4 +1,4 @@
-"""Runs the messages of a claim: find the handler, call it, decide what its error means."""
+"""Runs the messages of a claim: finds the handler, calls it, and decides what its error means."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Executor:
     Args:
         route: the group's handlers.
         ladder: the group's ladder, for handlers without one of their own.
-        middleware: of the app.
-        session: the thread's own; transactional handlers work in it.
-        may_go_on: asked before every message: false when the process stops or its lease is no longer trusted.
-        gate: of the process, for messages under suspicion.
-        result_writer: makes the results of those that are asked for.
-        loop: of the process, for coroutines.
-        pool: of the process, for the lanes of keys that run in order; lanes: how many of them a claim gets.
+        middleware: the app's middleware.
+        session: the thread's own session, in which transactional handlers run.
+        may_go_on: checked before every message; false if the process stops or its lease is no longer trusted.
+        gate: the process's gate for poison isolation.
+        result_writer: creates the results of tasks that keep them.
+        loop: the process's event loop, for coroutines.
+        pool: the process's threads for the lanes of keys that run in order; lanes: the most lanes that a claim gets.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class Executor:
         self._on_retry = hooks(middleware, "on_retry")
         self._on_dead = hooks(middleware, "on_dead")
         self._lanes = Lanes(lanes, pool, self._handler, self._attempt, may_go_on)
-        # Of a transactional handler everything below must be done too, or a crash would repeat its effect.
+        # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
         self._one_by_one = any(handler.options.transactional for handler in route.handlers)
 
     def takes_lanes(self, claim: Claim) -> bool:
-        """Whether a claim is to be run as :class:`LaneWork`."""
+        """Return whether a claim is to be run as :class:`LaneWork`."""
         return claim.order is Order.KEY and claim.isolation is not Isolation.ALONE and not self._one_by_one
 
     def run(self, work: Work) -> bool:
-        """Work through a claim; true if it came to its end.
+        """Work through a claim; return True if it reached its end.
 
         Raises:
-            FenceLost: the claim is somebody else's.
-            ConnectionLost: this thread's connection died.
+            FenceLost: the claim has another owner.
+            ConnectionLost: this thread's connection was lost.
         """
         claim = work.claim
         if isinstance(work, LaneWork):
@@ -109,7 +109,7 @@ class Executor:
     def _calls(
         self, messages: list[Message], *, in_order: bool
     ) -> Iterator[tuple[Handler | BaseException, list[Message]]]:
-        """The messages in order, each with its handler; neighbours that share one which takes several go together."""
+        """Yield the messages in order with their handlers; neighbours with one batch handler come together."""
         batch: list[Message] = []
         shared: Handler | None = None
         for message in messages:
@@ -140,13 +140,13 @@ class Executor:
         return self._run_together(work, messages, handler)
 
     def _run_alone(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
-        """One by one, each in a turn of its own: a crash must name one message only."""
+        """Run messages one by one, each alone in the gate: a crash must name only one message."""
         if len(messages) > 1:
             return self._run_singly(work, messages, handler)
         with self._gate.enter():
             ran = self._may_go_on() and self._run_together(work, messages, handler)
             if work.dirty:
-                work.write_down(self._session)  # or the next turn's crash would blame this message too
+                work.write_down(self._session)  # or a crash in the next message would blame this one too
             return ran
 
     def _run_together(self, work: Work, messages: list[Message], handler: Handler | BaseException) -> bool:
@@ -205,7 +205,7 @@ class Executor:
             ran_s = ticks() - began
             failures = self._failures_of(messages, failed, options, ran_s)
             self._result_writer.put(rows := self._results(messages, options))
-            self._tell_all(messages, failures, ran_s)  # first: once done, the completer may write it down
+            self._tell_all(messages, failures, ran_s)  # before done(), after which the completer may write it down
             work.done(messages, failures, [ran_s] * len(messages), self._result_writer.for_flush(rows))
 
     def _tell_all(self, messages: list[Message], failures: list[Failure], ran_s: float) -> None:
@@ -226,7 +226,7 @@ class Executor:
         return None
 
     def _results(self, messages: list[Message], options: HandlerOptions) -> list[ResultRow]:
-        """Of a call that came back: a batch has none."""
+        """Return the results of a call that returned; a batch has none."""
         if not options.keeps_result:
             return []
         value, self._value = self._value, None
@@ -251,7 +251,7 @@ class Executor:
     # -- coroutines ----------------------------------------------------------------------------------------------------
 
     def _run_coroutines(self, work: Work, messages: list[Message], handler: Handler) -> bool:
-        """All at once; each has its own limits, so the claim's are only for a loop that somebody blocks."""
+        """Run coroutines at once; each has its own limits, so the claim's only apply if the loop is blocked."""
         options = handler.options
         limit_s, guard = guarded(options, work.group_timeout_s)
         if not work.start(messages, guard, ticks()):
@@ -300,7 +300,7 @@ class Executor:
         )
 
     def _attempt(self, work: Work, message: Message, handler: Handler | BaseException, lane: Lane) -> Ended:
-        """One message of a lane; a coroutine is waited for."""
+        """Run one message of a lane; wait for the end of a coroutine."""
         value, error, began = None, None, ticks()
         options = handler.options if isinstance(handler, Handler) else _PLAIN
         try:
@@ -322,7 +322,7 @@ class Executor:
     # -- transactions --------------------------------------------------------------------------------------------------
 
     def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:
-        """Handler and acked offset in one transaction; retried from its start after a conflict."""
+        """Run the handler and commit the acked offset in one transaction; retry all of it after a conflict."""
 
         def attempt() -> list[Failure]:
             began = ticks()
@@ -339,7 +339,7 @@ class Executor:
         return self._session.again_on_conflict(attempt)
 
     def _in_transaction(self, work: Work, messages: list[Message], handler: Handler) -> BatchFailed | None:
-        """Call the handler; an error by which the server rolled its transaction back counts, even if it caught that."""
+        """Call the handler; an error with which the server rolled it back is raised even if the handler caught it."""
         try:
             with self._session.lend() as connection:
                 failed = self._call_plainly(work, messages, handler, Transaction(connection))
@@ -351,7 +351,7 @@ class Executor:
                 raise
             meaning = self._session.rolled_back or translate(error)
             if isinstance(meaning, ConnectionLost) and not self._session.alive:
-                raise _LostHere from meaning  # ours, and not that of a service which the handler calls
+                raise _LostHere from meaning  # ours, not that of a service which the handler calls
             if isinstance(meaning, Conflict):
                 self._session.rollback()
                 raise meaning from error
@@ -376,7 +376,7 @@ class Executor:
     # -- what an error means -------------------------------------------------------------------------------------------
 
     def charge(self, run: LostRun, error: BaseException) -> Ended:
-        """End a message whose run was lost, as its own task decides; it is to be written down with the claim."""
+        """End a message whose run was lost, as its own task decides; the caller writes it down with the claim."""
         ended = self._outcome(run.messages[0], run.options, None, error, run.ran_s)
         return replace(ended, failures=[replace(failure, suspect=True) for failure in ended.failures])
 
@@ -412,4 +412,4 @@ class Executor:
 
 
 class _LostHere(BaseException):
-    """The thread's own connection died under a transactional handler; nobody's fault, so no attempt is charged."""
+    """The thread's own connection was lost during a transactional handler; by itself this charges no attempt."""

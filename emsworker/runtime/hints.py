@@ -1,10 +1,10 @@
-"""Which hint a consumer thread follows next: fair among groups and partitions, higher priorities first.
+"""The choice of the hint that a consumer thread follows: fair among groups and partitions, higher priorities first.
 
-Waiting claims (given back, or replayed) take turns with the rest, and there retries with new messages: a replay may
-leave waiting claims for hours of work, and what is new must not wait for all of it. Of a group's new and given-back
-messages only those of the highest level come into question, except every tenth time: then any of them, and first what
-has waited longest for a turn, so that lower levels are not starved by a flood above them. Among equals the one that was
-chosen longest ago comes next.
+Waiting claims (given back, or replayed) alternate with the rest, and within the rest retries with new messages: a
+replay may leave waiting claims for hours of work, and new messages must not wait for all of it. Of a group's new and
+given-back messages only those of the highest level are candidates, except every tenth time: then all are, and the one
+that has waited longest comes first, so that a flood of higher levels does not starve lower ones. Among equals the one
+that was chosen longest ago comes next.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ AGING_EVERY = 10
 
 @dataclass(frozen=True)
 class Hint:
-    """A hint where work may be: a waiting claim, due retries, or messages in a partition.
+    """A place where work may be: a waiting claim, due retries, or messages in a partition.
 
-    Of a group that runs in order it is partitions only, and ``exclusive``: one client at a time has work there.
-    Of a group with limits it is ``limited``: permits are to be asked for.
+    A group that runs in order has only partitions, and they are ``exclusive``: one client at a time works there.
+    Hints of a group with limits are ``limited``: following one needs permits.
     """
 
     group_id: int
@@ -34,21 +34,21 @@ class Hint:
 
     @property
     def level(self) -> int:
-        """Of priority."""
+        """Priority level."""
         return level_of(self.partition)
 
 
 class Chooser:
-    """Remembers whose turn it was; not thread-safe."""
+    """Chooses among hints and remembers its choices; not thread-safe."""
 
     def __init__(self) -> None:
         self._retries_turn = self._waiting_turn = True
         self._turn = 0
         self._last_turn: dict[Hint, int] = {}
-        self._claims: Counter[int] = Counter()  # of groups with more than one level, since each level had a chance
+        self._claims: Counter[int] = Counter()  # of groups with several levels, since each level last had a chance
 
     def choose(self, hints: Sequence[Hint]) -> Hint:
-        """The hint to follow now; there is at least one."""
+        """Return the hint to follow now; there must be at least one."""
         tops = _tops(hints)
         best = min(hints, key=lambda hint: (self._outranked(hint, tops), self._rank(hint), self._last(hint)))
         self._turn += 1
@@ -74,7 +74,7 @@ class Chooser:
 
 
 def _tops(hints: Sequence[Hint]) -> dict[int, int]:
-    """The highest level of each group that has messages, if it is not the lowest one."""
+    """Return the highest level of each group that has messages, unless it is the lowest one."""
     tops: dict[int, int] = {}
     for hint in hints:
         if hint.kind != "retries" and hint.level > tops.get(hint.group_id, 0):

@@ -1,4 +1,4 @@
-"""Messages under suspicion begin one at a time in a process, so that a crash names one of them only."""
+"""Poison isolation: suspect messages start one at a time in a process, so that a crash names only one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TURN_S = 1.0
 
 
 class IsolationGate:
-    """Lets one message run alone for its first second: poison mostly kills sooner, others wait no longer."""
+    """Lets one message run alone for its first second: most poison crashes sooner, and others wait no longer."""
 
     def __init__(self) -> None:
         self._changed = forks.Condition()
@@ -21,7 +21,7 @@ class IsolationGate:
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Wait for a turn, and hold it meanwhile."""
+        """Wait for the gate, and hold it during the block."""
         me = object()
         with self._changed:
             while self._holder is not None and (left_s := self._until - ticks()) > 0:

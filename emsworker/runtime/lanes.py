@@ -1,9 +1,9 @@
-"""Claims in which messages of a key come one after another: the keys are dealt to lanes, each with a thread.
+"""Claims whose messages run in order by key: the keys are distributed over lanes, each with a thread.
 
-A lane has a queue in memory, in the order of the stream. A message that is to run again holds up its key: what comes
-later of it is blocked. The acked offset follows the lowest message that has not ended; when a claim is given back
-early, what has not ended below others that have is blocked too, so that nothing that has ended is repeated. When a
-message takes long, what runs is detached, and the partition is free for others.
+A lane has a queue in memory, in the order of the stream. A message that is to be retried holds up its key: later
+messages of the key are blocked. The acked offset follows the lowest message that has not ended. If a claim is given
+back early, messages that have not ended but lie below others that have are blocked too, so that nothing that has ended
+is repeated. If a message takes long, running messages are detached, and the partition is free for others.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Lanes:
     """Runs claims by key; used by one consumer thread.
 
     Args:
-        width: how many lanes a claim gets at most.
-        pool: of the process: gives each lane a thread.
-        resolve: the handler of a message, or why it has none.
-        attempt: runs one message under the watch of its lane, and tells what came of it.
-        may_go_on: asked before every message.
+        width: the most lanes that a claim gets.
+        pool: the process's pool, which gives each lane a thread.
+        resolve: returns the handler of a message, or the reason why it has none.
+        attempt: runs one message under the watch of its lane, and returns its outcome.
+        may_go_on: checked before every message.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Lanes:
         self._each_s = _WORTH_A_THREAD_S
 
     def run(self, work: LaneWork) -> bool:
-        """Work through a claim; true if every message of it has ended."""
+        """Work through a claim; return True if all its messages have ended."""
         if not work.claim.messages:
             return True
         lanes = self._deal(work)
@@ -80,7 +80,7 @@ class Lanes:
         return [lane for lane in lanes if lane.queue]
 
     def _limits(self, work: LaneWork) -> HandlerOptions:
-        """Of the claim as a whole: each lane has its own limits, this is for the beat, if the process cannot act."""
+        """Return the limits of the whole claim, for the beat if the process cannot act; each lane has its own."""
         handlers = [self._resolve(message) for message in work.claim.messages]
         times = [h.options.timeout_s or work.group_timeout_s for h in handlers if isinstance(h, Handler)]
         return replace(NO_LIMITS, timeout_s=max(times, default=work.group_timeout_s) + _SLACK_S)

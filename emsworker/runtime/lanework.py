@@ -17,7 +17,7 @@ from emsworker.store.session import Session
 
 
 class Entry(Enum):
-    """What a lane is to do with its next message: run it, pass over it because it is blocked, or stop."""
+    """Action of a lane for its next message: run it, skip it because it is blocked, or stop."""
 
     RUN = 0
     BLOCKED = 1
@@ -25,28 +25,28 @@ class Entry(Enum):
 
 
 class LaneWork(Work):
-    """Progress of a claim in lanes, shared by them, its consumer and the completer."""
+    """Progress of a claim in lanes, shared by the lanes, the consumer and the completer."""
 
     def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
         super().__init__(claim, topic_id, timeout_s, thread_id)
         self.lanes: list[Lane] = []
         self._size = len(claim.messages)
-        self._count = 0  # of those that have ended
-        self._next = 0  # which of the messages is the lowest that has not ended
-        self._ahead: dict[int, Ended] = {}  # by offset: what has ended before something lower has
+        self._count = 0  # of messages that have ended
+        self._next = 0  # index of the lowest message that has not ended
+        self._ahead: dict[int, Ended] = {}  # by offset: messages that have ended before a lower one has
         self._started: dict[int, Message] = {}
-        self._late: list[Ended] | None = None  # while slow ones are detached: what has ended meanwhile
-        self.detached = False  # nothing of it is left but what ran too long for the others to wait for it
+        self._late: list[Ended] | None = None  # while slow messages are being detached: what ends meanwhile
+        self.detached = False  # only messages that ran too long for the others to wait are left
 
     def start_lanes(self, lanes: list[Lane], limits: HandlerOptions) -> bool:
-        """Begin to run all messages, each lane for itself; false if the claim was lost before."""
+        """Begin to run all messages in their lanes; return False if the claim was lost before."""
         if not self.start(self.claim.messages, limits, ticks()):
             return False
         self.lanes = lanes
         return True
 
     def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> Entry:
-        """A lane comes to its next message."""
+        """Decide what a lane does with its next message, and note that it runs if so."""
         with self.lock:
             if self.lost or self.detached or self._late is not None:
                 return Entry.STOP
@@ -58,7 +58,7 @@ class LaneWork(Work):
             return Entry.RUN
 
     def end(self, ended: Ended) -> None:
-        """A message has ended, perhaps before lower ones; what became of it is noted when all these have."""
+        """Record the end of a message, perhaps before lower ones; its outcome counts once all those have ended."""
         with self.lock:
             if self.lost:
                 return
@@ -80,26 +80,26 @@ class LaneWork(Work):
 
     @property
     def completed(self) -> int:
-        """See :class:`Work`; also of what was detached."""
+        """Number of messages that have ended, before and after detaching."""
         return self._count
 
     @property
     def started(self) -> int:
-        """See :class:`Work`; as the lanes go on for themselves, all of them."""
+        """Number of messages that were started: all, because each lane goes on by itself."""
         return self._size
 
     @property
     def _needed_s(self) -> float:
-        """See :class:`Work`; a lane that has asked for more time needs it for the claim as a whole."""
+        """Seconds before recovery may treat the claim as stuck; the longest extension of a lane counts for all."""
         return self.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
 
     @property
     def all_ended(self) -> bool:
-        """Whether nothing of it is left."""
+        """True if every message of the claim has ended."""
         return self._next == len(self.claim.messages)
 
     def _leave_no_gaps(self) -> None:
-        """The claim ends before all of it has: what has not, below what has, is blocked and runs soon."""
+        """Block messages that have not ended below ones that have, because the claim ends early; they run soon."""
         self._settle_up_to(max(self._ahead, default=0), spare=frozenset())
 
     def _settle_up_to(self, top: int, spare: frozenset[int]) -> None:
@@ -111,13 +111,13 @@ class LaneWork(Work):
     # -- detaching -------------------------------------------------------------------------------------------------
 
     def detach(self, session: Session) -> None:
-        """Keep only what runs, in a claim beside the stream, and let others go on with the partition.
+        """Keep only the running messages, in a claim beside the stream, and free the partition for others.
 
-        What has ended is written down, what was not started is given back or blocked. A message that runs holds up its
-        own key, as one does that is to run again.
+        Ended messages are written down; messages that were not started are given back or blocked. A running message
+        holds up its own key, as does one that is to be retried.
 
         Raises:
-            FenceLost: the claim is somebody else's; ``lost`` is set.
+            FenceLost: the claim has another owner; ``lost`` is set.
         """
         with self._flushing:
             with self.lock:
@@ -139,7 +139,7 @@ class LaneWork(Work):
                     self._end(ended)
 
     def _split(self, running: list[Message]) -> tuple[Flush, Claim]:
-        """What is to be written down of the claim as it was, and the claim of what runs; the caller holds the lock."""
+        """Return the flush of the claim as it was, and a claim of the running messages; the caller holds the lock."""
         claim, spare = self.claim, frozenset(self._started)
         if claim.source is ClaimSource.RETRY:
             self._settle_up_to(claim.hi, spare)

@@ -1,7 +1,7 @@
 """The leases of a process: one client id for each consumer thread, renewed together.
 
 A lease is trusted from *before* the renewal call until a margin before its end, on a clock that goes on while the
-process is stopped. A process that cannot renew stops working first and asks afterwards.
+process is stopped. A process that cannot renew stops working first and asks the server afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LeaseRenewer(Runnable):
         database: where the clients are written.
         settings: lease_s, renew_s, lease_margin_s.
         process_id: groups the clients of this process.
-        name: the worker's name, for people.
+        name: the worker's name, for display.
         ip: the first part of the client ids.
         on_death: see :class:`Runnable`.
     """
@@ -62,18 +62,18 @@ class LeaseRenewer(Runnable):
 
     @property
     def good(self) -> bool:
-        """Whether the clients of this process may work."""
+        """True if the clients of this process may work."""
         return ticks() < self._valid_until and not self._abandoned
 
     @property
     def valid_until(self) -> float:
-        """Until when, in :func:`ticks`."""
+        """Time until which the leases are trusted, in :func:`ticks`."""
         return self._valid_until
 
     def join_in(self, session: Session) -> tuple[str, int]:
         """Register the calling thread under a new client id, over its own session.
 
-        The server is asked outside of the lock: while threads connect slowly, the others' leases must be renewed.
+        The server is called outside the lock: while one thread connects slowly, the others' leases must be renewed.
 
         Returns:
             the client id, and the generation that it belongs to.
@@ -94,19 +94,19 @@ class LeaseRenewer(Runnable):
             self._clients.discard(client_id)
 
     def abandon(self) -> None:
-        """The process dies now: end all its leases, so that nobody waits for them to run out.
+        """End all leases of this process, which dies now, so that its work need not wait until they expire.
 
         No lock is taken, because its holder may be waiting for a server that does not answer.
         """
         self._abandoned = True
         try:
-            with self._database.session() as session:  # this is another thread than the keeper's own
+            with self._database.session() as session:  # this is not the renewer's own thread
                 clients.delete_process(session, self._process_id)
         except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not end the leases: %s", error)
 
     def step(self) -> None:
-        """Renew, or find out that it is too late."""
+        """Wait until the next renewal is due, and renew."""
         self.sleep(self._pause())
         if not self.stopping.is_set():
             self.renew()
@@ -116,7 +116,7 @@ class LeaseRenewer(Runnable):
         return min(max(due - ticks(), _RETRY_S), self._settings.renew_s)
 
     def renew(self) -> None:
-        """One renewal of all clients; a lost lease begins a new generation, in which every thread registers anew."""
+        """Renew all clients at once; if the leases are lost, begin a new generation: every thread registers again."""
         with self._mutex:
             if not self._clients or self._abandoned:
                 return

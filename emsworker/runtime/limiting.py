@@ -1,7 +1,7 @@
-"""How a consumer thread keeps to the limits of a group: it asks before each claim, and no thread waits for a permit.
+"""Limits of a group in a consumer thread: it asks for permits before each claim, and never waits for one.
 
-A group that may not start anything just now gets no hints for a while, so the threads run what other groups have. What
-was claimed and not started in time goes back as a waiting claim, and its permits with the next question.
+A group that may not start anything now gets no hints for a while, so the threads run messages of other groups. Messages
+that were claimed and not started in time go back as a waiting claim, and their permits with the next request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from emsworker.store import limits
 from emsworker.store.limits import Permit
 from emsworker.store.session import Session
 
-# A permit is for about this moment: later starts would come on top of those that others are granted then.
+# A permit is for about this moment: later starts would add to those that others are granted then.
 FRESH_S = 0.25
 CLAIM_S = 0.1
 
@@ -28,13 +28,13 @@ class Refunds:
         self._left: dict[int, int] = defaultdict(int)
 
     def add(self, group_id: int, count: int) -> None:
-        """So many were not used; below 0, so many were used without having been granted."""
+        """Add ``count`` unused permits; a negative count means permits used without having been granted."""
         if count:
             with self._lock:
                 self._left[group_id] += count
 
     def take(self, group_id: int) -> int:
-        """What to give back now."""
+        """Remove and return the unused permits of a group, to give them back now."""
         with self._lock:
             return self._left.pop(group_id, 0)
 
@@ -43,8 +43,8 @@ class Limiter:
     """The permits and the slot of one consumer thread.
 
     Args:
-        session: the thread's.
-        refunds: of the process.
+        session: the thread's session.
+        refunds: the process's unused permits.
     """
 
     def __init__(self, session: Session, refunds: Refunds) -> None:
@@ -56,7 +56,7 @@ class Limiter:
 
     @property
     def fresh(self) -> bool:
-        """Whether the next message of the present claim may still be started."""
+        """True if the next message of the present claim may still be started."""
         return ticks() < self._fresh_until
 
     def ask(self, group_id: int, client_id: str, wanted: int, *, at_once: bool) -> Permit:
@@ -69,17 +69,17 @@ class Limiter:
         return permit
 
     def taken(self) -> None:
-        """A claim was taken: from now on its permits age."""
+        """Note that a claim was taken: from now on its permits age."""
         self._fresh_until = ticks() + FRESH_S if self._rated else math.inf
 
     def end(self, group_id: int, permit: Permit, started: int) -> None:
-        """The claim has ended, if one was taken, and so many of its messages were started."""
+        """Note that the claim, if one was taken, has ended after ``started`` starts; keep the rest for a refund."""
         self._rated, self._fresh_until = False, math.inf
         if permit.rated:
             self._refunds.add(group_id, permit.granted - started)
 
     def leave(self, *, unless: int | None = None) -> None:
-        """The thread runs nothing of its limited group any more: its slot is for others."""
+        """Release the thread's slot for others, except a slot of group ``unless``."""
         if self._slot is not None and self._slot[0] != unless:
             limits.release(self._session, *self._slot)
             self._slot = None

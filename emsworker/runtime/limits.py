@@ -39,7 +39,7 @@ def send_soft_limit(work: Watch, now: float) -> bool:
 
 
 def call_interruptibly(work: Watch, call: Callable[[], T]) -> T:
-    """Call a handler; a soft limit arrives inside of this call or never, so never in a commit of ours.
+    """Call a handler; a soft limit arrives inside this call or never, so never in a commit of ours.
 
     Raises:
         SoftTimeLimitExceeded: the limit passed; it is sent only once, so nothing is pending when this returns.
@@ -60,7 +60,7 @@ def call_interruptibly(work: Watch, call: Callable[[], T]) -> T:
 
 
 def _end_forked() -> NoReturn:
-    """End a process that a handler forked and that comes back from it: the message and the worker are its parent's."""
+    """End a forked process that returns from the handler: the message and the worker belong to its parent."""
     error = sys.exc_info()[1]
     if not isinstance(error, SystemExit):
         log.error("a process that a handler forked came back from the handler; it ends here", exc_info=error)

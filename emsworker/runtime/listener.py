@@ -16,12 +16,12 @@ _AWAY_S = 1.0
 
 
 class Listener(Runnable):
-    """Calls ``wake`` whenever one of the topics is rung for. Redis being away is no reason to die: it reconnects.
+    """Calls ``wake`` at every notification for one of the topics; reconnects if Redis is unavailable.
 
     Args:
         redis_url: the Redis server.
         stream_id: the identity of the stream.
-        topic_ids: what to listen for.
+        topic_ids: the topics to listen for.
         wake: called from this thread.
         on_death: see :class:`Runnable`.
     """
@@ -41,7 +41,7 @@ class Listener(Runnable):
         self._trouble = Trouble(log)
 
     def step(self) -> None:
-        """Listen over one connection, until it is lost."""
+        """Listen over one connection until it is lost."""
         import redis
 
         from emsworker.offsets.connection import client_of
@@ -63,7 +63,7 @@ class Listener(Runnable):
 
 
 def _partitions_in(data: bytes) -> list[int]:
-    """None, if the message is not one of ours: it is a wake-up all the same."""
+    """Parse the partition numbers; a foreign message has none, but still is a wake-up."""
     try:
         return [int(number) for number in data.split()]
     except ValueError:

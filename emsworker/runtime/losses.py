@@ -1,8 +1,8 @@
-"""Connections that are lost under transactional handlers: when a message is charged for it, and why.
+"""Connections lost during transactional handlers, and the rules by which a message is charged for the loss.
 
 A handler whose session is silent for longer than a timeout of the server, or of a proxy between, loses its connection
-every time. Nobody is to blame for one loss, nor for a second. A message that has lost its owners before runs alone
-(:class:`Isolation`), and one that loses its connection then is charged by its own task's options: it comes to an end.
+every time. One loss charges no message, nor does a second. A message whose owners were lost before runs alone
+(:class:`Isolation`); if it loses its connection then, it is charged by its own task's options, so it comes to an end.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from emsworker.store.errors import ConnectionLost
 from emsworker.store.schema import ServerRun
 
 _REMEMBERED = 10_000
-_UPTIME_S = 1.0  # servers count whole seconds, between two times that were cut to whole seconds
+_UPTIME_S = 1.0  # servers count whole seconds, between two times truncated to seconds
 
 
 @dataclass(frozen=True)
 class LostRun:
-    """A run of a transactional handler that ended with its connection.
+    """A run of a transactional handler during which the connection was lost.
 
     Args:
         messages: one, unless it was a batch.
-        began: when it began, in :func:`ticks`; ran_s: for how many seconds it had run when the loss was noticed.
-        server: who answered before it began; asked only of a message that runs alone.
-        cut: the connection itself was lost, and not refused by a server that is full, read-only or going down.
+        began: when it began, in :func:`ticks`; ran_s: the seconds that it had run when the loss was noticed.
+        server: the server that answered before it began; read only for a message that runs alone.
+        cut: true if the connection itself was lost, not refused by a server that is full, read-only or shutting down.
     """
 
     claim: Claim
@@ -44,7 +44,7 @@ class LostRun:
 
     @property
     def alone(self) -> bool:
-        """Whether the message runs alone, because earlier runs of it were lost."""
+        """True if the message runs alone, because earlier runs of it were lost."""
         return self.claim.isolation is Isolation.ALONE
 
 
@@ -64,18 +64,18 @@ class Losses:
         self._counts: OrderedDict[tuple[int, int, int], int] = OrderedDict()
 
     def note(self, run: LostRun) -> int:
-        """Count a loss; returns how many it were in a row."""
+        """Count a loss; return the number of losses in a row."""
         with self._mutex:
             for message in run.messages:
                 place = _place(run.claim, message)
                 self._counts[place] = self._counts.pop(place, 0) + 1
-            while len(self._counts) > _REMEMBERED:  # others may have run the rest elsewhere
+            while len(self._counts) > _REMEMBERED:  # other processes may have run the rest
                 self._counts.popitem(last=False)
             return self._counts[_place(run.claim, run.messages[0])]
 
     def forget(self, claim: Claim) -> None:
-        """The messages of a claim have ended otherwise."""
-        if self._counts:  # as hardly ever
+        """Reset the counts of a claim's messages, which ended without a loss."""
+        if self._counts:  # rarely true
             with self._mutex:
                 for message in claim.messages:
                     self._counts.pop(_place(claim, message), None)
@@ -88,15 +88,15 @@ def _place(claim: Claim, message: Message) -> tuple[int, int, int]:
 def judge(
     run: LostRun, times: int, server: ServerRun, since_s: float, acked_to: int | None
 ) -> ConnectionLostInHandler | str:
-    """Decide about a lost run, over a new connection.
+    """Decide whether a lost run is charged.
 
     Args:
-        times: how many losses in a row it was, as far as this process knows.
-        server: who answers now; since_s: how many seconds ago the run began.
-        acked_to: the last finished offset of its claim, or ``None`` if the claim is not its worker's any more.
+        times: number of losses in a row, as far as this process knows.
+        server: the server that answers now, over a new connection; since_s: seconds since the run began.
+        acked_to: the acked offset of its claim, or ``None`` if its worker no longer owns the claim.
 
     Returns:
-        the error to charge the message with, or the reason why nobody is charged.
+        the error to charge the message with, or the reason why no attempt is charged.
     """
     if acked_to is None:
         return "its claim has another owner by now"

@@ -1,4 +1,4 @@
-"""The services of the beat: what the leader runs, and the others meanwhile. Each returns its pause, in seconds."""
+"""The services of the beat: those of the leader and those of standbys. Each returns its pause, in seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RESOLVE_BEATS = 10
 
 
 def recover(session: Session, settings: Settings) -> float:
-    """Give the work of dead clients back, and move what hangs to retry."""
+    """Recover lost claims: give back those of dead clients, and move stuck messages to retry."""
     for one in recovery.recover(session, settings.jitter, settings.lease_s):
         charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
         lease = f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else ""
@@ -56,14 +56,15 @@ def sweep(session: Session, settings: Settings) -> float:
 
 
 class Relay:
-    """Move messages that are due into the stream; comes back at the moment when the next one is.
+    """Moves messages that are due into the stream; its pause ends when the next one is due.
 
-    What others commit cannot be foreseen: it looks often while there is traffic, the more seldom the longer there has
-    been none. Any number of them may be at it, because each row is moved by the one that locks it.
+    Commits of other processes cannot be predicted, so it polls at an adaptive interval: often while there is traffic,
+    backing off while there is none. Any number of relays may run at once, because each row is moved by the one that
+    locks it.
 
     Args:
-        shortest_s: the pause between two looks while there is traffic.
-        late_s: move only what has been due for so long already; then it need not look at the very moment either.
+        shortest_s: the pause between two polls while there is traffic.
+        late_s: move only messages that have been due for this long; then the pause need not end exactly on time.
     """
 
     def __init__(self, shortest_s: float = 0.025, late_s: float = 0.0) -> None:
@@ -71,7 +72,7 @@ class Relay:
         self._interval = PollInterval(shortest_s, _LONGEST_LOOK_S)
 
     def __call__(self, session: Session, settings: Settings) -> float:
-        """One round."""
+        """Move one batch and return the pause."""
         done = outbox.relay_due(session, _RELAY_BATCH, self._late_s)
         if done.topic_ids:
             self._interval.note()
@@ -80,7 +81,7 @@ class Relay:
 
 
 def trim(session: Session, settings: Settings) -> float:
-    """Delete what nobody needs any more, a piece of each partition at a time; at once again while there is more."""
+    """Delete what retention no longer keeps, a chunk of each partition at a time; no pause while there is more."""
     more = False
     kept_partitions = retention.list_kept(session)
     for kept in kept_partitions:
@@ -105,12 +106,12 @@ def _warn_of_overtaken(kept: retention.Kept, group_id: int, count: int) -> None:
 
 
 def resolve(session: Session, settings: Settings) -> float:
-    """Note how far partitions have no hole, for those who read in bulk."""
+    """Advance the high watermark of partitions, for bulk readers."""
     return 0.0 if high_watermark.advance(session) else _RESOLVE_BEATS * settings.beat_s
 
 
-# Of a beat that does not lead. After the leader's death it may take beat_lease_s until another leads: nothing that is
-# due waits for that.
+# Services of a beat that does not lead. After the leader's death it may take beat_lease_s until another one leads; due
+# messages must not wait for that.
 STANDBY: tuple[Service, ...] = (Relay(shortest_s=0.05, late_s=0.05),)
 SERVICES: tuple[Service, ...] = (
     recover,

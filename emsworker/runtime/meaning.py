@@ -1,4 +1,4 @@
-"""What the end of a run means."""
+"""Maps the error that ended a run to its outcome, and refuses messages that have expired."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from emsworker.core.url import redact
 
 
 class _Expired(Ignore):
-    """Nobody wants it any more."""
+    """The message's expiry time has passed."""
 
 
 def refuse_expired(message: Message, claim: Claim) -> None:
-    """Raise if the message was to be run by a time that has passed.
+    """Raise if the message has expired.
 
     Raises:
-        DecodeError: its header says no time.
+        DecodeError: the header is not a time with a zone.
     """
     until = message.headers.get(EXPIRES_HEADER)
     if until is not None and claim.server_now() > _time(until):
@@ -37,7 +37,7 @@ def _time(text: str) -> datetime:
 
 
 def outcome_of(error: BaseException, decision: Decision) -> Outcome:
-    """How an attempt ended that raised."""
+    """Return the outcome of an attempt that raised."""
     if isinstance(error, _Expired):
         return Outcome.EXPIRED
     if isinstance(error, Reject):

@@ -1,9 +1,9 @@
-"""One poller for each process: it looks, without locks, for what the idle consumer threads could take.
+"""The poller: a thread in each process that looks, without locks, for work that idle consumer threads could claim.
 
-Idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to ``poll_max_s``. A
-wake-up over Redis or a publish of this very process makes it look at once; or, where it names the partition, and the
-last look found that anybody may take what is new there, sends an idle thread there without a look. It also closes holes
-that have grown old.
+While idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to
+``poll_max_s``. A notification over Redis, or a publish in this process, makes it poll at once. If the notification
+names the partition, and the last poll found that any client may claim new messages there, an idle thread goes there
+without a poll. The poller also closes holes that are old enough.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from emsworker.store.session import Session
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
-_LOOK_S = 0.2  # while all threads are busy, or a hole is waited for
+_LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
 
 
 class Poller(Runnable):
     """Finds work and hands out hints.
 
     Args:
-        database: where to look.
+        database: the stream.
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> topic id, for all groups of this process.
-        in_order: those of them that run in order.
-        also: called at every look with the session, and whether somebody has rung: it looks for something else, and
-            tells whether there is any.
+        in_order: the groups that run in order.
+        also: called at every poll with the session, and true if a notification has arrived; returns true if it found
+            other work.
         on_death: see :class:`Runnable`.
     """
 
@@ -62,17 +62,17 @@ class Poller(Runnable):
         self._groups_of = Counter(topic_of.values())
         self._in_order = frozenset(in_order)
         self._lock = forks.Lock()
-        self._found = forks.Condition(self._lock)  # the consumers wait for it
-        self._wake = forks.Condition(self._lock)  # the poller itself does
+        self._found = forks.Condition(self._lock)  # the consumers wait on it
+        self._wake = forks.Condition(self._lock)  # the poller waits on it
         self._rung = False
         self._idle = 0
         self._hints: list[Hint] = []
-        self._open: dict[int, list[int]] = {}  # topic id -> its groups in which anybody may take what is new
-        self._fresh: set[Hint] = set()  # rung for, and not followed since
-        self._held: dict[int, float] = {}  # until when a group may not start anything, for its limits
+        self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
+        self._fresh: set[Hint] = set()  # from notifications, and not tried since
+        self._held: dict[int, float] = {}  # group id -> until when its limits allow no start
         self._chooser = Chooser()
         self._interval = PollInterval(settings.poll_min_s, settings.poll_max_s)
-        self._due_at = math.inf  # when something is due that is known of: a retry, a delayed message, a schedule
+        self._due_at = math.inf  # when the next known retry, delayed message or schedule is due
         self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at = ticks()
         self._trouble = Trouble(log)
@@ -80,7 +80,7 @@ class Poller(Runnable):
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
     def next_hint(self) -> Hint | None:
-        """Where to try next, or ``None``."""
+        """Return the place to try next, or ``None``."""
         with self._lock:
             if not self._hints:
                 return None
@@ -92,38 +92,38 @@ class Poller(Runnable):
 
     @property
     def alone(self) -> bool:
-        """Whether there is but one hint, so that waiting for its lock beats looking elsewhere."""
+        """True if there is at most one hint, so that waiting for its lock beats trying elsewhere."""
         return len(self._hints) <= 1
 
     def forget(self, hint: Hint) -> None:
-        """Nothing was there; until the next look nobody else needs to try, unless somebody has rung since."""
+        """Drop a hint that led to no work until the next poll, unless a notification has arrived for it since."""
         with self._lock:
             if hint in self._hints and hint not in self._fresh:
                 self._hints.remove(hint)
 
     def again(self, hint: Hint) -> None:
-        """Nobody is at work any more where an exclusive hint led to; it may be worth another try."""
+        """Restore an exclusive hint once no thread works there any longer; there may be more work."""
         with self._lock:
             if hint not in self._hints:
                 self._hints.append(hint)
 
     def hold(self, group_id: int, seconds: float) -> None:
-        """A group may not start anything for so long: no hints of it until then."""
+        """Hand out no hints of a group for this many seconds, because it may not start anything until then."""
         with self._lock:
             self._hints = [hint for hint in self._hints if hint.group_id != group_id]
             self._held[group_id] = ticks() + seconds
             self._wake.notify()
 
     def more(self) -> None:
-        """A claim came back full: there is more, so one more idle thread may come."""
+        """Wake one more idle thread: a claim came back full, so there is more."""
         with self._lock:
             self._found.notify()
 
     def wait_for_lead(self, seconds: float) -> None:
-        """Sleep until there is a hint, at most so long."""
+        """Sleep until there is a hint, for at most this many seconds."""
         with self._lock:
             self._idle += 1
-            self._wake.notify()  # it pauses for less, now that somebody is idle
+            self._wake.notify()  # its pause is shorter while a thread is idle
             try:
                 if not self._hints and not self.stopping.is_set():
                     self._found.wait(seconds)
@@ -131,15 +131,15 @@ class Poller(Runnable):
                 self._idle -= 1
 
     def note_work(self) -> None:
-        """A claim has been worked off; where that was, more may come soon."""
+        """Note that a claim has been finished; more work may follow soon."""
         self._interval.note()
 
     def ring(self, topic_id: int, partitions: Collection[int]) -> None:
-        """Something was published: send idle threads there, and look at once for groups where they may not just go.
+        """Send idle threads to new messages; poll at once for groups that the last poll did not find open.
 
         Args:
-            topic_id: where.
-            partitions: where in it, if that is known.
+            topic_id: the topic that was published to.
+            partitions: its partitions, if they are known.
         """
         with self._lock:
             groups = self._open.get(topic_id, ())
@@ -154,7 +154,7 @@ class Poller(Runnable):
     # -- the poller's own side -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Wait for the next look, and look."""
+        """Wait until the next poll is due, and poll."""
         rung = self._wait()
         if self.stopping.is_set():
             return
@@ -165,18 +165,18 @@ class Poller(Runnable):
         except (ConnectionLost, Conflict) as error:
             self._trouble.note("cannot look for work", error)
             with self._lock:
-                self._hints, self._open = [], {}  # what was found may have been paused or taken since
+                self._hints, self._open = [], {}  # what was found may have been paused or claimed since
             self.sleep(_AWAY_S)
         else:
             self._trouble.over("can look for work")
 
     def _wait(self) -> bool:
-        """Until the next look; whether somebody has rung."""
+        """Wait until the next poll is due; return whether a notification has arrived."""
         with self._lock:
             began = ticks()
             while not self._rung and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
                 self._wake.wait(end - ticks())
-            if ticks() >= self._due_at:  # whoever sends it is about to
+            if ticks() >= self._due_at:  # it is about to be sent
                 self._interval.note()
             rung, self._rung = self._rung, False
             return rung
@@ -199,7 +199,7 @@ class Poller(Runnable):
             self._due_at = math.inf if look.due_s is None else now + look.due_s
             self._held = {group_id: until for group_id, until in self._held.items() if until > now}
             self._note_open(look.open)
-            hints += [hint for hint in self._fresh if hint not in hints]  # rung for while we looked
+            hints += [hint for hint in self._fresh if hint not in hints]  # notified during the poll
             self._hints = hints = [hint for hint in hints if hint.group_id not in self._held]
             if hints:
                 self._interval.note()

@@ -1,8 +1,8 @@
-"""Checks that a worker or a beat can run here, before anything of it starts. Reads only.
+"""Checks that a worker or a beat can run here, before any part of it starts. Read-only.
 
-A worker that is refused must leave no trace: its beat would lead, and fire the schedules of other apps, and its
-children would write topics, groups and schedules before the first of them met what is wrong. So all that a child will
-ask of the stream is looked at first, once, by the process that describes the app.
+A worker that is refused must leave no trace. Otherwise its beat would lead and fire the schedules of other apps, and
+its children would write topics, groups and schedules before the first of them met the problem. So the process that
+describes the app checks everything that a child will ask of the stream, once, before children start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_stream(url: str, settings: Settings) -> Database:
     """Connect, and check the server, the schema and the privileges that a worker and a beat need.
 
     Raises:
-        StoreUnavailable, ServerUnsupported, SchemaMissing: it cannot be used now.
+        StoreUnavailable, ServerUnsupported, SchemaMissing: the stream cannot be used now.
         AccessDenied: the user, the password or a privilege is refused; in one line, however many are missing.
     """
     claim_role(_ROLE)
@@ -51,7 +51,7 @@ def check_stream(url: str, settings: Settings) -> Database:
 
 def _lacking(session: Session, allow: Sequence[str] = ()) -> str:
     missing = probe.missing_privileges(session, migrated=True, role=_ROLE, allow=allow)
-    missing.sort(key=lambda privilege: " on " in privilege)  # what is missing on all tables says most
+    missing.sort(key=lambda privilege: " on " in privilege)  # privileges missing on all tables first
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     user = schema.server_facts(session).user
     options = "".join(f" --allow {one}" for one in allow)
@@ -62,7 +62,7 @@ def _lacking(session: Session, allow: Sequence[str] = ()) -> str:
 
 
 def chosen_routes(app: Ems, path: str, topics: Sequence[str], groups: Sequence[str]) -> list[Route]:
-    """The routes of an app that ``-Q`` and ``--groups`` leave, in the app's order.
+    """The routes of an app that ``-Q`` and ``--groups`` select, in the app's order.
 
     Args:
         path: what ``-A`` was given.
@@ -112,7 +112,7 @@ def check_app(app: Ems, routes: Sequence[Route], heard: Sequence[str], database:
 
 
 def _find_absent(session: Session, app: Ems, routes: Sequence[Route], heard: Sequence[str]) -> Iterator[EmsError]:
-    """What a child would have to create."""
+    """Yield an error for each topic or group that a child would have to create."""
     for route in routes:
         limit_of(route)
         yield from _check_route(session, route)

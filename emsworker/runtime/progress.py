@@ -1,4 +1,4 @@
-"""What handlers of a claim have told of their progress, and is not yet written down."""
+"""Buffers the progress reports of a claim's handlers until the next flush."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PAUSE_S = 0.5
 
 
 class ProgressBuffer:
-    """The last report of each running message; its owner holds ``lock`` around all but :meth:`tell`.
+    """The last report of each running message; the owner holds ``lock`` around all methods but :meth:`tell`.
 
     Attributes:
-        closed: the claim is somebody else's, or finished.
+        closed: the claim belongs to another client, or is finished.
     """
 
     def __init__(self, lock: Mutex) -> None:
         self._lock = lock
         self._fresh: dict[bytes, Report] = {}
-        self._told: set[bytes] = set()  # uids of running messages that have told anything
-        self._stale: list[bytes] = []  # of those that have ended since
+        self._told: set[bytes] = set()  # uids of running messages that have reported
+        self._stale: list[bytes] = []  # uids of those that have ended since
         self._written_at = 0.0
         self.closed = False
 
@@ -41,7 +41,7 @@ class ProgressBuffer:
             self._told.add(report.uid)
 
     def ended(self, messages: Sequence[Message]) -> None:
-        """These run no more: what they have told is to be removed."""
+        """Schedule the reports of messages that no longer run for removal."""
         if not self._told:
             return
         uids = self._told.intersection(message.uid for message in messages)
@@ -52,21 +52,21 @@ class ProgressBuffer:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is a report, and the last one that was written is old enough to be followed by another."""
+        """True if there is a report, and the last write is long enough ago."""
         return bool(self._fresh) and ticks() - self._written_at >= _PAUSE_S
 
     @property
     def fresh(self) -> tuple[Report, ...]:
-        """What is to be written."""
+        """Reports to write."""
         return tuple(self._fresh.values())
 
     @property
     def stale(self) -> tuple[bytes, ...]:
-        """What is to be removed."""
+        """Uids whose reports are to be removed."""
         return tuple(self._stale)
 
     def written(self, fresh: Sequence[Report], stale: Sequence[bytes]) -> None:
-        """It has been committed."""
+        """Drop reports and removals that have been committed."""
         del self._stale[: len(stale)]
         for report in fresh:
             self._written_at = ticks()

@@ -1,15 +1,15 @@
-"""Decides what becomes of lost claims: who is charged, by which ladder, and how carefully the rest is run.
+"""Recovery of lost claims: which message is charged an attempt, by which ladder, and how the rest is isolated.
 
-Who is to blame? A claim's acked offset is flushed every 100 ms, so after a crash the first unfinished message need not
-be the one that ran, and nobody is charged for it. Each crash narrows the suspicion down instead (:class:`Isolation`):
-what a first crash leaves is claimed by a few dozen; what a crash leaves of those is claimed one by one, each message
-written down before it starts and no two of them at once in a process. The third crash then names the poison exactly,
-and only that message is charged an attempt. A stuck claim names its message at once, because its living process has
-flushed everything before it. (An earlier design charged the first unfinished message of a first crash: mostly a
-neighbour.)
+A claim's acked offset is flushed every 100 ms, so after a crash the first unfinished message need not be the one that
+ran, and no message is charged. Instead each crash narrows the suspects down (poison isolation, :class:`Isolation`):
+what a first crash leaves is claimed a few dozen at a time; what a crash leaves of those is claimed one by one, each
+message written down before it starts and no two of them at once in a process. The third crash then identifies the
+poison exactly, and only that message is charged an attempt. A stuck claim identifies its message at once, because its
+process is alive and has flushed everything before it. (An earlier design charged the first unfinished message of a
+first crash: mostly a neighbour.)
 
-Whoever is charged is charged as its worker would have done it: by its own task's options, which the worker wrote down
-when it started, and by the one function that decides there too (:meth:`HandlerOptions.decide`).
+A message is charged as its worker would have charged it: by the options of its own task, which the worker wrote down
+when it started, and by the same function (:meth:`HandlerOptions.decide`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a lost claim.
+    """The decision about a lost claim.
 
     Attributes:
         charges: the first message that was not finished is charged an attempt.
-        isolation: how carefully the rest is to be run.
+        isolation: the poison isolation of the rest.
     """
 
     outcome: Outcome
@@ -55,7 +55,7 @@ def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
     Args:
         up_s: for how many seconds the server has been up. An owner whose lease ran out while there was no server, or
             too soon afterwards to renew it, has not died of what it ran.
-        lease_s: how long leases are.
+        lease_s: the length of a lease.
     """
     outcome = Outcome.ORPHANED if lost.orphaned else Outcome.TIMEOUT
     named = lost.running is not None and lost.running > lost.claim.acked_to
@@ -69,11 +69,11 @@ def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
 
 
 def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapping[str, HandlerRow]) -> Failure:
-    """What a charged message's own task makes of it, or the group where nothing is known of the task.
+    """Return the failure of a charged message, decided by its task's options, or by the group's if the task is unknown.
 
     Args:
         group: the group's ladder.
-        handlers: of the group, by name; a subscription has none.
+        handlers: of the group, by name; that of a subscription is empty.
     """
     error = TimeLimitExceeded(
         "ran past the timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
@@ -84,7 +84,7 @@ def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapp
 
 
 def _handler(suspect: Suspect, handlers: Mapping[str, HandlerRow]) -> HandlerRow | None:
-    """As a route resolves it: a subscription takes whatever comes."""
+    """Resolve the handler as a route does: a subscription takes every message."""
     if "" in handlers:
         return handlers[""]
     try:
@@ -95,10 +95,10 @@ def _handler(suspect: Suspect, handlers: Mapping[str, HandlerRow]) -> HandlerRow
 
 @dataclass(frozen=True)
 class Recovered:
-    """One recovered claim: why, from whom, and which message was charged (``None``: nobody).
+    """A recovered claim: why it was lost, its client, and the message that was charged (``None``: no message).
 
     Attributes:
-        over_s: for how many seconds its owner's lease had been over; ``None`` if it had signed off, or it was good.
+        over_s: seconds since its owner's lease expired; ``None`` if the owner had signed off, or the lease was valid.
     """
 
     group_id: int
@@ -113,7 +113,7 @@ def recover(session: Session, jitter: float, lease_s: float) -> list[Recovered]:
     """Recover every lost claim.
 
     Args:
-        jitter: by up to which share the delay of a charged message is lengthened.
+        jitter: the largest share by which the delay of a charged message is lengthened.
         lease_s: see :func:`judge`.
     """
     places = store.find_lost(session)

@@ -1,8 +1,8 @@
-"""Recycling: a child that has run many messages, or has grown large, makes room for a fresh one.
+"""Recycling: a child that has run many messages, or uses much memory, is replaced by a new one.
 
-Libraries leak, and a heap that was once large stays so. The child watches itself between claims; when it is due it
-takes nothing more, finishes what runs, gives back the rest without charging anybody, deregisters, and tells the
-supervisor, which starts its successor at once.
+Libraries leak, and a heap that was once large stays large. The child checks itself between claims. When it is due, it
+claims nothing more, finishes the running messages, gives the rest back without charging an attempt, deregisters, and
+tells the supervisor, which starts its successor at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_mib() -> float:
-    """How much memory this process has in RAM (its resident set), in MiB.
+    """Return the memory that this process has in RAM (its resident set), in MiB.
 
     Raises:
         OSError: the system has no /proc.
@@ -35,7 +35,7 @@ def resident_mib() -> float:
 
 @dataclass
 class Allowance:
-    """How many messages a claim may hold, and how many of them have been run, or started at least, in the end."""
+    """The number of messages that a claim may hold, and how many of them were run, and started, in the end."""
 
     size: int
     ran: int = 0
@@ -43,11 +43,11 @@ class Allowance:
 
 
 class Recycler:
-    """Decides when the process has done enough; used by all its consumer threads.
+    """Decides when the process is to be recycled; used by all its consumer threads.
 
     Args:
-        max_tasks: how many messages the process may run, or 0 for no limit. It never runs more.
-        max_memory_mib: its resident set, in MiB, above which it ends, or 0 for no limit; looked at after every claim.
+        max_tasks: the process runs at most this many messages; 0 for no limit.
+        max_memory_mib: the resident set, in MiB, above which it ends, or 0 for no limit; checked after every claim.
         on_due: called once, with the reason, from the thread that finds out.
 
     Raises:
@@ -59,7 +59,7 @@ class Recycler:
         self._max_memory_mib = max_memory_mib
         self._on_due = on_due
         self._lock = forks.Lock()
-        self._reserved = 0  # given out to claims, those that have been run included
+        self._reserved = 0  # messages given out to claims, including those that have been run
         self.ran = 0
         self._due = False
         if max_memory_mib:
@@ -81,7 +81,7 @@ class Recycler:
 
     @contextmanager
     def allow(self, wanted: int) -> Iterator[Allowance]:
-        """Around a claim: it may hold ``size`` messages, at most ``wanted``; 0 if the process has no more to run."""
+        """Reserve at most ``wanted`` messages for a claim; ``size`` is 0 if the process may run no more."""
         allowance = Allowance(self._reserve(wanted))
         try:
             yield allowance

@@ -19,12 +19,12 @@ _OTHERS_CODE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
 class Reloader:
-    """Watches folders, and tells when their Python files have changed and then been left alone for a moment.
+    """Watches folders, and reports a change of their Python files once nothing has changed for a moment.
 
     Args:
-        folders: looked through with their subfolders, but not with hidden ones, virtual environments and the like.
+        folders: watched with their subfolders, except hidden ones, virtual environments and the like.
         on_change: called from a thread of the reloader with the file that changed last.
-        quiet_s: how long nothing must change before that, so that saving ten files is one change.
+        quiet_s: seconds without a change before that, so that saving ten files is one change.
     """
 
     def __init__(self, folders: Iterable[Path], on_change: Callable[[Path], None], quiet_s: float = _QUIET_S) -> None:
@@ -44,7 +44,7 @@ class Reloader:
         self._observer.start()
 
     def stop(self) -> None:
-        """End; a change that has not been told yet is dropped."""
+        """Stop; a change that has not been reported yet is dropped."""
         self._observer.stop()
         self._observer.join(_JOIN_S)
         with self._mutex:
@@ -65,7 +65,7 @@ class Reloader:
 
 
 class _Handler:
-    """What watchdog calls for each event."""
+    """The event handler that watchdog calls."""
 
     def __init__(self, note: Callable[[Path], None]) -> None:
         self._note = note

@@ -1,4 +1,4 @@
-"""What a worker does with the values and errors of handlers whose results are kept."""
+"""Makes stored results of the values and errors of handlers whose results are kept."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_RESULT_BYTES = 1 << 20
 
 
 class Putter(Protocol):
-    """Takes results at once, outside of the stream's transactions."""
+    """A result store outside of the stream's transactions."""
 
     def put(self, row: ResultRow) -> None:
-        """Keep one."""
+        """Store one result."""
         ...
 
 
@@ -30,9 +30,9 @@ class ResultWriter:
     """Makes the results of one group's messages.
 
     Args:
-        ttl_s: how many seconds they are kept, unless the handler says otherwise.
-        putter: takes them instead of MySQL. A plain task's result is there before its message is done, so a crash in
-            between repeats both; a transactional one's only after the commit, so a crash in between may lose it.
+        ttl_s: seconds that they are kept, unless the handler has its own setting.
+        putter: stores them instead of MySQL. A plain task's result is stored before its message is acked, so a crash
+            in between repeats both; a transactional one's only after the commit, so a crash in between may lose it.
     """
 
     def __init__(self, ttl_s: float, putter: Putter | None = None) -> None:
@@ -47,7 +47,7 @@ class ResultWriter:
         failure: Failure | None,
         error: BaseException | None,
     ) -> list[ResultRow]:
-        """The result of a message that has ended; none if nobody asked, or if it will be run again."""
+        """The result of a message that has ended; empty if results are not kept, or if it will be retried."""
         if not options.keeps_result or (failure is not None and failure.retry_in_s is not None):
             return []
         ttl_s = options.result_ttl_s or self._ttl_s
@@ -57,23 +57,23 @@ class ResultWriter:
             body = encode_json(value)
             if len(body) > MAX_RESULT_BYTES:
                 raise EncodeError(f"the result of {len(body)} bytes is over the limit of {MAX_RESULT_BYTES}")
-        except EncodeError as reason:  # the task has done its work: that its value cannot be kept must not repeat it
+        except EncodeError as reason:  # the task has done its work: a value that cannot be kept must not repeat it
             log.warning("%r has no result: %s", message, reason)
             return [_failed(message.uid, reason, str(reason), ttl_s)]
         return [ResultRow(message.uid, body, ttl_s=ttl_s)]
 
     def for_flush(self, rows: Sequence[ResultRow]) -> Sequence[ResultRow]:
-        """Those that are to be written with the acked offset."""
+        """Results to write with the acked offset."""
         return rows if self._putter is None else ()
 
     def put(self, rows: Sequence[ResultRow]) -> None:
-        """Hand over those that are not."""
+        """Store the results that are not written with the acked offset."""
         if self._putter is None:
             return
         for row in rows:
             try:
                 self._putter.put(row)
-            except Exception as error:  # a result store that is away must not make tasks run twice
+            except Exception as error:  # a result store that is down must not make tasks run twice
                 log.error("the result of %s is lost: %s", row.uid.hex(), redact(str(error)))
 
 

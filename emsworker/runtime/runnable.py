@@ -1,4 +1,4 @@
-"""What all loops share: a thread that ends when asked and tells why when it dies (the shape is Solid Queue's)."""
+"""Base class of all loops: a thread that ends when asked, and reports why if it dies (modelled on Solid Queue)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _QUIET_S, _LONGEST_QUIET_S = 60.0, 3600.0
 
 
 class Trouble:
-    """A lasting problem in the log: a line when it begins or changes, one now and then, and one when it is over.
+    """Logs a lasting problem: when it begins or changes, at growing intervals while it lasts, and when it is over.
 
     Args:
-        log: of the module that has the problem.
+        log: the logger of the module that has the problem.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -29,11 +29,11 @@ class Trouble:
         self._untold = 0
 
     def note(self, what: str, error: BaseException, *, exc_info: bool = False) -> None:
-        """It is here, or still here.
+        """Note that the problem exists, or still exists.
 
         Args:
-            what: cannot be done; it begins the line.
-            exc_info: whether to log where the error came from, too.
+            what: the start of the log line: what cannot be done.
+            exc_info: log the traceback, too.
         """
         now = ticks()
         if self._kind is None:
@@ -47,10 +47,10 @@ class Trouble:
         self._log.warning("%s: %s", what, error, exc_info=exc_info)
 
     def over(self, what: str) -> None:
-        """It is over; what happened once and passed is not worth another line.
+        """Note that the problem is over; one that occurred only once is not logged again.
 
         Args:
-            what: can be done again.
+            what: the start of the log line: what can be done again.
         """
         if self._kind is not None and self._untold:
             self._log.warning("%s again, after %.1f s", what, ticks() - self._since)
@@ -61,13 +61,13 @@ OnDeath = Callable[[str, BaseException], None]
 
 
 def watch_threads(on_death: OnDeath) -> None:
-    """Report the death of any thread of ours in this process: also of those that are no :class:`Runnable`."""
+    """Report the death of any EMS thread in this process, including those that are not a :class:`Runnable`."""
     previous = threading.excepthook
 
     def report(args: threading.ExceptHookArgs, /) -> None:
         previous(args)
         name = args.thread.name if args.thread is not None else ""
-        if name.startswith("ems-"):  # a handler's own threads are its own affair
+        if name.startswith("ems-"):  # threads that a handler starts are not reported
             log.error("thread %s died of an error that nobody caught", name)
             on_death(name, args.exc_value or RuntimeError(f"thread {name} died"))
 
@@ -75,7 +75,7 @@ def watch_threads(on_death: OnDeath) -> None:
 
 
 class Runnable(threading.Thread):
-    """A side thread with a wakeable sleep.
+    """A background thread whose sleep ends when it is asked to stop.
 
     Args:
         name: of the thread.
@@ -95,22 +95,22 @@ class Runnable(threading.Thread):
                 self.step()
             self.shut_down()
         except BaseException as error:
-            # An error of ours says it all in one line. For others it matters where they came from.
+            # An EmsError is complete in one line; other errors need their traceback.
             log.error("thread %s died: %r", self.name, error, exc_info=not isinstance(error, EmsError))
             self._on_death(self.name, error)
 
     def boot(self) -> None:
-        """Before the first step."""
+        """Prepare, before the first step."""
 
     def step(self) -> None:
-        """One turn of the loop; it waits by :meth:`sleep`."""
+        """Run the loop's body once; it waits with :meth:`sleep`."""
         raise NotImplementedError
 
     def shut_down(self) -> None:
-        """After the last step."""
+        """Clean up, after the last step."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not past a stop."""
+        """Wait this many seconds, or until asked to stop."""
         if seconds > 0:
             self.stopping.wait(seconds)
 

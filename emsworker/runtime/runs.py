@@ -1,4 +1,4 @@
-"""What handlers are given to ask for more time and to tell their progress: one kind for threads, one for coroutines."""
+"""Runs, through which handlers ask for more time and report progress: one kind for threads, one for coroutines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Work
 
-_SLACK_S = 5.0  # should somebody block the loop, the thread that waits is ended later
+_SLACK_S = 5.0  # if a handler blocks the event loop, the thread that waits is ended this much later
 
 
 class ThreadRun(Run):
@@ -37,16 +37,16 @@ class ThreadRun(Run):
 
     @property
     def time_left(self) -> float:
-        """See :class:`Run`."""
+        """Seconds until the first limit; see :class:`Run`."""
         return self._watch.time_left(self._since)
 
     def extend(self, seconds: float) -> None:
-        """See :class:`Run`."""
+        """Ask for more time; see :class:`Run`."""
         check_span(seconds)
         self._watch.extend(self._since, seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """See :class:`Run`."""
+        """Report progress; see :class:`Run`."""
         self._work.progress_buffer.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
 
 
@@ -58,7 +58,7 @@ class CoroutineRun(Run):
         watch: of the thread that waits for it.
         message: of the claim.
         options: of its handler.
-        hard_s: how long it may run.
+        hard_s: seconds that it may run.
     """
 
     def __init__(self, work: Work, watch: Watch, message: Message, options: HandlerOptions, hard_s: float) -> None:
@@ -67,26 +67,26 @@ class CoroutineRun(Run):
         self._began = ticks()
         self._soft_end = self._began + (math.inf if soft_s is None else soft_s)
         self._hard_end = self._began + hard_s
-        self._lock = forks.Lock()  # the coroutine may hand us to a thread
+        self._lock = forks.Lock()  # the coroutine may pass the run to a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
         self._soft = asyncio.timeout(None)
         self._hard = asyncio.timeout(None)
 
     async def within_limits(self, call: Awaitable[Any]) -> Any:
-        """Await the handler; past a limit it is cancelled.
+        """Await the handler, and cancel it when it exceeds a limit.
 
         Raises:
-            SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. In the coroutine it is CancelledError.
+            SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. The coroutine itself gets CancelledError.
         """
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         try:
-            async with self._hard, self._soft:  # one that goes on after the first is cancelled again by the second
+            async with self._hard, self._soft:  # a coroutine that survives the first is cancelled by the second
                 self._set_timers()
                 return await call
         except TimeoutError:
             if not (self._hard.expired() or self._soft.expired()):
-                raise  # one of its own
+                raise  # the handler's own
         finally:
             self._over = True
         if self._hard.expired():
@@ -110,11 +110,11 @@ class CoroutineRun(Run):
 
     @property
     def time_left(self) -> float:
-        """See :class:`Run`."""
+        """Seconds until the first limit; see :class:`Run`."""
         return 0.0 if self._has_ended else max(0.0, self._first_end - ticks())
 
     def extend(self, seconds: float) -> None:
-        """See :class:`Run`."""
+        """Ask for more time; see :class:`Run`."""
         check_span(seconds)
         with self._lock:
             if self._has_ended:
@@ -128,5 +128,5 @@ class CoroutineRun(Run):
             self._loop.call_soon_threadsafe(self._set_timers)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """See :class:`Run`."""
+        """Report progress; see :class:`Run`."""
         self._work.progress_buffer.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))

@@ -1,4 +1,4 @@
-"""The beat's service to fire periodic tasks, from the table alone: it knows no app."""
+"""The beat service that fires periodic tasks, from the schedules table alone, without the app."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NONE_BEATS = 2
 
 
 def fire_schedules(session: Session, settings: Settings) -> float:
-    """Send the calls whose slots have come; comes back at the moment of the next slot."""
+    """Send the calls whose slots are due; the pause ends at the next slot."""
     found = schedules.find_next(session)
     pause = settings.beat_s if found else _NONE_BEATS * settings.beat_s
-    grace_s = 2 * settings.beat_lease_s + settings.beat_s  # so long may pass until another beat leads
+    grace_s = 2 * settings.beat_lease_s + settings.beat_s  # this much may pass until another beat leads
     for name, seconds in found:
         if seconds > 0:
             return min(pause, seconds)

@@ -1,4 +1,4 @@
-"""A beat service: groups with a skip policy pass over what would be too late."""
+"""The beat service that skips messages that would be too late, in groups with a skip policy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LOOK_BEATS = 5
 
 
 def skip_backlogs(session: Session, settings: Settings) -> float:
-    """Pass over what the policies say; each time it is counted, written down and logged."""
+    """Skip the messages that the policies name; each skip is counted, stored and logged."""
     policies = skipping.list_policies(session)
     groups = {group.id: group for group in topics.list_groups(session)} if policies else {}
     for group_id, (topic, policy) in policies.items():
         group = groups.get(group_id)
-        if group is None or group.paused:  # somebody paused it in order to have a look
+        if group is None or group.paused:  # an operator may have paused it to inspect it
             continue
         for skip in skipping.make_skips(session, group, skipping.plan_skips(session, group, policy), policy):
             log.warning(

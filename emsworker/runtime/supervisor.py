@@ -1,11 +1,11 @@
-"""A worker's first process: it starts children, replaces those that die, passes signals on, and keeps the beat.
+"""A worker's first process: starts children, replaces those that die, forwards signals, and runs the beat.
 
-It imports no task code, so nothing that a task does can take it down. Its children learn of its death by a pipe that
-closes. A child that it saw die has its leases ended at once, so that its work need not wait for them to run out.
+It imports no task code, so a task cannot crash it. Its children learn of its death from a pipe that closes. When a
+child dies, the supervisor ends its leases at once, so that its work need not wait until they expire.
 
-Each child has a pipe to tell that it is ready, or in one line why it cannot be; what tasks print goes where the
-supervisor's own output goes. Addresses with passwords reach children in their environment, which nobody else can read,
-never on their command lines.
+Each child has a pipe to report that it is ready, or in one line why it cannot be. Output of tasks goes where the
+supervisor's own output goes. Addresses with passwords reach children in their environment, which other users cannot
+read, never on their command lines.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _LOOK_S = 0.2
 _STABLE_S = 10.0
 _BACKOFF_S = 0.5
 _BACKOFF_MAX_S = 30.0
-_MOST_CRASHES = 8  # that are counted: the pause grows no longer, and each has been told
+_MOST_CRASHES = 8  # later crashes are neither counted nor logged, and the pause no longer grows
 _GRACE_S = 10.0
 _LAST_S = 5.0
-_LONGEST_TURN_S = 1.0  # of our own loop; what is longer was spent paused
-_SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may keep a child from its turn for some seconds
+_LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
+_SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
 _STAT = "/proc/{}/stat"
 
 
@@ -79,7 +79,7 @@ class _Slot:
 
     @property
     def recycles(self) -> bool:
-        """Whether the child has ended by itself, its work in order, so that a fresh one takes its place."""
+        """True if the child has ended by itself to be recycled, its work in order."""
         return self.last_words.startswith(RECYCLING)
 
 
@@ -87,15 +87,15 @@ class Supervisor:
     """Runs ``processes`` children until told to stop.
 
     Args:
-        spec: what every child is told.
-        processes: how many.
-        database: the stream, for the beat and for ending dead children's leases; it is connected to on first use.
+        spec: passed to every child.
+        processes: the number of children.
+        database: the stream, for the beat and for ending dead children's leases; connected on first use.
         settings: of the command, without the app's own.
-        with_beat: whether to keep the beat here.
+        with_beat: run the beat in this process.
         patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
-            ``--reload`` needs it while a file is being edited.
-        on_ready: called when all children are ready, after a restart again.
-        on_error: told why a child cannot be ready, in one line, once for all children.
+            ``--reload`` needs while a file is being edited.
+        on_ready: called when all children are ready, and again after a restart.
+        on_error: called with a line that says why a child cannot become ready, once for all children.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class Supervisor:
         self._turn_at = ticks()
         self._on_error = on_error
         self._told_error = ""
-        self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes with us
+        self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
         self._stopping = False
         self._kill_at: float | None = None
         self._exit_code = 0
 
     def run(self) -> int:
-        """Until told to stop and all children have ended; returns the exit code."""
+        """Run until told to stop and all children have ended; return the exit code."""
         self._catch_signals()
         watch_threads(self._on_death)
         while not (self._stopping and not any(slot.alive for slot in self._slots)):
@@ -143,18 +143,18 @@ class Supervisor:
         return self._exit_code
 
     def restart(self) -> None:
-        """Replace the children one after the other's end, gracefully: the code has changed."""
+        """Replace all children gracefully, each after its end, because the code has changed."""
         log.info("restarting the children")
         self._told_ready, self._told_error = False, ""
         for slot in self._slots:
             slot.start_at, slot.crashes = 0.0, 0
-            slot.ready = False  # or the first new child would make all of them ready, old ones included
+            slot.ready = False  # otherwise the first new child would make all count as ready, including old ones
             if slot.alive and slot.process is not None:
                 slot.restarting = True
                 self._tell(slot, signal.SIGTERM)
 
     def request_restart(self) -> None:
-        """Have :meth:`restart` called by the supervisor's own loop; for any thread."""
+        """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
         self._note_signal(signal.SIGHUP, None)
 
     # -- children ------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Supervisor:
         spec = replace(spec, number=slot.number)
         command = [sys.executable, "-m", "emsworker.runtime.child", spec.to_json()]
         try:
-            with blocked():  # until it has handlers of its own: told to stop before, it ends in order all the same
+            with blocked():  # until it has its own handlers: a stop before that still ends it in order
                 slot.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -180,9 +180,9 @@ class Supervisor:
                 )
         finally:
             os.close(writer)
-        os.set_blocking(reader, False)  # what a child has forked keeps its end open beyond the child's death
+        os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
         slot.status = os.fdopen(reader, "rb", buffering=0)
-        os.set_blocking(reader, False)  # a task may have forked, and then the pipe never ends
+        os.set_blocking(reader, False)  # if a task has forked, the pipe never ends
         slot.ready = slot.told = slot.restarting = slot.ending = False
         slot.silent_s = 0.0
         slot.last_words, slot.started_at, slot.ready_at = "", ticks(), None
@@ -195,12 +195,12 @@ class Supervisor:
                 self._on_child_end(slot, slot.process.returncode)
 
     def _watch_silence(self) -> None:
-        """Kill children that do not get ready, or whose main thread gets no turn.
+        """Kill children that do not become ready, or whose main thread does not run.
 
-        A handler that holds the interpreter's lock, in a regular expression say, freezes its process: nothing in there
-        can enforce a time limit any more. Its leases have run out, so its work is run elsewhere already; but only from
-        outside can its place be given to another. Time counts only while we run ourselves: who is paused together with
-        us has not been silent.
+        A handler that holds the interpreter's lock, for example in a regular expression, freezes its process: no
+        thread in it can enforce a time limit. Its leases have expired, so its work already runs elsewhere, but only
+        the supervisor can replace the process. Time counts only while the supervisor runs: a child that was paused
+        together with it has not been silent.
         """
         turn_s = min(ticks() - self._turn_at, _LONGEST_TURN_S)
         self._turn_at = ticks()
@@ -221,7 +221,7 @@ class Supervisor:
     def _silence_limit(self, slot: _Slot) -> tuple[float, str]:
         settings = self._settings
         if slot.told and slot.ready_at is None:
-            return math.inf, ""  # it is loading, and ends when it has; the stop has a limit of its own
+            return math.inf, ""  # it is loading, and ends afterwards; the stop has a limit of its own
         if slot.ready_at is None:
             return settings.start_timeout_s, f"is not ready after {settings.start_timeout_s:g} s (start_timeout_s)"
         limit_s = max(_SILENT_LEASES * settings.lease_s, _SILENT_LEAST_S)
@@ -263,7 +263,7 @@ class Supervisor:
         )
 
     def _on_hopeless(self, slot: _Slot) -> None:
-        """The child has said what is wrong; another would fail alike."""
+        """Handle a child that has reported an error with which another one would fail, too."""
         if self._patient:
             log.warning("child %d waits for the next change", slot.number)
             slot.start_at = math.inf
@@ -272,11 +272,11 @@ class Supervisor:
         self._stop(signal.SIGTERM)
 
     def _fails_for_long(self, slot: _Slot) -> bool:
-        """Whether it has been said often enough that this child ends soon after each start."""
+        """Return whether the repeated crashes of this child have been logged often enough."""
         return slot.crashes >= _MOST_CRASHES
 
     def _backoff(self, slot: _Slot) -> float:
-        if slot.last_words:  # a handler hung, but the child had been of use before
+        if slot.last_words:  # a handler hung, but the child worked before
             return 0.0
         stable = slot.ready_at is not None and ticks() - slot.ready_at > _STABLE_S
         slot.crashes = 1 if stable else min(slot.crashes + 1, _MOST_CRASHES)
@@ -301,7 +301,7 @@ class Supervisor:
                     self._on_signal(number)
 
     def _on_status(self, slot: _Slot) -> None:
-        """A child says "ready", or what is wrong; or it has closed its pipe."""
+        """Read from a child's pipe: "ready", an error, or its end."""
         assert slot.status is not None
         try:
             said = os.read(slot.status.fileno(), 65536).decode(errors="replace")
@@ -328,7 +328,7 @@ class Supervisor:
         slot.ready, slot.ready_at, slot.silent_s = not slot.restarting, ticks(), 0.0
         self._told_error, self._was_ready = "", True
         if self._beat is not None and self._beat.ident is None and not self._stopping:
-            self._beat.start()  # not before: a worker that cannot run must not lead, nor fire anybody's schedules
+            self._beat.start()  # not earlier: a worker that cannot run must not lead or fire schedules
         if not self._told_ready and all(other.ready for other in self._slots):
             self._told_ready = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
@@ -393,7 +393,7 @@ class Supervisor:
 
 
 def _is_paused(pid: int) -> bool:
-    """Whether somebody has stopped a process (SIGSTOP, a debugger); where that cannot be seen, nobody has."""
+    """Return whether a process is stopped (SIGSTOP, a debugger); false if that cannot be read."""
     try:
         return Path(_STAT.format(pid)).read_text().rpartition(")")[2].split()[0] in "Tt"
     except OSError:

@@ -1,4 +1,4 @@
-"""Beat services that remove what has served its time."""
+"""Beat services that delete expired keys, results, progress reports and slots."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from emsworker.store.session import Session
 
 _CHUNK = 1000
 _KEYS = 200
-_PAUSE_BEATS = 10  # what is swept counts no more already; only its space is waited for
+_PAUSE_BEATS = 10  # swept rows no longer have an effect; only their space is freed later
 
 
 def sweep_keys(session: Session, settings: Settings) -> float:
-    """Delete dedup keys that nobody is bound by any more, a few hundred at a time."""
+    """Delete dedup keys that are no longer in force, a few hundred at a time; no pause while there are more."""
     return 0.0 if dedup.sweep(session, _KEYS) == _KEYS else _PAUSE_BEATS * settings.beat_s
 
 
 def sweep_results(session: Session, settings: Settings) -> float:
-    """Delete results whose time has passed, one bounded chunk at a time; comes back at once while there are more."""
+    """Delete expired results, one bounded chunk at a time; no pause while there are more."""
     return 0.0 if results.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
 
 
 def sweep_once(session: Session, settings: Settings) -> float:
-    """The same for the keys of effects that were to happen once."""
+    """Delete expired keys of ``once``, one bounded chunk at a time; no pause while there are more."""
     return 0.0 if once.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
 
 
 def sweep_reports(session: Session, settings: Settings) -> float:
-    """The same for the progress of messages that were given up."""
+    """Delete the progress of messages that were given up, in bounded chunks; no pause while there are more."""
     return 0.0 if reports.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:
-    """Delete the slots of clients that are gone; they count no more anyway."""
+    """Delete the slots of clients that are gone; they no longer count anyway."""
     limits.sweep(session)
     return _PAUSE_BEATS * settings.beat_s

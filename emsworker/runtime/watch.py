@@ -1,4 +1,4 @@
-"""What one thread runs just now, and since when: what time limits are measured by."""
+"""The messages that a thread runs now, and since when; time limits are measured by it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NO_LIMITS = HandlerOptions()
 
 
 class Watch:
-    """The running messages of a thread; it writes, the completer looks.
+    """The running messages of a thread, which writes; the completer reads.
 
     Args:
-        thread_id: in which the soft limit is raised.
+        thread_id: of the thread in which the soft limit is raised.
         group_timeout_s: for handlers without a timeout of their own.
     """
 
@@ -27,12 +27,12 @@ class Watch:
         self.running_through = 0  # a batch handler runs several messages at once
         self.running_since = 0.0
         self.options = NO_LIMITS
-        self.extension_s = 0.0  # how much longer the handler has asked to run
+        self.extension_s = 0.0  # by which the handler has asked to extend its limits
         self.soft_limit_sent = False
-        self.interruptible = False  # a handler runs, and nothing of ours
+        self.interruptible = False  # handler code runs, not code of EMS
 
     def begin(self, messages: list[Message], options: HandlerOptions, now: float) -> None:
-        """These run from now on; the caller holds the lock."""
+        """Mark messages as running from now on; the caller holds the lock."""
         self.running = messages[0].offset
         self.running_through = messages[-1].offset
         self.running_since = now
@@ -42,25 +42,25 @@ class Watch:
 
     @property
     def timeout_s(self) -> float:
-        """After how many seconds the running message is moved to retry."""
+        """Seconds after which the running message is moved to retry."""
         return (self.options.timeout_s or self.group_timeout_s) + self.extension_s
 
     @property
     def time_limit_s(self) -> float:
-        """How long it may run before it is taken from its thread."""
+        """Seconds that it may run before it is taken from its thread."""
         hard_s = self.options.hard_time_limit_s
         return self.timeout_s if hard_s is None else min(self.timeout_s, hard_s + self.extension_s)
 
     @property
     def first_limit_s(self) -> float:
-        """How long it may run before anything happens to it."""
+        """Seconds that it may run before the first limit applies."""
         soft_s = self.options.soft_time_limit_s
         if soft_s is None or self.soft_limit_sent:
             return self.time_limit_s
         return min(self.time_limit_s, soft_s + self.extension_s)
 
     def runs(self, since: float) -> bool:
-        """Whether what began at ``since`` still runs; the caller holds the lock."""
+        """Return whether the run that began at ``since`` still runs; the caller holds the lock."""
         return self.running is not None and self.running_since == since
 
     def time_left(self, since: float) -> float:
@@ -69,7 +69,7 @@ class Watch:
             return max(0.0, since + self.first_limit_s - ticks()) if self.runs(since) else 0.0
 
     def extend(self, since: float, seconds: float) -> None:
-        """Move all limits of the run that began at ``since``, so that the first is at least so far away.
+        """Move all limits of the run that began at ``since``, so that the first is at least ``seconds`` away.
 
         Raises:
             RunEnded: it has ended, or its time was over.
@@ -80,22 +80,22 @@ class Watch:
             self.extension_s += max(0.0, ticks() + seconds - since - self.first_limit_s)
 
     def extend_until(self, end: float) -> None:
-        """The same for a coroutine, which has limits of its own: before ``end`` nothing is too late for the thread."""
+        """Extend the thread's limits at least to ``end``, for a coroutine, which has limits of its own."""
         with self.lock:
             self.extension_s += max(0.0, end - self.running_since - self.time_limit_s)
 
     def is_over(self, since: float) -> bool:
-        """Whether what began at ``since`` runs and its time is over; the caller holds the lock."""
+        """Return whether the run that began at ``since`` still runs past its limit; the caller holds the lock."""
         return self.running is not None and self.running_since == since and ticks() - since > self.time_limit_s
 
 
 class Lane(Watch):
-    """A part of a claim's keys, in the order of the stream, and the thread that works through it.
+    """A part of a claim's keys, in the order of the stream, and the thread that runs their messages.
 
     Attributes:
-        ended: it is through, has stopped, or hangs for good.
-        error: what must end the process.
-        count, ran_s: how many messages have been run, and how long that took.
+        ended: set when it has finished, has stopped, or hangs for good.
+        error: an error that must end the process.
+        count, ran_s: the number of messages that have been run, and the seconds that this took.
     """
 
     def __init__(self, group_timeout_s: float) -> None:
@@ -113,7 +113,7 @@ class Lane(Watch):
             self.message = message
 
     def stop(self) -> bool:
-        """It has ended; false if it was given up meanwhile."""
+        """Mark the message as ended; return false if it was given up meanwhile."""
         with self.lock:
             self.running = None
             self.count += 1
@@ -121,10 +121,10 @@ class Lane(Watch):
             return not self.ended.is_set()
 
     def give_up(self, since: float) -> Message | None:
-        """Leave the thread alone with the message that it began at ``since``, unless that has just ended."""
+        """Abandon the thread and the message that it began at ``since``, unless that has just ended."""
         with self.lock:
             if not self.is_over(since):
-                return None  # it has come back, or asked for more time
+                return None  # it has returned, or asked for more time
             self.running = None
             self.ended.set()
             return self.message

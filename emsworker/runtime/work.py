@@ -1,6 +1,6 @@
-"""A claim while it is being worked on: what is done, what runs, what failed and is not yet written down.
+"""A claim that is being worked on: what is done, what runs, and what failed and is not flushed yet.
 
-The consumer thread works through it; the completer writes its progress down meanwhile and watches the time.
+The consumer thread runs its messages; meanwhile the completer flushes its progress and enforces time limits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAVY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a message has ended, or that it was not run because an earlier one of its key is to run again."""
+    """The end of a message, or that it was not run because an earlier one of its key must be retried first."""
 
     message: Message
     failures: Sequence[Failure]
@@ -38,7 +38,7 @@ class Work(Watch):
     """Progress of one claim, shared by its consumer and the completer.
 
     Args:
-        claim: what is being worked on.
+        claim: the claim that is being worked on.
         topic_id: of its topic.
         timeout_s: the group's timeout.
         thread_id: of the consumer, for the soft time limit.
@@ -51,11 +51,11 @@ class Work(Watch):
         self._flushing = forks.Lock()
         self.acked_to = claim.acked_to
         self.last = claim.hi  # the claim may be cut shorter while it runs
-        self.lost = False  # it is somebody else's, or finished: nothing more is to be written
+        self.lost = False  # it belongs to another client, or is finished: nothing more may be written
         self.running_through = claim.acked_to
         self._blocked: list[tuple[int, bytes | None]] = []
         self._blocked_keys = set(claim.blocked_keys)
-        self.held = False  # where a partition runs in order: a message is to run again before the next one
+        self.held = False  # if a partition runs in order: a message must be retried before the next one
         self.began_at = ticks()
         self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
         self._results: list[ResultRow] = []
@@ -79,11 +79,11 @@ class Work(Watch):
             return True
 
     def waits(self, message: Message) -> bool:
-        """Whether an earlier message of its key is to run again before it."""
+        """Return whether an earlier message of its key must be retried first."""
         return message.key_bytes is not None and message.key_bytes in self._blocked_keys
 
     def block(self, message: Message) -> None:
-        """It was not run, because an earlier one of its key is to run again."""
+        """Mark a message as blocked: an earlier one of its key must be retried first."""
         with self.lock:
             self._settle(Ended(message, (), (), blocked=True))
 
@@ -100,10 +100,10 @@ class Work(Watch):
         self.acked_to = offset
 
     def _leave_no_gaps(self) -> None:
-        """Before the claim is given back: one that is worked through in order has none."""
+        """Close gaps before the claim is given back; a claim that runs in order has none."""
 
     def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
-        if self.claim.order is Order.NONE or not failures:  # as nearly always
+        if self.claim.order is Order.NONE or not failures:  # the usual case
             return
         again = {failure.offset for failure in failures if failure.retry_in_s is not None}
         if not again:
@@ -120,13 +120,13 @@ class Work(Watch):
         results: Sequence[ResultRow] = (),
         following: Message | None = None,
     ) -> None:
-        """What ran together has ended; what is to become of the failed ones is written with the next flush.
+        """Mark messages that ran together as ended; their failures are written with the next flush.
 
-        It is one step: the completer must never see a part of a batch as finished and give the rest back.
+        This is one step: the completer must never see a part of a batch as finished and give the rest back.
 
         Args:
-            ran_s: for how many seconds each ran.
-            following: of coroutines: the first that still runs.
+            ran_s: the seconds that each ran.
+            following: of coroutines: the first message that still runs.
         """
         with self.lock:
             if self.claim.source is ClaimSource.RETRY:
@@ -145,15 +145,15 @@ class Work(Watch):
         self.progress_buffer.ended(messages)
 
     def rewind(self) -> None:
-        """Nothing is running any more, though nothing is done: a batch is about to be run one by one."""
+        """Mark that nothing runs, though nothing is done: a batch is about to be run one by one."""
         with self.lock:
             self.running = None
 
     def passed(self, finished: bool) -> int:
-        """How many offsets it has come past, those of which there was nothing to run included.
+        """Return the number of offsets that it has passed, including those with nothing to run.
 
         Args:
-            finished: all of it has been run.
+            finished: the whole claim has been run.
         """
         if self.claim.source is ClaimSource.RETRY:
             return sum(message.offset <= self.acked_to for message in self.claim.messages)
@@ -161,17 +161,17 @@ class Work(Watch):
 
     @property
     def completed(self) -> int:
-        """How many of its messages have ended, well or not."""
+        """The number of its messages that have ended, successfully or not."""
         return sum(message.offset <= self.acked_to for message in self.claim.messages)
 
     @property
     def started(self) -> int:
-        """How many were started, as far as is known: where they run at once, all of them."""
+        """The number of its messages that were started, as far as is known: if they run at once, all of them."""
         top = self.running_through if self.running is not None else self.acked_to
         return sum(message.offset <= top for message in self.claim.messages)
 
     def finish(self) -> Flush | None:
-        """All is done: what the next claim is to write along; ``None`` if the claim was lost."""
+        """End a claim that is done, and return what the next claim writes along; ``None`` if the claim was lost."""
         with self._flushing, self.lock:
             if self.lost:
                 return None
@@ -181,7 +181,7 @@ class Work(Watch):
             return self._flush(finished=True)
 
     def unfinished(self) -> Flush | None:
-        """The claim ends early, over a new connection: what is known to be done, for a last flush."""
+        """End the claim early, and return what is known to be done, for a last flush over a new connection."""
         with self._flushing, self.lock:
             if self.lost:
                 return None
@@ -210,7 +210,7 @@ class Work(Watch):
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to write down."""
+        """True if there is something to flush."""
         return not self.lost and (
             self.acked_to != self._written_to
             or bool(self._failures)
@@ -219,30 +219,30 @@ class Work(Watch):
 
     @property
     def urgent(self) -> bool:
-        """Whether a handler has asked for more time, or told something: the beat must hear of it by now."""
+        """True if a handler has asked for more time, or a progress report is due: flush now."""
         asked = self.running is not None and self._needed_s > self._told_timeout_s
         return not self.lost and (asked or self.progress_buffer.is_due)
 
     @property
     def _needed_s(self) -> float:
-        """For how long the beat is to leave the claim alone."""
+        """Seconds before recovery may treat the claim as stuck."""
         return self.timeout_s
 
     def runs(self, since: float) -> bool:
-        """See :class:`Watch`."""
+        """Return whether the run that began at ``since`` still runs and still holds the claim."""
         return super().runs(since) and not self.lost and not self._given_up
 
     @property
     def heavy(self) -> bool:
-        """Whether so many bytes of results wait that they must not wait for more."""
+        """True if the buffered results are so large that they must be flushed."""
         return self._result_bytes > _HEAVY_BYTES
 
     def write_down(self, session: Session) -> None:
         """Flush the progress so far.
 
         Raises:
-            FenceLost: the claim is somebody else's; ``lost`` is set.
-            ConnectionLost: it is not known whether it was written; it will be written again.
+            FenceLost: the claim belongs to another client; ``lost`` is set.
+            ConnectionLost: it is not known if it was committed; it will be flushed again.
         """
         with self._flushing:
             with self.lock:
@@ -260,7 +260,7 @@ class Work(Watch):
         self.written(flush)
 
     def written(self, flush: Flush) -> None:
-        """What ``flush`` holds has been committed."""
+        """Drop what ``flush`` holds: it has been committed."""
         with self.lock:
             del self._failures[: len(flush.failures)]
             self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
@@ -280,17 +280,17 @@ class Work(Watch):
         send: Callable[[Flush], None],
         results: Sequence[ResultRow] = (),
     ) -> None:
-        """Commit what a transactional handler did, together with everything so far and the end of its messages.
+        """Commit the SQL of a transactional handler, the progress so far and the ack of its messages atomically.
 
-        Nobody else may write this claim's progress meanwhile: a flush that was made before and arrives after the
+        No other thread may write this claim's progress meanwhile: a flush that was made before and arrives after the
         commit would move the acked offset back, and the effect would happen twice.
 
         Args:
-            ran_s: for how many seconds they ran, all together.
+            ran_s: the seconds that they ran, all together.
             send: commits a flush.
 
         Raises:
-            FenceLost: the claim is somebody else's by now.
+            FenceLost: the claim belongs to another client by now.
         """
         with self._flushing:
             if self.lost:
@@ -319,10 +319,10 @@ class Work(Watch):
     # -- giving back ---------------------------------------------------------------------------------------------------
 
     def give_back(self, session: Session) -> None:
-        """Return all that is not done, also what is running if the process is about to die; this ends the claim.
+        """Give back all that is not done, and what is running if the process is about to die; this ends the claim.
 
         Raises:
-            FenceLost: the claim is somebody else's; ``lost`` is set.
+            FenceLost: the claim belongs to another client; ``lost`` is set.
         """
         with self._flushing:
             with self.lock:
@@ -333,10 +333,10 @@ class Work(Watch):
             self._cut(session, flush)
 
     def share_rest(self, session: Session) -> None:
-        """Return what comes after the running messages, so that others can take it.
+        """Give back the messages after the running ones, so that other clients can claim them.
 
         Raises:
-            FenceLost: the claim is somebody else's; ``lost`` is set.
+            FenceLost: the claim belongs to another client; ``lost`` is set.
         """
         with self._flushing:
             with self.lock:
@@ -347,16 +347,16 @@ class Work(Watch):
             self._cut(session, flush)
 
     def give_up(self, session: Session, since: float, failure: Failure | None) -> bool:
-        """The handler that began at ``since`` hangs: write ``failure`` down for its message and give back the rest.
+        """Record ``failure`` for the message of the hanging handler that began at ``since``, and give back the rest.
 
         Args:
-            failure: without it, of a batch, all is given back, to be run one by one.
+            failure: ``None`` for a batch: all is given back, to be run one by one.
 
         Returns:
-            false if the handler has come back meanwhile.
+            false if the handler has returned meanwhile.
 
         Raises:
-            FenceLost: the claim is somebody else's; ``lost`` is set.
+            FenceLost: the claim belongs to another client; ``lost`` is set.
         """
         with self._flushing:
             with self.lock:
@@ -386,7 +386,7 @@ class Work(Watch):
 
 
 def _redone(messages: list[Message], failures: list[Failure], ran_s: Sequence[float]) -> list[tuple[int, int, int]]:
-    """Of retries that ended well: offset, attempt, milliseconds."""
+    """Return offset, attempt and milliseconds of each retry that succeeded."""
     failed, ran = {failure.offset for failure in failures}, zip(messages, ran_s, strict=True)
     return [(m.offset, m.attempt, round(took_s * 1000)) for m, took_s in ran if m.offset not in failed]
 

@@ -1,6 +1,6 @@
 """The stream in Spark: ``format("ems")`` for PySpark 4.2 or later, with the names of Spark's Kafka source.
 
-Needs ``pip install 'emsworker[spark]'`` and Java 17. Nothing is imported here: a program without Spark pays nothing.
+Needs ``pip install 'emsworker[spark]'`` and Java 17. Spark is not imported until it is used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read_jdbc(spark: Any, **options: Any) -> Any:
-    """See :func:`emsworker.spark.jdbc.read_jdbc`."""
+    """Call :func:`emsworker.spark.jdbc.read_jdbc`."""
     from emsworker.spark.jdbc import read_jdbc as read
 
     return read(spark, **options)

@@ -1,4 +1,4 @@
-"""Rows of the store as Arrow record batches of exactly the schema that Spark expects."""
+"""Conversion of the store's rows to Arrow record batches with exactly the schema that Spark expects."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Batches:
     """Turns rows into record batches.
 
     Args:
-        dataset: whose rows these are.
-        schema: the columns that are wanted.
-        constants: the values of columns that are the same in all rows: topic, partition, group.
+        dataset: the dataset of the rows.
+        schema: the columns to return.
+        constants: values of the columns that are constant: topic, partition, group.
     """
 
     def __init__(self, dataset: str, schema: StructType, constants: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Batches:
         self._makers = {name: _maker(name, self._schema.field(name).type, name in times) for name in self.columns}
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """One batch of the rows, which are in the order of ``columns``."""
+        """Make a batch of rows, whose values are in the order of ``columns``."""
         stored = dict(zip(self.columns, zip(*rows, strict=True), strict=True)) if self.columns else {}
         arrays = [
             self._makers[field.name](stored[field.name])

@@ -1,4 +1,4 @@
-"""The batch reader."""
+"""The batch reader of ``format("ems")``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from emsworker.store.session import Session
 
 @dataclass(frozen=True)
 class EmsPartition(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     piece: Piece
     topic: str
@@ -32,13 +32,13 @@ class EmsPartition(InputPartition):
 
     @classmethod
     def of(cls, one: Range) -> EmsPartition:
-        """The task of a range."""
+        """Make the input partition of a range."""
         group = one.source.group
         return cls(one.piece, one.source.topic.name, group.name if group is not None else None)
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The columns that are the same in all its rows."""
+        """The columns that have the same value in all rows."""
         return {"topic": self.topic, "partition": self.piece.partition, "group": self.group}
 
 
@@ -50,7 +50,7 @@ class Pack(InputPartition):
 
 
 class EmsReader(DataSourceReader):
-    """Reads ranges of offsets. It is pickled: connections are opened where they are used."""
+    """Reads ranges of offsets; it is pickled, so connections are opened where they are used."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._schema = schema
@@ -58,10 +58,10 @@ class EmsReader(DataSourceReader):
         self._pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks; decided once, so that all of them read the same stream.
+        """Plan the tasks once, so that all of them read the same stream.
 
-        Of messages each piece is a task. The log of the groups has a piece for each group and partition, mostly small
-        ones: those are packed, up to partitionBytes.
+        For messages each piece is a task. The log of the groups has a piece for each group and partition, most of them
+        small: those are packed, up to partitionBytes.
         """
         return call(self._options.profile, self._tasks)
 
@@ -90,26 +90,26 @@ class EmsReader(DataSourceReader):
         return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, on an executor."""
+        """Read the rows of a piece, on an executor."""
         if isinstance(partition, Pack):
             for part in partition.parts:
                 yield from read_piece(self._schema, self._options, part, self._pushed)
-        elif isinstance(partition, EmsPartition):  # and not Spark's stand-in when there is no piece at all
+        elif isinstance(partition, EmsPartition):  # not Spark's placeholder if there is no piece
             yield from read_piece(self._schema, self._options, partition, self._pushed)
 
 
 class FilteringReader(EmsReader):
-    """The same with filters pushed down; Spark refuses such a reader unless a setting allows it."""
+    """A batch reader with filter pushdown; Spark refuses it unless a setting allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what the store can decide exactly; the rest goes back to Spark."""
+        """Take the filters that the store can apply exactly; return the rest to Spark."""
         return [one for one in filters if not self._pushed.take(one, self._options.dataset)]
 
 
 def read_piece(
     schema: StructType, options: ReadOptions, partition: EmsPartition, pushed: Pushed | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece as record batches.
+    """Read the rows of a piece as record batches.
 
     Raises:
         DataLoss: retention overtook the reader, and failOnDataLoss is on.

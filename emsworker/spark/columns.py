@@ -1,4 +1,4 @@
-"""The columns of each dataset, named as Spark's Kafka source names them where that has the same thing."""
+"""Columns of each dataset, with the names of Spark's Kafka source if it has the same column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emsworker.core.errors import ConfigError, Problem
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 LOG_APPEND_TIME = 1
-"""What Kafka calls a timestamp that the server gave."""
+"""Kafka's timestamp type for a time set by the server."""
 
 _MESSAGE: dict[str, DataType] = {
     "key": BinaryType(),
@@ -102,11 +102,11 @@ _DEFAULT = {
 
 
 def default_schema(dataset: str, *, headers: bool, meta: bool) -> StructType:
-    """The columns that come when nobody names any.
+    """Return the columns of a read without a schema.
 
     Args:
-        headers: with ``headers``, where the dataset has them.
-        meta: with the columns that Kafka's source does not have.
+        headers: include ``headers`` if the dataset has them.
+        meta: include the columns that Kafka's source does not have.
     """
     columns = dict(_DEFAULT[dataset])
     if headers and "headers" in KNOWN[dataset]:
@@ -117,10 +117,10 @@ def default_schema(dataset: str, *, headers: bool, meta: bool) -> StructType:
 
 
 def check_schema(dataset: str, schema: StructType) -> None:
-    """A schema that somebody gave chooses columns; their types are not his to choose.
+    """Check that a user's schema selects known columns with their types.
 
     Raises:
-        ConfigError: naming every column that is not there or has another type.
+        ConfigError: names every column that is unknown or has another type.
     """
     problems = []
     known = KNOWN[dataset]

@@ -1,4 +1,4 @@
-"""The same rows by Spark's own JDBC source: quicker, because no Python touches them, but with a driver to install."""
+"""Reading by Spark's own JDBC source: faster, because rows do not pass through Python, but it needs a driver."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ _UTC = {"UTC", "Etc/UTC", "Z", "GMT"}
 
 
 def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **given: str) -> Any:
-    """A data frame with the columns of ``format("ems")``, read at rest by Spark's JDBC source.
+    """Read a batch with Spark's JDBC source; return a data frame with the columns of ``format("ems")``.
 
-    The offsets are planned here, now, by the same rules: up to the high watermark, cut by offsets and bytes. Unlike
-    ``format("ems")`` it cannot tell when retention overtakes it, and a query reads the columns that it uses only.
+    The offsets are planned in this call by the rules of ``format("ems")``: up to the high watermark, cut by offsets and
+    bytes. Unlike ``format("ems")``, it cannot detect that retention overtakes it, and a query reads only the columns
+    that it uses.
 
     Args:
         spark: the session; the driver's jar is among its ``spark.jars``.
-        driver: the driver's class. MariaDB Connector/J serves both servers.
-        fetchsize: rows that the driver holds at once.
-        given: the options of a batch read, ``subscribe="orders"`` and so on.
+        driver: the driver's class. MariaDB Connector/J works with both servers.
+        fetchsize: rows that the driver fetches at once.
+        given: the options of a batch read, for example ``subscribe="orders"``.
 
     Raises:
-        ConfigError: naming every wrong option.
-        UnknownTopic, DataLoss, OutOfRange: as ``format("ems")`` does.
+        ConfigError: names every wrong option.
+        UnknownTopic, DataLoss, OutOfRange: as in ``format("ems")``.
     """
     options = read_options(given, streaming=False)
     refused = {
@@ -57,7 +58,7 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         app.database.thread_session().close()
     url = DatabaseUrl.parse(app.url)
     properties = {"user": url.user, "password": url.password, "driver": driver, "fetchsize": str(fetchsize)}
-    properties |= {"preferTimestampNTZ": "true"}  # the driver would take the server's UTC for this machine's zone
+    properties |= {"preferTimestampNTZ": "true"}  # the driver would read the server's UTC as this machine's zone
     address = f"jdbc:mysql://{url.host}:{url.port}/{url.database}"
     predicates = [scan.predicate(one.piece) for one in ranges] or ["1 = 0"]
     frame = spark.read.jdbc(address, scan.dbtable(), predicates=predicates, properties=properties)
@@ -70,7 +71,7 @@ def _like_kafka(frame: Any, names: dict[int, str]) -> Any:
     topic = functions.lit(None).cast("string")
     for number, name in names.items():
         topic = functions.when(functions.col("topic_id") == number, functions.lit(name)).otherwise(topic)
-    if len(names) == 1:  # then its number need not be read
+    if len(names) == 1:  # then the topic's id need not be read
         topic = functions.lit(*names.values())
     exact = functions.timestamp_micros("born_us")
     born = functions.col("born_at").cast("timestamp") if _is_all_utc(frame.sparkSession) else exact
@@ -86,12 +87,12 @@ def _like_kafka(frame: Any, names: dict[int, str]) -> Any:
 
 
 def _is_all_utc(spark: Any) -> bool:
-    """Whether times can be read as times, which is quicker: the driver takes them for the time of its Java's zone.
+    """Return whether times can be read as times, which is faster: the driver reads them in the zone of its Java.
 
-    Where that has summer time, an hour of each autumn has two meanings, and one of each spring has none. The zones of a
+    In a zone with summer time, an hour of each autumn has two meanings, and one of each spring has none. The zones of a
     cluster's executors are not known here.
     """
-    context = getattr(spark, "sparkContext", None)  # of Spark Connect there is none
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is None or not context.master.startswith("local["):
         return False
     here = context._jvm.java.util.TimeZone.getDefault().getID()

@@ -1,4 +1,4 @@
-"""The options of ``format("ems")``: those of Spark's Kafka source by the same names, and a few of our own.
+"""Options of ``format("ems")``: those of Spark's Kafka source by the same names, and a few of our own.
 
 All wrong options are reported at once, each by its name.
 """
@@ -42,7 +42,7 @@ _CLIENTS = (
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which topics, or partitions of topics, are read."""
+    """The topics, or partitions of topics, to read."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -51,12 +51,12 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Limit:
-    """Where reading begins or ends; the first of these that is given counts.
+    """The beginning or end of a read; the first given attribute in this list counts.
 
     Attributes:
         timestamp_ms: one time for all partitions, milliseconds since 1970.
         by_timestamp: times by topic and partition.
-        offsets: ``earliest``, ``latest``, or offsets by topic and partition (-2 and -1 stand for the same).
+        offsets: ``earliest``, ``latest``, or offsets by topic and partition (-2 is earliest, -1 latest).
         strict: a time after the last message is an error, not the end.
     """
 
@@ -68,7 +68,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a reader was told; see docs/how-to/spark.md for the meaning of each."""
+    """Options of a reader; docs/how-to/spark.md explains each."""
 
     subscription: Subscription
     dataset: str
@@ -91,12 +91,12 @@ class ReadOptions:
 
 
 class OptionReader:
-    """Options by name, in any case, from which each is taken once; problems are collected.
+    """Reads options by case-insensitive name, and collects problems.
 
     Args:
-        given: what Spark hands over.
-        known: their names in small letters.
-        for_what: as an error says it, "a batch read".
+        given: the options from Spark.
+        known: the allowed names in lower case.
+        for_what: the operation in error messages, "a batch read".
     """
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...], for_what: str) -> None:
@@ -107,11 +107,11 @@ class OptionReader:
                 self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _fix(name, for_what)))
 
     def has(self, name: str) -> bool:
-        """Whether it is given."""
+        """Return whether an option is given."""
         return name.lower() in self._given
 
     def get(self, name: str, read: Callable[[str], T], default: T) -> T:
-        """The value of an option; a wrong one is noted."""
+        """Return the value of an option; note a problem if it is wrong."""
         text = self._given.get(name.lower())
         if text is None:
             return default
@@ -127,7 +127,7 @@ class OptionReader:
         self.problems.append(Problem(f"option {name}", "not given" if value is None else repr(value), fix))
 
     def check(self) -> None:
-        """Raise ConfigError if anything was wrong."""
+        """Raise ConfigError if there are problems."""
         if self.problems:
             raise ConfigError(self.problems)
 
@@ -154,21 +154,21 @@ def _fix(name: str, for_what: str) -> str:
 
 
 def boolean(text: str) -> bool:
-    """``true`` or ``false``."""
+    """Parse ``true`` or ``false``."""
     if text.lower() not in ("true", "false"):
         raise ValueError("must be true or false")
     return text.lower() == "true"
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError("must be a whole number above 0")
     return int(text)
 
 
 def size(text: str) -> int:
-    """Bytes, ``16m``, ``512k`` or ``1g``; at most 1 GiB, which is what an Arrow batch bears."""
+    """Parse bytes, ``16m``, ``512k`` or ``1g``; at most 1 GiB, the limit of an Arrow batch."""
     match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
     number = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else 0
     if not 1 <= number <= 1 << 30:
@@ -177,7 +177,7 @@ def size(text: str) -> int:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of some words."""
+    """Return a parser that accepts one of the choices."""
 
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -195,7 +195,7 @@ def _milliseconds(text: str) -> int:
 
 
 def by_partition(text: str, least: int) -> Offsets:
-    """``{"topic": {"0": 23, "1": -2}}``."""
+    """Parse ``{"topic": {"0": 23, "1": -2}}``."""
     try:
         found = {
             str(topic): {int(partition): _whole(offset) for partition, offset in places.items()}
@@ -260,7 +260,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def duration(text: str) -> float:
-    """A time like ``500ms``, ``10s`` or ``15m``."""
+    """Parse a time like ``500ms``, ``10s`` or ``15m``."""
     return parse_duration(text)
 
 
@@ -268,7 +268,7 @@ def duration(text: str) -> float:
 
 
 def dataset_of(given: Mapping[str, str]) -> tuple[str, bool, bool]:
-    """What decides about the columns: dataset, includeHeaders, includeMeta; the other options are not looked at."""
+    """Return the options that select columns, dataset, includeHeaders and includeMeta; ignore the others."""
     options_in = OptionReader({}, (), "a read")
     options_in._given = {name.lower(): value for name, value in given.items()}
     dataset = options_in.get("dataset", one_of(*DATASETS), "messages")
@@ -281,7 +281,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Check and read the options of a reader.
 
     Raises:
-        ConfigError: naming every wrong option.
+        ConfigError: names every wrong option.
     """
     mine = _STREAM if streaming else _ENDS
     options_in = OptionReader(
@@ -314,7 +314,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a writer was told."""
+    """Options of a writer."""
 
     topic: str | None
     profile: str | None
@@ -325,7 +325,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool)
     """Check and read the options of a writer.
 
     Raises:
-        ConfigError: naming every wrong option.
+        ConfigError: names every wrong option.
     """
     known = ("topic", "profile", *(("checkpointlocation",) if streaming else ("jobid",)))
     options_in = OptionReader(given, known, "a streaming write" if streaming else "a batch write")

@@ -1,4 +1,4 @@
-"""From options to ranges of offsets: which topics, from where, up to where, in how many pieces."""
+"""Planning of a read: converts options to ranges of offsets of topics, and splits them into pieces."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 
 
 class DataLoss(EmsError):
-    """Messages that were to be read have been deleted, or their topic has; ``failOnDataLoss=false`` reads on."""
+    """Messages to read, or their topic, have been deleted; ``failOnDataLoss=false`` continues."""
 
 
 class OutOfRange(EmsError):
-    """An offset or a time that was asked for lies beyond the end of a partition."""
+    """A given offset or time is beyond the end of a partition."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One partition of a topic, and of a group where the dataset belongs to groups."""
+    """A partition of a topic, with a group if the dataset belongs to groups."""
 
     topic: Topic
     bounds: Bounds
@@ -36,13 +36,13 @@ class Source:
 
     @property
     def place(self) -> str:
-        """As an error names it."""
+        """Topic and partition for error messages."""
         return f"{self.topic.name}/{self.bounds.partition}"
 
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets of one source that are to be read; ``hi`` is exclusive."""
+    """A range of offsets of a source to read; ``hi`` is exclusive."""
 
     source: Source
     lo: int
@@ -50,7 +50,7 @@ class Range:
 
     @property
     def piece(self) -> Piece:
-        """As the store takes it."""
+        """The range as a piece of the store."""
         owner = self.source.group or self.source.topic
         return Piece(owner.id, self.source.topic.id, self.source.bounds.partition, self.lo, self.hi)
 
@@ -59,10 +59,10 @@ class Range:
 
 
 def find_sources(session: Session, options: ReadOptions) -> list[Source]:
-    """The partitions that are subscribed to.
+    """Find the subscribed partitions.
 
     Raises:
-        UnknownTopic, UnknownGroup: naming what is not there.
+        UnknownTopic, UnknownGroup: names the missing topic, partition or group.
     """
     chosen = options.subscription
     every = {topic.name: topic for topic in topics.list_topics(session)}
@@ -103,11 +103,11 @@ def _with_groups(session: Session, sources: list[Source], options: ReadOptions) 
 
 
 def plan(session: Session, options: ReadOptions) -> list[Range]:
-    """The ranges of a batch read, one for each source.
+    """Plan the ranges of a batch read, one for each source.
 
     Raises:
         DataLoss: a range begins below the log start offset, and failOnDataLoss is on.
-        OutOfRange: it ends beyond the end, or at a hole that is not closed yet.
+        OutOfRange: a range ends beyond the end of its partition, or above a hole that is not closed yet.
     """
     sources = find_sources(session, options)
     for limit, name in ((options.starting, "startingOffsets"), (options.ending, "endingOffsets")):
@@ -118,10 +118,10 @@ def plan(session: Session, options: ReadOptions) -> list[Range]:
 
 
 def check_covered(limit: Limit, sources: list[Source], name: str) -> None:
-    """Offsets by partition must name each partition that is read, as Kafka's source asks for it.
+    """Check that offsets by partition name each partition that is read, as Kafka's source requires.
 
     Raises:
-        OutOfRange: naming one that is missing.
+        OutOfRange: names a missing partition.
     """
     if limit.timestamp_ms is not None:
         return
@@ -149,7 +149,7 @@ def _message_range(session: Session, options: ReadOptions, source: Source) -> Ra
 
 
 def _log_range(session: Session, options: ReadOptions, source: Source) -> Range:
-    """What a group left behind may lie below the log start offset: dead letters outlive their messages."""
+    """Plan the log of a group, which may begin below the log start offset: dead letters outlive their messages."""
     default = options.starting.timestamp_ms is None and options.starting.by_timestamp is None
     if default and options.starting.offsets == "earliest":
         lo = 0
@@ -159,11 +159,11 @@ def _log_range(session: Session, options: ReadOptions, source: Source) -> Range:
 
 
 def start_of(session: Session, options: ReadOptions, source: Source) -> int:
-    """The first offset to be read.
+    """Return the first offset to read.
 
     Raises:
-        DataLoss: it has been deleted, and failOnDataLoss is on.
-        OutOfRange: it lies beyond the end, or no message is as young as the time that was asked for.
+        DataLoss: the offset has been deleted, and failOnDataLoss is on.
+        OutOfRange: the offset is beyond the end, or no message has the given time or a later one.
     """
     bounds, limit = source.bounds, options.starting
     time_ms = time_of(limit, source)
@@ -184,10 +184,10 @@ def start_of(session: Session, options: ReadOptions, source: Source) -> int:
 
 
 def above_log_start(options: ReadOptions, source: Source, offset: int) -> int:
-    """The offset, or the log start offset if that is higher.
+    """Return the offset, or the log start offset if that is higher.
 
     Raises:
-        DataLoss: it is, and failOnDataLoss is on.
+        DataLoss: the log start offset is higher, and failOnDataLoss is on.
     """
     log_start = source.bounds.log_start
     if offset >= log_start:
@@ -202,7 +202,7 @@ def above_log_start(options: ReadOptions, source: Source, offset: int) -> int:
 
 
 def _end_of(session: Session, limit: Limit, source: Source) -> tuple[int, bool]:
-    """One past the last offset, and whether exactly that was asked for."""
+    """Return the exclusive end, and whether the options name exactly that offset."""
     time_ms = time_of(limit, source)
     if time_ms is not None:
         return _offset_at(session, source, time_ms), False
@@ -211,14 +211,14 @@ def _end_of(session: Session, limit: Limit, source: Source) -> tuple[int, bool]:
 
 
 def time_of(limit: Limit, source: Source) -> int | None:
-    """The time of a limit for a source, in milliseconds, if it is one."""
+    """Return the time of a limit for a source in milliseconds, or ``None`` if the limit is not a time."""
     if limit.timestamp_ms is not None:
         return limit.timestamp_ms
     return None if limit.by_timestamp is None else limit.by_timestamp[source.topic.name][source.bounds.partition]
 
 
 def offset_of(limit: Limit, source: Source) -> int:
-    """The offset of a limit for a source, -2 and -1 included."""
+    """Return the offset of a limit for a source, -2 and -1 included."""
     if isinstance(limit.offsets, dict):
         return limit.offsets[source.topic.name][source.bounds.partition]
     return EARLIEST if limit.offsets == "earliest" else LATEST
@@ -236,7 +236,7 @@ def split(ranges: list[Range], options: ReadOptions, weigh: Callable[[Range], in
     """Cut ranges by partitionBytes, maxRecordsPerPartition and minPartitions; every cut is by offsets.
 
     Args:
-        weigh: about how many bytes a range has.
+        weigh: estimates the bytes of a range.
     """
     ranges = [one for one in ranges if one.hi > one.lo]
     total = sum(one.hi - one.lo for one in ranges)
@@ -258,7 +258,7 @@ def _cut(one: Range, parts: int) -> list[Range]:
 
 
 def offsets_json(places: Iterable[tuple[Source, int]]) -> Offsets:
-    """Offsets as Kafka's source writes them: by topic and partition."""
+    """Return offsets by topic and partition, as Kafka's source writes them."""
     found: Offsets = {}
     for source, offset in places:
         found.setdefault(source.topic.name, {})[source.bounds.partition] = offset

@@ -1,4 +1,4 @@
-"""Where the stream is: from the environment or a profile file, never from options, which land in plans and logs."""
+"""Connection to the stream, from the environment or a profile file: options would appear in plans and logs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DEFAULT_FILE = "~/.config/ems/profiles.ini"
 
 
 def open_stream(profile: str | None) -> Ems:
-    """An app on the stream of a profile, or without one on that of EMS_URL (or the local stream).
+    """Open the stream of a profile, or without one that of EMS_URL (or the local stream).
 
     Raises:
-        ConfigError: there is no such profile, or it is incomplete.
+        ConfigError: the profile does not exist or is incomplete.
     """
     if profile is None:
         return Ems("spark")
@@ -34,10 +34,10 @@ def open_stream(profile: str | None) -> Ems:
 
 @contextlib.contextmanager
 def open_database(profile: str | None) -> Iterator[Database]:
-    """The stream's database for this thread; its one connection is closed at the end.
+    """Open the stream's database for this thread; its one connection is closed at the end.
 
     Raises:
-        SchemaMissing, AccessDenied, StoreUnavailable: it cannot be used.
+        SchemaMissing, AccessDenied, StoreUnavailable: the database cannot be used.
     """
     with closing_session(open_stream(profile).database) as database:
         yield database
@@ -53,7 +53,7 @@ def closing_session(database: Database) -> Iterator[Database]:
 
 
 def call(profile: str | None, work: Callable[[Session], T]) -> T:
-    """Run ``work`` on a connection of its own, and again when that is lost: it must bear repetition."""
+    """Run ``work`` on its own connection, and again if that is lost: ``work`` must be idempotent."""
     with open_database(profile) as database:
         return database.call(work)
 
@@ -66,7 +66,7 @@ def _section(profile: str) -> configparser.SectionProxy:
     except OSError as error:
         fix = f"the profile file {path} cannot be read ({error.strerror}); {_FILE_VARIABLE} names another"
         raise ConfigError([Problem("profile", profile, fix)]) from None
-    except configparser.Error:  # its text repeats lines, and so may repeat a password
+    except configparser.Error:  # its text quotes lines, which may contain a password
         fix = f"the profile file {path} is malformed; write [{profile}] and below it url = mysql://..."
         raise ConfigError([Problem("profile", profile, fix)]) from None
     if not parser.has_option(profile, "url"):

@@ -1,4 +1,4 @@
-"""Filters that the store applies, so that what nobody wants is never read."""
+"""Filter pushdown: filters that the store applies, so that unwanted rows are not read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")
 _NEVER = 1 << 62
 _LAST_US = 253_402_300_799_999_999  # the end of the year 9999, where DATETIME ends
-# Offsets and times of insertion run in parallel, but for producers that took an offset and were slow to use it.
+# Offsets and insertion times increase together, except if a producer allocated an offset and filled it late.
 _SLACK_US = 600 * 1_000_000
 
 
 class Pushed:
-    """What has been taken from Spark's filters: bounds on offsets and times, and sets of names."""
+    """Filters taken from Spark: bounds on offsets and times, and sets of names."""
 
     def __init__(self) -> None:
         self._names: dict[str, set[Any]] = {}
@@ -40,7 +40,7 @@ class Pushed:
         self._times = (0, _LAST_US)
 
     def take(self, one: Filter, dataset: str) -> bool:
-        """Whether the store applies this filter exactly."""
+        """Take a filter; return whether the store applies it exactly."""
         column: tuple[str, ...] = getattr(one, "attribute", ())
         name = ".".join(column)
         if isinstance(one, IsNotNull):
@@ -63,18 +63,18 @@ class Pushed:
 
     @property
     def window(self) -> Window | None:
-        """The times between which messages are wanted, if not all are."""
+        """The time window of the filters, or ``None`` if they have none."""
         return None if self._times == (0, _LAST_US) else Window(*self._times)
 
     def wants(self, source: Source) -> bool:
-        """Whether anything of a source is wanted."""
+        """Return whether the filters accept any row of a source."""
         values = {"topic": source.topic.name, "partition": source.bounds.partition}
         if source.group is not None:
             values["group"] = source.group.name
         return all(values[name] in wanted for name, wanted in self._names.items())
 
     def narrow(self, session: Session, one: Range) -> Range:
-        """The part of a range in which wanted rows can lie."""
+        """Return the part of a range that can have accepted rows."""
         lo, hi = max(one.lo, self._offsets[0]), min(one.hi, self._offsets[1])
         if self.window is not None and one.source.group is None and lo < hi:
             place = (one.source.topic.id, one.source.bounds.partition)
@@ -85,7 +85,7 @@ class Pushed:
 
 
 def _bounds(one: Filter, number: Callable[[Any], int]) -> tuple[int, int] | None:
-    """The half-open interval that a comparison leaves, or ``None`` if it leaves none."""
+    """Return the half-open interval of a comparison, or ``None`` if the filter is not a comparison."""
     if not isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
         return None
     value = number(one.value)
@@ -101,6 +101,6 @@ def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
 
 
 def _microseconds(value: datetime) -> int:
-    """Spark's timestamps are moments; one without a zone is in that of the Python worker."""
+    """Return microseconds since 1970; a Spark timestamp without a zone is in that of the Python worker."""
     since = value.astimezone(UTC) - _EPOCH
     return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,4 +1,4 @@
-"""From rows of a data frame to messages; the columns are those of Spark's Kafka sink."""
+"""Conversion of a data frame's rows to messages; the columns are those of Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS = {
 
 
 class BadRow(EmsError):
-    """A row cannot be a message; nothing of its job is written."""
+    """A row cannot be a message; no row of its job is written."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rows:
         """Check the columns of a data frame.
 
         Raises:
-            ConfigError: naming each column that is missing, unknown or of another type.
+            ConfigError: names each column that is missing, unknown or of another type.
         """
         problems = []
         for field in schema.fields:
@@ -71,12 +71,12 @@ class Rows:
         return cls(names, topic)
 
     def messages(self, app: Ems, batches: Iterator[pa.RecordBatch]) -> Iterator[StagedRow]:
-        """The messages of a task, in the order of its rows, each with its place.
+        """Yield the messages of a task in the order of its rows, each with its topic and partition.
 
         Raises:
-            BadRow, MessageTooLarge, TopicRuleError: naming the row's topic and what is wrong.
+            BadRow, MessageTooLarge, TopicRuleError: names the row's topic and what is wrong.
         """
-        turn = int.from_bytes(new_uid()[-4:], "big")  # keyless rows of a batch stay together; the next go elsewhere
+        turn = int.from_bytes(new_uid()[-4:], "big")  # rows without a key: one partition per batch, in turn
         for batch in batches:
             columns = [column.to_pylist() for column in batch.columns]
             turn += 1

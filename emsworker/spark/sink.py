@@ -1,4 +1,4 @@
-"""Writing into the stream: tasks stage, the driver commits; :mod:`emsworker.store.staging` says why nothing doubles."""
+"""Writers of ``format("ems")``: tasks stage, the driver commits, exactly once by :mod:`emsworker.store.staging`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _CHUNK_ROWS, _CHUNK_BYTES = 5000, 16 << 20
 
 
 class WriteFailed(EmsError):
-    """A write cannot be told from others like it, so it is refused rather than doubled."""
+    """A write cannot be identified, so it is refused to avoid duplicates."""
 
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task for the driver."""
 
     staged: Staged
     query_id: str | None = None
 
 
 class EmsWriter(DataSourceArrowWriter):
-    """One batch job.
+    """Writer of one batch job.
 
     Args:
-        rows: how a row becomes a message.
-        options: with a ``jobId`` the same job can be run again: it is written once.
+        rows: converts rows to messages.
+        options: with a ``jobId`` the job is idempotent: it can be run again and is written once.
     """
 
     def __init__(self, rows: Rows, options: WriteOptions) -> None:
@@ -57,18 +57,18 @@ class EmsWriter(DataSourceArrowWriter):
         return TaskDone(_stage(self._rows, self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have staged: the rows are written, now or, if this driver dies, by whoever writes next."""
+        """Write the staged rows of all tasks; if this driver dies meanwhile, a later job writes the rest."""
         _commit(self._options, self._batch, _staged(messages))
-        if self._options.job_id is None:  # nobody can name this job again
+        if self._options.job_id is None:  # no later run can have this job's name
             call(self._options.profile, partial(staging.forget, batch=self._batch))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some task failed; it may also come after a commit whose answer was lost, and then changes nothing."""
+        """Delete the staged rows if a task failed; no effect after a commit whose answer was lost."""
         _abort(self._options, messages)
 
 
 class EmsStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query's sink; micro-batches are told apart by the query's id, which its checkpoint keeps."""
+    """Writer of a streaming query; a micro-batch is identified by its number and the query's id of the checkpoint."""
 
     def __init__(self, rows: Rows, options: WriteOptions) -> None:
         self._rows = rows
@@ -81,7 +81,7 @@ class EmsStreamWriter(DataSourceStreamArrowWriter):
         return TaskDone(_stage(self._rows, self._options, iterator), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Write the micro-batch, unless it has been written before this restart."""
+        """Write the micro-batch, unless it was written before a restart."""
         queries = {one.query_id for one in messages if isinstance(one, TaskDone)}
         if not queries:
             return  # no task, no row
@@ -91,7 +91,7 @@ class EmsStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, Batch(f"query:{query_id}", batchId), _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """See :meth:`EmsWriter.abort`."""
+        """Delete the staged rows, like :meth:`EmsWriter.abort`."""
         _abort(self._options, messages)
 
 
@@ -127,7 +127,7 @@ def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch])
 
 
 def _chunks(rows: Iterator[StagedRow], most_bytes: int) -> Iterator[list[StagedRow]]:
-    """Parts that are one packet each, in which a byte takes two, and later one transaction each."""
+    """Split rows into chunks of one packet each (a byte takes two there), later one transaction each."""
     part: list[StagedRow] = []
     size = 0
     for row in rows:

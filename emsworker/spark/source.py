@@ -1,4 +1,4 @@
-"""``format("ems")``: what Spark calls."""
+"""Entry point of ``format("ems")`` for Spark."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 class EmsSource(DataSource):
-    """The stream as a table, read and written, at rest and in motion.
+    """The stream as a Spark data source: reads and writes, in batches and streaming.
 
-    Found by Spark through the package ``pyspark_ems``; what a role needs is imported when Spark asks for it, because
-    the lookup of data sources must not fail for want of pyarrow.
+    Spark finds it through the package ``pyspark_ems``. Readers and writers are imported when Spark asks for them,
+    because the lookup of data sources must not fail if pyarrow is missing.
     """
 
     @classmethod
     def name(cls) -> str:
-        """As ``format`` is given it."""
+        """Return the name for ``format``."""
         return "ems"
 
     def schema(self) -> StructType:
-        """The columns, named as Kafka's source names them."""
+        """Return the columns, with the names of Kafka's source."""
         dataset, headers, meta = dataset_of(self.options)
         return default_schema(dataset, headers=headers, meta=meta)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """Create the reader for ``spark.read``."""
         from emsworker.spark.batch import EmsReader, FilteringReader
 
         options = read_options(self.options, streaming=False)
@@ -47,7 +47,7 @@ class EmsSource(DataSource):
         return kind(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Create the reader for ``spark.readStream``."""
         from emsworker.spark.stream import EmsStreamReader
 
         options = read_options(self.options, streaming=True)
@@ -55,7 +55,7 @@ class EmsSource(DataSource):
         return EmsStreamReader(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For ``DataFrame.write``."""
+        """Create the writer for ``DataFrame.write``."""
         from emsworker.spark.rows import Rows
         from emsworker.spark.sink import EmsWriter
 
@@ -63,7 +63,7 @@ class EmsSource(DataSource):
         return EmsWriter(Rows.of(schema, options.topic), options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For ``DataFrame.writeStream``; asked for on the driver once more at each commit."""
+        """Create the writer for ``DataFrame.writeStream``; the driver calls this again at each commit."""
         from emsworker.spark.rows import Rows
         from emsworker.spark.sink import EmsStreamWriter
 

@@ -1,8 +1,8 @@
-"""The streaming reader.
+"""The streaming reader of ``format("ems")``.
 
 Offsets are written as Kafka's source writes them, ``{"topic": {"0": 23}}``. A query begins at symbols, -2 (earliest) or
--1 (latest), and of the latter the first micro-batch reads nothing but writes down what it meant: Spark asks for the
-beginning again after a restart until a batch is in its checkpoint, and ``latest`` would be another place each time.
+-1 (latest). For latest the first micro-batch reads nothing, but records the actual offset: after a restart Spark asks
+for the beginning again until a batch is in its checkpoint, and ``latest`` would be another offset each time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from emsworker.store.session import Session
 
 Place = tuple[str, int]
 Journal = dict[str, dict[str, int]]
-"""Offsets as Spark's checkpoint has them: JSON knows no numbers as names."""
+"""Offsets as in Spark's checkpoint, with partitions as text, because names in JSON are strings."""
 
 
 class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver, in one process as long as the query lives, and reads them on the executors.
+    """Plans micro-batches on the driver, in one process for the life of the query, and reads them on the executors.
 
-    ``commit`` does nothing: the checkpoint alone knows how far a query is, and no group's cursor is moved.
+    ``commit`` does nothing: the progress of a query is in its checkpoint alone, and no group's cursor is moved.
     """
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
@@ -44,7 +44,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- where from, where to ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Journal:
-        """Where the query begins; symbols stay symbols."""
+        """Return the beginning of the query; symbols stay symbols."""
         return call(self._options.profile, self._find_beginning)
 
     def _find_beginning(self, session: Session) -> Journal:
@@ -61,14 +61,14 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LATEST if found == source.bounds.end else found
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What maxOffsetsPerTrigger says."""
+        """Return the limit of maxOffsetsPerTrigger."""
         return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
 
     def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:
-        """Up to where the next micro-batch may read: the high watermark, or less by the limit.
+        """Return the end of the next micro-batch: the high watermark, or less because of the limit.
 
         Raises:
-            DataLoss: a topic or partition is gone, and failOnDataLoss is on.
+            DataLoss: a topic or partition no longer exists, and failOnDataLoss is on.
         """
         begin = _places(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -78,7 +78,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _journal({_place(one.source): end for one, end in zip(ranges, _share(ranges, most), strict=True)})
 
     def _open_ranges(self, session: Session, start: dict[Place, int], most: int | None) -> list[Range]:
-        """What may be read. Of a long backlog no more is looked through than one micro-batch may have of it."""
+        """Return the readable ranges; of a long backlog only as much is checked for holes as a micro-batch may have."""
         sources = planning.find_sources(session, self._options)
         self._check_all_there(start, sources)
         far = None if most is None else max(most, self._options.min_offsets or 0)
@@ -115,7 +115,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planning.above_log_start(self._options, source, offset)
 
     def _high_watermark(self, session: Session, source: Source, lo: int, hi: int) -> int:
-        """The first offset of a range without a row; what was found whole once is not counted again."""
+        """Return the first offset of a range without a row; a part without holes is not checked again."""
         key = (source.topic.id, source.bounds.partition)
         known = max(lo, self._high_watermarks.get(key, 0))
         if known >= hi:
@@ -124,7 +124,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._high_watermarks[key]
 
     def _is_too_little(self, offsets: int) -> bool:
-        """Whether minOffsetsPerTrigger says to wait, which it does for at most maxTriggerDelay."""
+        """Return whether to wait for minOffsetsPerTrigger, at most maxTriggerDelay."""
         least = self._options.min_offsets
         if least is None or offsets >= least or self._goal is not None:
             self._waiting_since = None
@@ -137,11 +137,11 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember the high watermark of now: nothing later is read by this query."""
+        """Remember the present ends of the partitions: this query reads nothing later."""
         self._goal = self._ends()
 
     def reportLatestOffset(self) -> Journal:
-        """Where the partitions end, for the query's progress."""
+        """Return the ends of the partitions, for the query's progress."""
         return _journal(self._ends())
 
     def _ends(self) -> dict[Place, int]:
@@ -151,7 +151,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
     def partitions(self, start: Journal, end: Journal) -> list[InputPartition]:
-        """The tasks of a micro-batch; a batch that is run again gets the same rows, however they are cut."""
+        """Plan the tasks of a micro-batch; a batch that is run again gets the same rows, even if split differently."""
         pieces = call(self._options.profile, lambda session: self._plan(session, _places(start), _places(end)))
         return [EmsPartition.of(one) for one in pieces]
 
@@ -168,15 +168,15 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, on an executor."""
+        """Read the rows of a piece, on an executor."""
         assert isinstance(partition, EmsPartition)
         return read_piece(self._schema, self._options, partition)
 
     def commit(self, end: Journal) -> None:
-        """Nothing: Spark calls it one batch late, and not for the last one."""
+        """Do nothing: Spark calls this one batch late, and not for the last one."""
 
     def stop(self) -> None:
-        """Nothing is held between calls."""
+        """Do nothing: no resource is kept between calls."""
 
 
 def _place(source: Source) -> Place:
@@ -195,7 +195,7 @@ def _places(journal: Journal | Offsets) -> dict[Place, int]:
 
 
 def _share(ranges: Sequence[Range], most: int | None) -> list[int]:
-    """The ends of a batch of at most ``most`` offsets: each partition gets its share of what is open, at least one."""
+    """Return the ends of a batch of at most ``most`` offsets: each partition gets its share, at least one offset."""
     total = sum(one.hi - one.lo for one in ranges)
     if most is None or total <= most:
         return [one.hi for one in ranges]

@@ -1,8 +1,8 @@
-"""Alarms: rules, what they have found, and deliveries that are still to be made.
+"""Alarm rules, the alarms that they raised, and the deliveries still to be made.
 
-An alarm changes its state in the transaction that writes its deliveries down, and only if its row still is what the
-measurement began with: however many beats there are and whoever dies, it fires once and is resolved once. A delivery is
-deleted after it was made, so it is made at least once.
+An alarm changes its state in the transaction that writes its deliveries, and only if its row is still as the
+measurement found it: it fires once and is resolved once, even if several beats run or one dies. A delivery is deleted
+after it was made, so it is made at least once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Values = dict[tuple[str, str], float]
 
 @dataclass(frozen=True)
 class Delivery:
-    """One alarm on its way to one receiver.
+    """A delivery of one alarm to one receiver.
 
     Attributes:
-        address: the URL or the command, as the rule says now.
-        tries: how often it was tried before.
-        age_s: seconds since the alarm changed.
+        address: the rule's current URL or command.
+        tries: number of earlier tries.
+        age_s: seconds since the alarm changed its state.
     """
 
     event_id: int
@@ -45,7 +45,7 @@ class Delivery:
 
 @dataclass
 class _Group:
-    """What is measured of a group at one moment."""
+    """Measurements of a group at one moment."""
 
     topic: str
     name: str
@@ -63,10 +63,10 @@ def _utc(text: str) -> datetime:
 
 
 def add_rule(session: Session, rule: Rule, *, replace: bool = False) -> bool:
-    """Write a rule; false if there is one of that name, and it was not to be replaced.
+    """Add a rule; return False if its name is taken and ``replace`` is not set.
 
     Args:
-        replace: the old one, and its alarms, are forgotten.
+        replace: first delete a rule of that name, with its alarms and deliveries.
     """
 
     def work(session: Session) -> bool:
@@ -82,7 +82,7 @@ def add_rule(session: Session, rule: Rule, *, replace: bool = False) -> bool:
 
 
 def list_rules(session: Session) -> list[Rule]:
-    """All rules by name."""
+    """Return all rules, ordered by name."""
     return [
         Rule(name, Metric(metric), float(above), float(for_s), float(within_s), topic, group, webhook, command)
         for name, metric, above, for_s, within_s, topic, group, webhook, command in session.rows(_SQL.list_rules)
@@ -90,7 +90,7 @@ def list_rules(session: Session) -> list[Rule]:
 
 
 def delete_rule(session: Session, name: str) -> bool:
-    """Delete a rule with its alarms and deliveries; false if there is none."""
+    """Delete a rule with its alarms and deliveries; return False if it does not exist."""
 
     def work(session: Session) -> bool:
         found = bool(session.rows(_SQL.lock_rule, {"name": name}))
@@ -108,7 +108,7 @@ def _delete_rule(session: Session, name: str) -> None:
 
 
 def list_alarms(session: Session) -> list[Alarm]:
-    """What the rules have found and is not over."""
+    """Return all alarms that are pending or firing."""
     return [
         Alarm(
             rule,
@@ -133,7 +133,7 @@ def server_now(session: Session) -> datetime:
 
 
 def measure(session: Session, rules: Sequence[Rule]) -> dict[str, Values]:
-    """The value of each rule for each group that it covers, by the rule's name; only what the rules ask for is read."""
+    """Return each rule's value for each group that it covers, by rule name; read only what the rules need."""
     groups = _read_groups(session, any(rule.metric is Metric.OLDEST for rule in rules))
     found: dict[str, Values] = {}
     for rule in rules:
@@ -192,13 +192,14 @@ def _read_groups(session: Session, with_ages: bool) -> list[_Group]:
 
 
 def change(session: Session, rule: Rule, step: Step, alarm: Alarm, measured_at: datetime) -> dict[str, Any] | None:
-    """Take a step, and write down whom to tell.
+    """Apply a step to an alarm, and write its deliveries in the same transaction.
 
     Args:
-        alarm: as it was read, with the new value.
+        alarm: the alarm as it was read, with the new value.
 
     Returns:
-        what is told, or ``None`` if nothing is; also if somebody else was quicker, or the measurement is too old.
+        the notification, or ``None`` if there is none, if another process changed the alarm first, or if the
+            measurement is too old.
     """
     args = {
         "rule": rule.name,
@@ -227,12 +228,12 @@ def change(session: Session, rule: Rule, step: Step, alarm: Alarm, measured_at: 
 
 
 def encode(told: dict[str, Any]) -> str:
-    """As receivers get it."""
+    """Encode a notification as JSON for its receivers."""
     return json.dumps(told)
 
 
 def new_alarm(rule: Rule, topic: str, group: str, value: float, now: datetime) -> Alarm:
-    """A breach that begins."""
+    """Create the alarm of a breach that begins."""
     return Alarm(rule.name, topic, group, new_uid(), False, value, now)
 
 
@@ -240,7 +241,7 @@ def new_alarm(rule: Rule, topic: str, group: str, value: float, now: datetime) -
 
 
 def take_deliveries(session: Session, limit: int, taken_s: float) -> list[Delivery]:
-    """Deliveries that are due, at most so many; for ``taken_s`` seconds nobody else takes them."""
+    """Take at most ``limit`` due deliveries; no other process takes them for ``taken_s`` seconds."""
     taken = []
     for event_id, rule, target, body, tries, age_s, webhook, command in session.rows(
         _SQL.list_due_events, {"limit": limit}
@@ -253,11 +254,11 @@ def take_deliveries(session: Session, limit: int, taken_s: float) -> list[Delive
 
 
 def finish_deliveries(session: Session, event_ids: Iterable[int]) -> None:
-    """They were made, or given up."""
+    """Delete deliveries that were made or given up."""
     for event_id in event_ids:
         session.change(_SQL.delete_event, {"event_id": event_id})
 
 
 def postpone_delivery(session: Session, event_id: int, delay_s: float) -> None:
-    """It failed: try again after so many seconds."""
+    """Retry a failed delivery after ``delay_s`` seconds."""
     session.change(_SQL.postpone_event, {"event_id": event_id, "delay_s": delay_s})

@@ -7,7 +7,7 @@ ON DUPLICATE KEY UPDATE name = VALUES(name)
 SELECT name, metric, above, for_s, within_s, topic, group_name, webhook, command FROM ems_alarm_rule ORDER BY name
 
 -- name: lock_rule
--- Whoever changes a rule, or writes an alarm of it, holds this row.
+-- Locked by every transaction that changes a rule or writes an alarm of it.
 SELECT name FROM ems_alarm_rule WHERE name = %(name)s FOR UPDATE
 
 -- name: delete_rule
@@ -29,7 +29,7 @@ SELECT rule, topic, group_name, alarm_id, state = 'firing', value, since, fired_
 SELECT NOW(6)
 
 -- name: list_backlogs
--- Each cursor with its partition's last offset and its first retry: index dives, however much there is.
+-- Each cursor with its partition's last offset and its first retry: index dives only, whatever the backlog.
 SELECT t.name, g.name, g.id, t.id, g.paused = 1 OR t.rule NOT IN ('rw', 'r'), c.`partition`, c.next_offset,
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = t.id AND m.`partition` = c.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0),
@@ -38,7 +38,7 @@ SELECT t.name, g.name, g.id, t.id, g.paused = 1 OR t.rule NOT IN ('rw', 'r'), c.
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
 
 -- name: list_claims
--- Live claims only, of which there are few. One that is held back on purpose is as good as one that is worked on.
+-- Live claims only, of which there are few. A claim that is held back (not_before) counts as one that is worked on.
 SELECT group_id, `partition`, SUM(IF(source = 'stream', hi - acked_to, 0)), MIN(IF(source = 'stream', acked_to + 1, NULL)), 
   SUM(state = 'start' OR COALESCE(not_before > NOW(6), 0)),
   MAX(IF(state = 'start', TIMESTAMPDIFF(MICROSECOND, progress_at, NOW(6)) / 1000000, 0))
@@ -49,7 +49,7 @@ SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: count_retries
--- No further than to the rule's limit.
+-- Counts at most up to the rule's limit.
 SELECT COUNT(*) FROM (SELECT 1 FROM ems_retry FORCE INDEX (PRIMARY) WHERE group_id = %(group_id)s LIMIT %(limit)s) r
 
 -- name: count_dead
@@ -57,7 +57,7 @@ SELECT COUNT(*) FROM (SELECT 1 FROM ems_dead FORCE INDEX (recent)
   WHERE group_id = %(group_id)s AND dead_at > NOW(6) - INTERVAL %(within_s)s SECOND LIMIT %(limit)s) d
 
 -- name: begin_alarm
--- Whoever measured too long ago (it was paused, perhaps another leads) changes nothing.
+-- A measurement that is too old changes nothing: its process was paused, and another one may lead by now.
 INSERT IGNORE INTO ems_alarm (rule, topic, group_name, alarm_id, state, value, since)
 SELECT %(rule)s, %(topic)s, %(group)s, %(alarm_id)s, 'pending', %(value)s, NOW(6) FROM DUAL
 WHERE NOW(6) < %(measured_at)s + INTERVAL %(fresh_s)s SECOND
@@ -75,14 +75,14 @@ AND NOW(6) < %(measured_at)s + INTERVAL %(fresh_s)s SECOND
 INSERT INTO ems_alarm_event (alarm_id, rule, target, body, created_at, due_at) VALUES (%(alarm_id)s, %(rule)s, %(target)s, %(body)s, NOW(6), NOW(6))
 
 -- name: list_due_events
--- The first one of each alarm and target: that it is resolved is told after that it fires.
+-- The first event of each alarm and target, so that `resolved` is delivered after `firing`.
 SELECT e.event_id, e.rule, e.target, e.body, e.tries, TIMESTAMPDIFF(SECOND, e.created_at, NOW(6)), r.webhook, r.command
 FROM ems_alarm_event e JOIN ems_alarm_rule r ON r.name = e.rule WHERE e.due_at <= NOW(6)
 AND NOT EXISTS (SELECT 1 FROM ems_alarm_event p WHERE p.alarm_id = e.alarm_id AND p.target = e.target AND p.event_id < e.event_id)
 ORDER BY e.due_at LIMIT %(limit)s
 
 -- name: take_event
--- For as long as a delivery may take; should its process die, it is delivered again after that.
+-- Taken for as long as a delivery may take; if its process dies, it is delivered again after that time.
 UPDATE ems_alarm_event SET due_at = NOW(6) + INTERVAL %(taken_s)s SECOND, tries = tries + 1 WHERE event_id = %(event_id)s AND due_at <= NOW(6)
 
 -- name: postpone_event

@@ -1,4 +1,4 @@
-"""For the archive: one archiver a topic, sums by which copies are compared, and deleting what was copied."""
+"""Archiving: one archiver per topic, checksums to compare copies, and deletion of what was copied."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("archive")
-_SUM_OFFSETS = 50_000  # in one statement: half a second
+_SUM_OFFSETS = 50_000  # per statement, which takes half a second
 _DELETE_OFFSETS = 2_000
 
 
 class ArchiveBusy(EmsError):
-    """Another archiver is at work on the topic, or our hold on it was lost."""
+    """Another archiver works on the topic, or this archiver has lost its lock."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """How many rows there are, and the sum of their hashes."""
+    """A number of rows, and the sum of their hashes."""
 
     rows: int = 0
     checksum: int = 0
@@ -35,7 +35,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets of a partition of a topic, ``hi`` exclusive."""
+    """A range of offsets of a partition, ``hi`` exclusive."""
 
     topic_id: int
     partition: int
@@ -44,15 +44,15 @@ class Range:
 
     @property
     def args(self) -> dict[str, int]:
-        """As parameters."""
+        """The range as statement parameters."""
         return {"topic_id": self.topic_id, "partition": self.partition, "lo": self.lo, "hi": self.hi}
 
 
 class Lock:
-    """Holds a topic for one archiver, on a connection of its own, until it is closed or its process dies.
+    """An archiver's lock on a topic, on a connection of its own, held until it is closed or its process dies.
 
     Raises:
-        ArchiveBusy: another has it.
+        ArchiveBusy: another archiver holds the lock.
     """
 
     def __init__(self, database: Database, topic_id: int, topic: str) -> None:
@@ -68,12 +68,12 @@ class Lock:
             raise ArchiveBusy(f"the connection that held topic {self._topic!r} was lost; run the job again")
 
     def close(self) -> None:
-        """Give the topic free."""
+        """Release the lock."""
         self._session.close()
 
 
 def get_place(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
-    """The log start offset of a partition, and how far it is deleted; ``None`` if it is gone."""
+    """Return a partition's log start offset, and the offset below which it is deleted; ``None`` if it is gone."""
     rows = session.rows(_SQL.get_place, {"topic_id": topic_id, "partition": partition})
     return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
@@ -87,12 +87,12 @@ def sum_messages(database: Database, where: Range) -> Sum:
 
 
 def sum_claims(database: Database, group_id: int, where: Range) -> Sum:
-    """The same of the claims of a group that are done and end below ``where.hi``, wherever they begin."""
+    """Count and sum the done claims of a group that end below ``where.hi``, wherever they begin."""
     return database.call(lambda s: _sum(s, _SQL.sum_claims, where.args | {"group_id": group_id}))
 
 
 def sum_attempts(database: Database, group_id: int, where: Range, late: Sequence[int] = ()) -> Sum:
-    """The same of attempts, and of those at the late offsets below; those of dead letters don't count."""
+    """Count and sum the attempts of a range and of the ``late`` offsets below it, except those of dead letters."""
     args = where.args | {"group_id": group_id}
     total = database.call(partial(_sum, statement=_SQL.sum_attempts, args=args))
     if late:
@@ -101,13 +101,13 @@ def sum_attempts(database: Database, group_id: int, where: Range, late: Sequence
 
 
 def first_claim(session: Session, group_id: int, partition: int, default: int) -> int:
-    """Where the first claim of a group that is still in the log begins."""
+    """Return the offset at which a group's first claim in the log begins, or ``default`` if there is none."""
     (lo,) = session.rows(_SQL.first_claim, {"group_id": group_id, "partition": partition})[0]
     return default if lo is None else int(lo)
 
 
 def list_left(session: Session, topic_id: int, places: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Group, partition and offset where places of :func:`retention.list_restored` have attempts."""
+    """Return group, partition and offset of the places of :func:`retention.list_restored` that have attempts."""
     found: list[tuple[int, int, int]] = []
     for partition in sorted({partition for partition, _ in places}):
         offsets = [offset for number, offset in places if number == partition]
@@ -122,21 +122,21 @@ def _sum(session: Session, statement: str, args: dict[str, Any]) -> Sum:
 
 
 def delete_claims(session: Session, group_id: int, partition: int, keys: Sequence[tuple[int, int]]) -> int:
-    """Delete claims by ``(lo, claim_id)``; harmless when repeated."""
+    """Delete claims by ``(lo, claim_id)``; idempotent."""
     args = {"group_id": group_id, "partition": partition}
     values = {"los": sorted({lo for lo, _ in keys}), "claim_ids": [claim_id for _, claim_id in keys]}
     return session.change(_SQL.delete_claims, args | values)
 
 
 def delete_attempts(session: Session, group_id: int, partition: int, keys: Sequence[tuple[int, str]]) -> int:
-    """Delete attempts by offset and the time of their end, as the server writes it; harmless when repeated."""
+    """Delete attempts by offset and end time, as the server writes it; idempotent."""
     args = {"group_id": group_id, "partition": partition}
     values = {"offsets": sorted({offset for offset, _ in keys}), "ended": [ended for _, ended in keys]}
     return session.change(_SQL.delete_attempts, args | values)
 
 
 def delete_messages(database: Database, where: Range) -> Iterator[int]:
-    """Delete a range below the log start offset, a piece at a time; yields each piece's size. Idempotent."""
+    """Delete a range below the log start offset in chunks, and yield the size of each; idempotent."""
     for piece in _pieces(where, _DELETE_OFFSETS):
         database.call(partial(retention.delete_messages, piece=piece.args))
         yield piece.hi - piece.lo

@@ -1,14 +1,14 @@
 -- name: lock
--- One archiver a topic (a lock of the server, held by the connection: it goes when its process dies). The stream's id keeps
--- databases of one server apart.
+-- One archiver per topic. The server lock belongs to the connection, so it is released when the process dies. The name
+-- of the database keeps databases of one server apart.
 SELECT GET_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(topic_id)s), 256), 40)), 0)
 
 -- name: check_lock
 SELECT IS_USED_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(topic_id)s), 256), 40))) = CONNECTION_ID()
 
 -- name: sum_messages
--- How many rows a piece has, and the sum of 60 bits of each row's hash: it does not depend on their order, and no column
--- can change unnoticed. The Spark side (pipeline/checksums.py) writes down the same text of a row.
+-- The number of rows, and the sum of 60 bits of each row's hash: it does not depend on their order, and a change of any
+-- column changes it. The Spark side (pipeline/checksums.py) builds the same text of a row.
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, kind, COALESCE(HEX(uid), '-'), COALESCE(HEX(`key`), '-'),
   COALESCE(HEX(tag), '-'), SHA2(headers, 256), SHA2(body, 256), size, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at), producer_id),
   256), 15), 16, 10) AS UNSIGNED)), 0)
@@ -21,7 +21,7 @@ SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', lo, hi, acked_t
 FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done'
 
 -- name: first_claim
--- One dive of the index.
+-- One index dive.
 SELECT MIN(lo) FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
 -- name: sum_attempts
@@ -32,7 +32,7 @@ FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s A
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
 -- name: sum_attempts_at
--- The same of attempts at certain places, which dead letters that are none any more had kept from earlier segments.
+-- Like sum_attempts, for given offsets: attempts that were left out of earlier segments because of former dead letters.
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, attempt, outcome, COALESCE(ran_ms, '-'),
   COALESCE(client_id, '-'), COALESCE(SHA2(error, 256), '-'), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)),
   256), 15), 16, 10) AS UNSIGNED)), 0)
@@ -48,7 +48,7 @@ WHERE s.topic_id = %(topic_id)s AND s.`partition` = %(partition)s AND s.`offset`
 SELECT log_start, trimmed FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: delete_claims
--- Exactly those that were copied: an id is never given twice.
+-- Deletes exactly the claims that were copied: a claim id is never reused.
 DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo IN %(los)s AND claim_id IN %(claim_ids)s AND state = 'done'
 
 -- name: delete_attempts

@@ -1,8 +1,8 @@
-"""Blocking: in a group that runs keys in order, what is later than a failed message of its key waits with it.
+"""Blocked messages: in a group that runs keys in order, the messages behind a failed one of their key wait with it.
 
-Where it waits is ``ems_retry``. Of the rows of a key only the first has a time at which it is due; it is the one that
-runs next, and when it has ended the next one's turn comes in the same transaction. Whoever ends or blocks anything
-holds the partition's cursor row, so that no message is blocked behind one that has just ended.
+They wait in ``ems_retry``. Of the rows of a key only the first has a due time, and runs next; when it ends, the next
+one is promoted in the same transaction. A transaction that ends or blocks messages locks the partition's cursor row,
+so that no message is blocked behind one that has just ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from emsworker.store.sql import Statements
 
 _SQL = Statements("blocking")
 
-BLOCKED_YEAR = 9999  # the time of a row that waits for an earlier one
+BLOCKED_YEAR = 9999  # the due time of a row that waits for an earlier one
 
 
 def lock_turn(packet: Packet, claim: Claim) -> None:
@@ -24,12 +24,16 @@ def lock_turn(packet: Packet, claim: Claim) -> None:
 
 
 def lock_turn_of(packet: Packet, group_id: int, partition: int) -> None:
-    """The same of any partition."""
+    """Append the lock under which keys of a partition are blocked and promoted."""
     packet.add(_SQL.lock_turn, {"group_id": group_id, "partition": partition})
 
 
 def block(packet: Packet, claim: Claim, blocked: Sequence[tuple[int, bytes | None]]) -> None:
-    """Append that messages of a claim, offset and key, were not run; one without a key is due at once."""
+    """Append the blocking of messages of a claim that were not run.
+
+    Args:
+        blocked: offset and key of each message; one without a key is due at once.
+    """
     if not blocked:
         return
     where = {"group_id": claim.group_id, "partition": claim.partition}
@@ -43,11 +47,11 @@ def block(packet: Packet, claim: Claim, blocked: Sequence[tuple[int, bytes | Non
 
 
 def promote(packet: Packet, claim: Claim, keys: Iterable[bytes | None]) -> None:
-    """Append that for each of these keys the first message that waits may run."""
+    """Append the promotion of the first waiting message of each of these keys."""
     for key in sorted({key for key in keys if key is not None}):
         promote_of(packet, claim.group_id, claim.partition, key)
 
 
 def promote_of(packet: Packet, group_id: int, partition: int, key: bytes) -> None:
-    """The same of one key of any partition."""
+    """Append the promotion of the first waiting message of a key of a partition."""
     packet.add(_SQL.promote, {"group_id": group_id, "partition": partition, "key": key})

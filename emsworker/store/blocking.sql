@@ -1,17 +1,18 @@
 -- name: lock_turn
--- In a group that runs keys in order, whoever changes what waits for what holds the cursor of the partition meanwhile.
+-- In a group that runs keys in order, every transaction that blocks or promotes messages locks the partition's cursor
+-- row.
 SELECT next_offset INTO @ems_turn FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
 
 -- name: block
--- Its rows are appended. A time that never comes says that the message waits for an earlier one of its key.
+-- The caller appends the rows. A due time in the year 9999 means that the message waits for an earlier one of its key.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
 
 -- name: release_blocked
--- Those of a claim of retries are there already.
+-- The messages of a claim of retries have rows already.
 UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: promote
--- It is the turn of the first that waits of a key, unless it has a time of its own.
+-- Makes the first row of a key due now, unless it has a due time of its own.
 UPDATE ems_retry FORCE INDEX (lane) SET due_at = IF(due_at > '9999-01-01', NOW(6), due_at)
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `key` = %(key)s
 ORDER BY group_id, `partition`, `key`, `offset` LIMIT 1

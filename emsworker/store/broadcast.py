@@ -1,8 +1,8 @@
 """Reading a broadcast topic: no lock, no claim, no ack. A reader with a stable name keeps its position in a row.
 
-The row belongs to the reader that took it last. One that ends well signs off; when the next one finds that the last
-one did not, it counts a death, which is forgotten as soon as somebody gets further. So a message that kills its reader
-again and again is found out.
+The row belongs to the reader that took it last. A reader that ends well signs off. If it did not, the next reader
+counts a death, and the count is reset when a reader gets further. This detects a message that kills its readers
+repeatedly.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Extent:
 
 @dataclass(frozen=True)
 class Batch:
-    """What was read from an offset on.
+    """The result of a read from an offset on.
 
     Attributes:
-        hi: the last offset, or ``None`` if nothing is at the first one.
-        log_start: of the partition; above the offset that was asked for, something was deleted before it was read.
-        first: the first offset that there is, or ``None``.
-        rows: the messages, without tombstones and what the filter leaves out.
+        hi: the last offset that was read, or ``None`` if there is no row at the requested one.
+        log_start: the partition's log start offset; if it is above the requested offset, rows were deleted unread.
+        first: the first existing offset, or ``None``.
+        rows: the messages, without tombstones and those that the filter excludes.
         now: the server's clock.
     """
 
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a named reader is in a partition, and how many that kept it before have died there."""
+    """A named reader's position in a partition, and how many earlier readers have died there."""
 
     next_offset: int
     deaths: int
@@ -76,7 +76,7 @@ class NamedReader:
     """A reader with a stable name.
 
     Args:
-        token: of this very process; another one that takes the name has another.
+        token: identifies this process; another process that takes the name has another token.
     """
 
     topic_id: int
@@ -101,7 +101,7 @@ def find_ends(session: Session, topic_ids: Sequence[int]) -> dict[tuple[int, int
 def read(
     session: Session, topic: Topic, partition: int, offset: int, limit: int, limit_bytes: int, wanted: Filter
 ) -> Batch:
-    """Read from an offset on, up to the first hole, at most so many offsets and body bytes."""
+    """Read from an offset up to the first hole, at most ``limit`` offsets and ``limit_bytes`` of bodies."""
     where = {"topic_id": topic.id, "partition": partition}
     packet = session.packet()
     packet.add(_SQL.read_sizes, where | {"from_offset": offset, "limit": limit})
@@ -123,10 +123,10 @@ def read(
 
 
 def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int, int]) -> dict[int, Position]:
-    """Take a name over from whoever had it; by partition, where it had come to.
+    """Take a name over from its previous reader; return its position in each partition.
 
     Args:
-        beginning: for partitions that it has never been in.
+        beginning: the first offset for each partition; used where the name has no stored position.
 
     Raises:
         TopicDeleted: the topic has been deleted.
@@ -144,13 +144,13 @@ def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int
 
 
 def store_position(session: Session, reader: NamedReader, partition: int, offset: int) -> bool:
-    """Write down where a reader is; false if another process has taken its name."""
+    """Store the position of a reader; return False if another process has taken its name."""
     args = reader.args | {"partition": partition, "next_offset": offset}
     return session.change(_SQL.store_position, args) == 1
 
 
 def sign_off(session: Session, reader: NamedReader) -> None:
-    """A reader ends well."""
+    """Record that a reader has ended well."""
     session.change(_SQL.sign_off, reader.args)
 
 
@@ -171,7 +171,11 @@ def list_positions(session: Session) -> list[ReaderRow]:
 
 
 def forget_positions(session: Session, topic_id: int, name: str | None, idle_s: float) -> int:
-    """Delete stored positions of a topic, of one name or of all, that nobody has written for so long; how many?"""
+    """Delete the positions of a topic that were stored at least ``idle_s`` seconds ago; return how many.
+
+    Args:
+        name: only of this reader; ``None``: of all.
+    """
     args = {"topic_id": topic_id, "any_name": int(name is None), "name": name or "", "idle_s": idle_s}
     total = 0
     while deleted := session.change(_SQL.forget_positions, args):

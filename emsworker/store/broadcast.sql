@@ -1,12 +1,12 @@
 -- name: find_ends
--- Of each partition the first offset that is kept, and the one after its last row; and whether the topic may be read.
+-- Each partition's log start offset, the offset after its last row, and whether the topic may be read.
 SELECT p.topic_id, p.`partition`, p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
   WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition` ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1,
   t.rule IN ('rw', 'r')
 FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE p.topic_id IN %(topic_ids)s
 
 -- name: read_sizes
--- What comes next in a partition, and how large it is.
+-- The next rows of a partition, with their sizes.
 SELECT `offset`, size FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
@@ -15,7 +15,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: read_bodies
--- Tombstones have nothing to run, and what the filter leaves out is not fetched; damaged headers match no filter.
+-- Fetches neither tombstones, which have nothing to run, nor what the filter excludes; damaged headers match no filter.
 SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -27,7 +27,8 @@ ORDER BY `offset`
 SELECT NOW(6)
 
 -- name: take_position
--- A reader that ended well has signed off; after one that did not, its death is counted until somebody gets further.
+-- A reader that ended well has signed off. If it did not, a death is counted; the count is reset when a reader gets
+-- further.
 INSERT INTO ems_position (topic_id, name, `partition`, next_offset, reader, deaths, stored_at)
 VALUES (%(topic_id)s, %(name)s, %(partition)s, %(next_offset)s, %(reader)s, 0, NOW(6))
 ON DUPLICATE KEY UPDATE deaths = IF(reader IS NULL, 0, LEAST(deaths + 1, 255)), reader = VALUES(reader)
@@ -36,7 +37,7 @@ ON DUPLICATE KEY UPDATE deaths = IF(reader IS NULL, 0, LEAST(deaths + 1, 255)), 
 SELECT `partition`, next_offset, deaths FROM ems_position WHERE topic_id = %(topic_id)s AND name = %(name)s
 
 -- name: store_position
--- Only the reader that took it last: whoever came before has lost the name to it.
+-- Only for the reader that took the name last: earlier readers have lost it.
 UPDATE ems_position SET next_offset = %(next_offset)s, deaths = 0, stored_at = NOW(6)
 WHERE topic_id = %(topic_id)s AND name = %(name)s AND `partition` = %(partition)s AND reader = %(reader)s
 

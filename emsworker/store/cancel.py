@@ -1,7 +1,8 @@
-"""Cancelling: a message that was not run yet is never run, in any group.
+"""Cancellation: a message that has not run yet never runs, in any group.
 
-Delayed, it is deleted. In the stream its row stays and becomes ``cancelled``: claims read bodies of kind ``message``
-only, as they do for tombstones, so a cancelled one costs nobody anything. What a client has read already may still run.
+A delayed message is deleted. In the stream its row stays and becomes ``cancelled``: claims read bodies of kind
+``message`` only, so a cancelled message costs no more than a tombstone. A message that a client has already read may
+still run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Progress = Callable[[int], None]
 
 
 class Cancelled(StrEnum):
-    """What a message was when it was cancelled."""
+    """The state of a message when it was cancelled."""
 
     DELAYED = "delayed"
     WAITING = "waiting"
@@ -36,7 +37,7 @@ class Cancelled(StrEnum):
 
 @dataclass(frozen=True)
 class Purged:
-    """How many messages of each kind a purge took away, or would take."""
+    """Numbers of messages of each kind that a purge removed, or would remove."""
 
     messages: int
     delayed: int
@@ -44,7 +45,10 @@ class Purged:
 
 
 def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
-    """Cancel a message of a topic; ``None`` if it is not there. One that every group has finished stays as it is."""
+    """Cancel a message of a topic; return ``None`` if it does not exist.
+
+    A message that every group has finished stays as it is.
+    """
 
     def work(session: Session) -> Cancelled | None:
         args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
@@ -67,7 +71,7 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
 
 
 def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) -> None:
-    """In no group does it run again; where keys run in order, what waits behind it has its turn."""
+    """Delete a message's waiting retries in all groups; where keys run in order, promote the next one of its key."""
     keyed = session.rows(_SQL.list_keyed_groups, place) if key is not None else ()
     packet = session.packet()
     for (group_id,) in keyed:
@@ -80,7 +84,7 @@ def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) ->
 
 
 def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Progress, *, dry_run: bool) -> Purged:
-    """Cancel everything of a topic that some group has not finished, in chunks; what is sent meanwhile stays.
+    """Cancel all messages of a topic that some group has not finished, in chunks; messages sent meanwhile stay.
 
     Args:
         group_ids: the topic's groups.
@@ -122,7 +126,7 @@ def _purge_outbox(session: Session, topic_id: int, progress: Progress, dry_run: 
     if dry_run:
         return left
     total = 0
-    # Not more than there were at first: what is sent meanwhile stays, or is taken as part of them.
+    # At most as many as there were at first: messages sent meanwhile stay, or are deleted as part of that number.
     while left > 0 and (rows := session.rows(_SQL.list_outbox, args)):
         uids = {"uids": [row[0] for row in rows[:left]]}
         total += _step(session, progress, False, "", _SQL.delete_some_outbox, args | uids)
@@ -143,7 +147,7 @@ def _purge_retries(session: Session, topic_id: int, group_id: int, progress: Pro
 
 
 def _cancel_retries(session: Session, where: dict[str, Any]) -> int:
-    """Those that nobody runs; their messages, which lie behind what the group has claimed, are cancelled with them."""
+    """Delete retries that no client runs, and cancel their messages, which the group has claimed before."""
     found = session.rows(_SQL.lock_some_retries, where)
     for partition, members in groupby(sorted(found), key=lambda row: row[0]):
         place = where | {"partition": partition, "offsets": [offset for _, offset in members]}

@@ -1,12 +1,12 @@
 -- name: delete_outbox
--- By the unique key, forced, as the relay does: it waits for nobody but a relay that moves this very message.
+-- Forces the unique key, as the relay does: it waits only for a relay that moves this same message.
 DELETE p FROM ems_outbox p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND p.uid = %(uid)s
 
 -- name: lock_message
 SELECT `partition`, `offset`, kind, `key` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
 
 -- name: cancel_message
--- The row stays, as a tombstone does, so that no hole arises and the id cannot be sent anew; its body goes.
+-- The row stays, like a tombstone, so that there is no hole and the id cannot be sent again; the body is deleted.
 UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
 
@@ -15,12 +15,12 @@ DELETE r FROM ems_retry r JOIN ems_group g ON g.id = r.group_id
 WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NULL
 
 -- name: list_keyed_groups
--- Groups that run keys in order: where a message is not run any more, the next one of its key has its turn.
+-- Groups that run keys in order: if a message no longer runs, the next one of its key is promoted.
 SELECT id FROM ems_group WHERE topic_id = %(topic_id)s AND ordering = 'key' ORDER BY id
 
 -- name: find_unfinished_from
--- Where the unfinished part of a partition begins and ends: at the hindmost cursor or live claim of any group, or at the
--- log start offset if the topic has no group.
+-- The first and last offset of the unfinished part of a partition. It begins at the lowest cursor or live claim of any
+-- group, or at the log start offset if the topic has no group.
 SELECT COALESCE(LEAST(
     (SELECT MIN(c.next_offset) FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
      WHERE g.topic_id = p.topic_id AND c.`partition` = p.`partition`),
@@ -59,7 +59,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: list_stale_retries
--- Retries whose body is gone: nothing is left to be run.
+-- Retries whose body is gone: there is nothing left to run.
 SELECT g.name, r.`partition`, r.`offset`, r.attempt, r.due_at FROM ems_group g JOIN ems_retry r ON r.group_id = g.id
 LEFT JOIN ems_message m ON m.topic_id = g.topic_id AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
 WHERE g.topic_id = %(topic_id)s AND m.`offset` IS NULL ORDER BY g.name, r.`partition`, r.`offset` LIMIT %(limit)s

@@ -1,10 +1,10 @@
-"""Claims: taking work.
+"""Claims of messages and of retries.
 
-The end of the claim before travels in the same packet and transaction, so a batch costs one round trip and one fsync.
-The cursor row is locked on the server only, never while a client thinks: a worker that is stopped at any point holds no
+The end of the previous claim is recorded in the same packet and transaction, so a batch costs one round trip and one
+fsync. The cursor row is locked only while the server runs the packet: a worker that is stopped at any point holds no
 lock.
 
-A crash before the packet's COMMIT leaves everything as it was; after it, a claim that its owner's lease protects.
+A crash before the packet's COMMIT changes nothing; a crash after it leaves a claim that its owner's lease protects.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a
 
 @dataclass(frozen=True)
 class Claimant:
-    """Who takes work, for which group, and how much at most.
+    """A client that claims work of a group, and the most that it claims.
 
     Attributes:
-        permitted: permits were asked for; without them nothing is taken of a group with limits.
+        permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
     """
 
     topic: Topic
@@ -46,7 +46,7 @@ class Claimant:
 
     @property
     def args(self) -> dict[str, Any]:
-        """The parameters of every taking statement."""
+        """The parameters of every claiming statement."""
         return {
             "topic_id": self.topic.id,
             "group_id": self.group.id,
@@ -61,7 +61,7 @@ class Claimant:
 
 
 class NothingClaimed(Enum):
-    """Why nothing was claimed: there was nothing, or another client held the cursor just then."""
+    """The reason for an empty claim: there was nothing to claim, or another client held the cursor."""
 
     EMPTY = 0
     BUSY = 1
@@ -72,12 +72,12 @@ class NothingClaimed(Enum):
 
 @dataclass(frozen=True)
 class Work:
-    """What a group could take: waiting claims, due retries, partitions with messages, and holes at its cursors.
+    """Work available to a group: waiting claims, due retries, partitions with messages, and holes at its cursors.
 
-    Of a group that runs in order it is partitions only, whatever is to be taken there.
+    A group that runs in order has only partitions here, whatever is available in them.
 
     Attributes:
-        limited: permits are to be asked for.
+        limited: True if the group needs permits.
         highest_waiting: the highest partition with waiting claims.
     """
 
@@ -94,13 +94,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look has found.
+    """The result of a search for work.
 
     Attributes:
-        work: group id -> what it could take; of groups that have something to offer.
-        open: groups whose new messages anybody may claim without another question: they are not paused, run in no order
+        work: group id -> its available work; only groups that have some.
+        open: groups whose new messages any client may claim without another query: they are not paused, not ordered
             and have no limits.
-        due_s: in how many seconds something else is due, which may be work then; ``None``: nothing is known of.
+        due_s: seconds until something else is due, which may be work then; ``None`` if nothing is known.
     """
 
     work: dict[int, Work]
@@ -109,7 +109,7 @@ class Look:
 
 
 def find_work(session: Session, group_ids: Sequence[int]) -> Look:
-    """Look, without any lock, at what these groups could take."""
+    """Find, without any lock, the work available to these groups."""
     found: dict[int, dict[str, Any]] = {}
     due_s: float | None = None
     opened: set[int] = set()
@@ -138,13 +138,13 @@ def find_work(session: Session, group_ids: Sequence[int]) -> Look:
 def take_range(
     session: Session, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
 ) -> Claim | NothingClaimed:
-    """Claim the next messages of a partition, and record the end of the claim before in the same transaction.
+    """Claim the next messages of a partition, and record the end of the previous claim in the same transaction.
 
     Args:
         wait: wait for the cursor if another client holds it, instead of returning ``NothingClaimed.BUSY``.
 
     Raises:
-        FenceLost: the claim before is somebody else's by now; nothing was kept.
+        FenceLost: the previous claim has another owner by now; everything was rolled back.
     """
     lock = _SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip
     statements = (lock, _SQL.find_range, _SQL.insert_claim, _SQL.move_cursor)
@@ -157,10 +157,10 @@ def take_waiting(
     """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
 
     Args:
-        from_partition: only one of this partition or a higher one.
+        from_partition: only claims of this partition or a higher one.
 
     Raises:
-        FenceLost: the claim before is somebody else's by now; nothing was kept.
+        FenceLost: the previous claim has another owner by now; everything was rolled back.
     """
     statements = (_SQL.find_waiting, _SQL.cut_waiting, _SQL.adopt_waiting, _SQL.add_rest)
     return _take(session, claimant, before, statements, {"from_partition": from_partition, "rest_id": new_claim_id()})
@@ -189,11 +189,11 @@ def _take(
 
 
 def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Give a claim its messages: all of those that the group wants, or none of it is believed.
+    """Fill a claim with all of its messages that match the group's filter.
 
     Raises:
-        ConnectionLost: the server returned fewer rows than it holds, by a limit of the session for example. What was
-            not returned would look like tombstones, and be done without a run.
+        ConnectionLost: the server returned fewer rows than it holds, for example because of a limit of the session.
+            The missing messages would look like tombstones, and would be acked without a run.
     """
     if len(rows) <= claim.hi - claim.lo:
         where = {"topic_id": claimant.topic.id, "partition": claim.partition, "lo": claim.lo, "hi": claim.hi}
@@ -204,7 +204,7 @@ def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tupl
 
 
 def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None) -> Packet:
-    """A transaction that first records the end of the claim before, and asks whether anything may be taken."""
+    """Open a transaction that records the end of the previous claim, and checks whether anything may be claimed."""
     packet = session.packet()
     packet.begin()
     if before is not None:
@@ -214,7 +214,7 @@ def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None)
 
 
 def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> Claim:
-    """The claim that a claimant has got: partition, lo, hi, isolation, and the server's time."""
+    """Build a claim from its row: partition, lo, hi, isolation, and the server's time."""
     partition, lo, hi, isolation, now = row
     return Claim(
         claimant.group.id,
@@ -235,7 +235,7 @@ def take_retries(session: Session, claimant: Claimant, before: Flush | None = No
     """Claim due retries of one partition.
 
     Raises:
-        FenceLost: the claim before is somebody else's by now; nothing was kept.
+        FenceLost: the previous claim has another owner by now; everything was rolled back.
     """
 
     def attempt() -> Claim | NothingClaimed:
@@ -249,7 +249,7 @@ def take_retries(session: Session, claimant: Claimant, before: Flush | None = No
 
 
 def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:
-    """The claim of retries that a packet has got, as its last two statements tell.
+    """Build a claim of retries from the results of the last two statements of its packet.
 
     Raises:
         ConnectionLost: the server returned fewer rows than it holds.

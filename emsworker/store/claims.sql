@@ -1,8 +1,9 @@
 -- name: begin_taking
--- Forgets what the variables held. Only a client whose lease is good takes anything, so that no claim is born orphaned; and
--- nobody takes anything of a group that is paused by now, or limited without a permit: a look may be old, and a wake-up sends
--- clients without one. What follows in the packet hangs on variables, never on ROW_COUNT(): once its client has died MySQL
--- answers -1 to that and goes on to the COMMIT, and a claim would stand whose cursor had not moved.
+-- Resets the variables. Only a client with a valid lease claims anything, so that no claim is an orphan from the start.
+-- Nothing is claimed of a group that is paused by now, or that has limits if there is no permit: a search for work may
+-- be old, and a wake-up sends clients without a search. The rest of the packet depends on variables, never on
+-- ROW_COUNT(): after its client has died, MySQL returns -1 for that and goes on to the COMMIT, which would leave a
+-- claim without a moved cursor.
 SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_isolation = 0, @ems_old = NULL, @ems_later = 0,
   @ems_may = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6))
   AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.id = %(group_id)s AND g.paused = 0 AND t.rule IN ('rw', 'r'))
@@ -19,7 +20,8 @@ SELECT `partition`, next_offset INTO @ems_p, @ems_lo FROM ems_cursor
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LOCKED
 
 -- name: find_range
--- A plain read after the lock: the longest run from the cursor on, without a hole, of at most so many rows and bytes.
+-- A plain read after the lock: the longest run from the cursor without a hole, of at most `batch` rows and
+-- `batch_bytes` bytes.
 SELECT MAX(r.`offset`) INTO @ems_hi FROM (
   SELECT m.`offset`, ROW_NUMBER() OVER (ORDER BY m.`offset`) AS place,
     SUM(m.size) OVER (ORDER BY m.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
@@ -38,12 +40,12 @@ UPDATE ems_cursor SET next_offset = @ems_hi + 1
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL AND @ems_old IS NULL
 
 -- name: find_waiting
--- From a partition on, the first of those with higher priority.
+-- Only from a partition on: higher partitions have a higher priority.
 SELECT `partition`, lo, hi, isolation, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_isolation, @ems_old FROM ems_claim FORCE INDEX (live)
 WHERE @ems_may = 1 AND state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
--- Only as much as a claim should hold, and the less the more often owners have died in it; the rest goes on waiting.
+-- At most a batch, and less the more owners have died in the claim; the rest stays waiting.
 SET @ems_end = @ems_hi, @ems_hi = LEAST(@ems_hi, @ems_lo + %(batch)s - 1, @ems_lo + CASE @ems_isolation WHEN 0 THEN %(batch)s WHEN 1 THEN %(few)s ELSE 1 END - 1)
 
 -- name: add_rest
@@ -52,7 +54,7 @@ SELECT %(group_id)s, @ems_p, @ems_hi + 1, %(rest_id)s, @ems_end, @ems_hi, 'waiti
 FROM DUAL WHERE @ems_hi < @ems_end
 
 -- name: adopt_waiting
--- A new token for a new owner; the row is locked, so it is as it was found.
+-- A new fencing token for the new owner. The row is locked, so it is unchanged since find_waiting.
 UPDATE ems_claim SET claim_id = %(claim_id)s, hi = @ems_hi, state = 'start', client_id = %(client_id)s, not_before = NULL, claimed_at = NOW(6),
   progress_at = NOW(6), deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND claim_id = @ems_old AND @ems_hi IS NOT NULL
@@ -62,7 +64,7 @@ SELECT `partition`, `offset`, isolation INTO @ems_p, @ems_old, @ems_isolation FR
 WHERE @ems_may = 1 AND group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_retries
--- Of one partition; one under suspicion is taken alone, so that a crash names it exactly.
+-- Retries of one partition. A suspect (isolation > 0) is taken alone, so that a crash identifies it exactly.
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `partition` = @ems_p
 AND isolation = @ems_isolation AND (isolation = 0 OR `offset` = @ems_old)
@@ -78,9 +80,9 @@ FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_i
 SELECT @ems_p, @ems_lo, @ems_hi, @ems_isolation, NOW(6)
 
 -- name: read_bodies
--- After the commit, outside the lock; tombstones have nothing to run, and what the group's filter leaves out is not fetched.
--- Headers that are damaged (or none: an empty block) match no filter; they must not fail the statement for their neighbours.
--- What is nested more than 100 deep would, on MySQL; our own blocks have one bracket each.
+-- Runs after the commit, outside the lock; fetches neither tombstones, which have nothing to run, nor what the filter
+-- excludes. Damaged or empty headers match no filter; they must not fail the statement for the other messages. Headers
+-- nested more than 100 deep would, on MySQL; our own headers have one bracket each.
 SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -89,7 +91,8 @@ WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems
 ORDER BY `offset`
 
 -- name: count_bodies
--- Asked only if read_bodies returned fewer rows than the claim has offsets: tombstones, or what the filter leaves out?
+-- Run only if read_bodies returned fewer rows than the claim has offsets: are they tombstones, or excluded by the
+-- filter?
 SELECT COUNT(*) FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -97,26 +100,29 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 
 -- name: read_retry_bodies
--- One whose message is gone comes without one, so that its retry is ended, too.
+-- A retry whose message is gone is returned without one, so that it is ended too.
 SELECT r.attempt, r.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
 FROM ems_retry r FORCE INDEX (due) LEFT JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
 AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 
 -- name: get_retry_claim
--- And how many retries it holds.
+-- The claim, and the number of retries that it holds.
 SELECT `partition`, lo, hi, isolation, NOW(6), (SELECT COUNT(*) FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s)
 FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_work
--- What a group could take right now: 0 a waiting claim (the highest partition that has one, or -1) and whether a retry is due,
--- 2 messages (or a hole) at a cursor; of one that runs in order, where nobody is at work: 2 a due retry, a waiting claim or
--- messages (or a hole). A row of kind 0 also tells that the group is not paused and runs in no order.
--- And 3: it has limits; 4: in how many microseconds the first of its retries, or of what is to be sent to its topic, or any
--- schedule is due.
--- One probe of an index each, however much is waiting; a group or topic that is paused has nothing to offer. The indexes are
--- forced, because statistics that are old make a server read the whole table; and a correlated column is compared by = only,
--- because no server reads a range by it: the message at the cursor, or else the last one, tells all. An ORDER BY names the
--- whole index, or MySQL sorts; where a NULL is in it, MariaDB sorts then: retries come in the order of the forced index.
+-- The work available to each group, by kind.
+-- 0: the highest partition with a waiting claim (or -1), and whether a retry is due; the row also means that the group
+-- is not paused and not ordered.
+-- 2: messages (or a hole) at a cursor; for a group that runs in order, a partition where no claim runs and that has a
+-- due retry, a waiting claim or messages (or a hole).
+-- 3: the group has limits.
+-- 4: microseconds until the first of its retries, the first outbox message of its topic, or the first schedule is due.
+-- Each is one index probe, whatever the backlog; a paused group or topic has no work. The indexes are forced, because
+-- with old statistics a server reads the whole table. A correlated column is compared by = only, because no server
+-- reads a range by it: the message at the cursor, or else the last one, is enough. An ORDER BY names the whole index,
+-- or MySQL sorts; if a NULL is in the index, MariaDB sorts then, so due retries have no ORDER BY and come in the order
+-- of the forced index.
 (SELECT 0, g.id, COALESCE((SELECT c.`partition` FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
     AND (c.not_before IS NULL OR c.not_before <= NOW(6))
     ORDER BY c.state DESC, c.group_id DESC, c.`partition` DESC LIMIT 1), -1),

@@ -1,4 +1,4 @@
-"""Leases: who is alive, and who leads."""
+"""Leases of clients, and of the leaders of services."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class LeaderRow:
-    """Who holds a service."""
+    """The leader of a service."""
 
     service: str
     holder: str
@@ -35,7 +35,7 @@ class LeaderRow:
 
 
 def register(session: Session, client_ids: Sequence[str], process_id: str, name: str, lease_s: float) -> None:
-    """Write new clients with a fresh lease."""
+    """Insert new clients with a fresh lease."""
 
     def work(session: Session) -> None:
         for client_id in sorted(client_ids):
@@ -47,13 +47,13 @@ def register(session: Session, client_ids: Sequence[str], process_id: str, name:
 
 
 def renew(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
-    """Prolong leases; false if one of them has run out already (then its work may be somebody else's)."""
+    """Renew leases; return False if one has expired already (its work may have another owner by now)."""
     args = {"client_ids": sorted(client_ids), "lease_s": lease_s}
     return session.change(_SQL.renew_clients, args) == len(client_ids)
 
 
 def delete_process(session: Session, process_id: str) -> int:
-    """Delete the clients of a process that is dead or about to die; recovery finds what they held at once."""
+    """Delete the clients of a process that is dead or about to die, so that recovery finds their claims at once."""
     return session.change(_SQL.delete_process, {"process_id": process_id})
 
 
@@ -64,7 +64,7 @@ def deregister(session: Session, client_ids: Sequence[str]) -> None:
 
 
 def delete_expired(session: Session) -> int:
-    """Delete clients whose lease is gone and whose claims have been recovered; those that somebody holds come later."""
+    """Delete clients whose lease has expired and whose claims were recovered; locked rows are left for a later call."""
     found = [client_id for (client_id,) in session.rows(_SQL.find_expired_clients)]
 
     def work(session: Session) -> int:
@@ -75,15 +75,15 @@ def delete_expired(session: Session) -> int:
 
 
 def list_clients(session: Session) -> list[ClientRow]:
-    """All clients, the living and those not yet swept away."""
+    """Return all clients: the live ones, and the expired ones not deleted yet."""
     return [ClientRow(*row) for row in session.rows(_SQL.list_clients)]
 
 
 def try_to_lead(session: Session, service: str, holder: str, lease_s: float) -> bool:
-    """Take or keep a service; true while ``holder`` leads."""
+    """Take or keep the leadership of a service; return True if ``holder`` leads."""
     args = {"service": service, "holder": holder, "lease_s": lease_s}
 
-    # Each is a transaction by itself: the first row of a service is written once, and by one of those that try.
+    # Each is a transaction of its own: the row of a service is inserted once, by one of the candidates.
     return bool(session.change(_SQL.try_to_lead, args) or session.change(_SQL.add_leader, args))
 
 
@@ -93,5 +93,5 @@ def resign(session: Session, service: str, holder: str) -> None:
 
 
 def list_leaders(session: Session) -> list[LeaderRow]:
-    """Who leads."""
+    """Return the leaders of all services."""
     return [LeaderRow(*row) for row in session.rows(_SQL.list_leaders)]

@@ -1,5 +1,5 @@
 -- name: insert_clients
--- Its rows are appended: one for each thread of a process.
+-- The caller appends the rows: one for each thread of a process.
 INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at) VALUES
 
 -- name: renew_clients
@@ -7,21 +7,22 @@ UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(leas
 WHERE client_id IN %(client_ids)s AND expires_at > NOW(6)
 
 -- name: delete_process
--- Its parent saw it die: nobody needs to wait for its leases to run out. A claim without a client is an orphan.
+-- Its parent saw it die, so there is no need to wait until its leases expire. A claim without a client is an orphan.
 DELETE FROM ems_client WHERE process_id = %(process_id)s
 
 -- name: delete_clients
 DELETE FROM ems_client WHERE client_id IN %(client_ids)s
 
 -- name: find_expired_clients
--- A plain read: a service that waits for a row, which a renewal holds while the server is slow, keeps recovery waiting too.
+-- A plain read: if this service waited for a row that a renewal holds while the server is slow, recovery would wait
+-- too.
 SELECT client_id FROM ems_client WHERE expires_at < NOW(6)
 
 -- name: lock_expired_clients
 SELECT client_id FROM ems_client WHERE client_id IN %(client_ids)s AND expires_at < NOW(6) ORDER BY client_id FOR UPDATE SKIP LOCKED
 
 -- name: delete_expired_clients
--- Only those that left nothing behind: recovery comes first.
+-- Only clients without a running claim: recovery comes first.
 DELETE FROM ems_client WHERE client_id IN %(client_ids)s
 AND NOT EXISTS (SELECT 1 FROM ems_claim c WHERE c.state = 'start' AND c.client_id = ems_client.client_id)
 

@@ -1,9 +1,9 @@
-"""PyMySQL's connection with what it lacks for us: shared TLS contexts, and transactions lent to handlers."""
+"""PyMySQL's connection, extended: shared TLS contexts, and transactions lent to handlers."""
 
 from __future__ import annotations
 
 import contextlib
-import encodings.idna  # of every host's name at its first use; see emsworker.opening  # noqa: F401
+import encodings.idna  # else imported for the first host name; see emsworker.opening  # noqa: F401
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 else:
     _Connection = _PyMySQLConnection
 
-# Statements that leave the session's database as it is; whatever else a handler sends may have said USE.
+# Statements that cannot change the session's database; any other statement of a handler may be a USE.
 _STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
-# What a handler can change on the object itself; given back as it was.
+# Attributes that a handler can change on the object; restored afterwards.
 _OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass", "autocommit_mode", "init_command")
 
 
@@ -32,22 +32,21 @@ class Connection(_Connection):
 
     A transaction is opened by the packet that carries its first statement, so that this costs no round trip.
 
-    While it is lent to a handler it remembers what the server said: an error that rolled the transaction back ends the
-    transaction for good, even if the handler catches it, and nothing reconnects behind our back.
+    While lent to a handler, it records the errors of the server: one that rolled the transaction back ends the
+    transaction for good, even if the handler catches it. A lent connection never reconnects.
 
-    One that takes TLS where the server has it, without a demand, gets no context of its own. PyMySQL makes each a new
-    one and loads all certificates of the system's CAs into it, none of which it looks at: 0.8 MiB for each connection
-    of each thread.
+    If TLS is optional, connections share one context. PyMySQL creates one for each connection and loads all
+    certificates of the system's CAs into it, none of which it checks: 0.8 MiB for each connection of each thread.
 
-    In a forked child it is closed without a word to the server, which goes on serving the parent.
+    In a forked child it is closed without a message to the server, which goes on serving the parent.
 
     Attributes:
-        opening: the statements that go ahead of the next one, to open a transaction.
-        lent: a handler has it, or had it and the session is not yet as it was.
-        moved: the handler may have chosen another database.
-        rolled_back_by: the error with which the server rolled back the transaction that is lent.
-        perhaps_rolled_back_by: one with which it may have done so.
-        inherited: whether the parent opened it.
+        opening: statements to send ahead of the next one, to open a transaction.
+        lent: True while a handler has it, and until the session is restored.
+        moved: True if the handler may have chosen another database.
+        rolled_back_by: the error with which the server rolled back the lent transaction.
+        perhaps_rolled_back_by: an error with which the server may have rolled back the lent transaction.
+        inherited: True if the parent process opened it.
     """
 
     opening: tuple[str, ...] = ()
@@ -67,10 +66,10 @@ class Connection(_Connection):
         after_fork(self._leave_to_parent)
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
-        """Send a statement; its own result is the one that follows, whatever goes ahead of it.
+        """Send a statement after those of ``opening``; the result that follows is the statement's own.
 
         Raises:
-            MySQLError: the server's error; also, again, the one that has rolled back the transaction that is lent.
+            MySQLError: the server's error, or the earlier one that rolled back the lent transaction.
         """
         if self.inherited:
             raise InterfaceError(0, "this connection belongs to the process that forked this one; open another here")
@@ -85,7 +84,7 @@ class Connection(_Connection):
             super().next_result()
         if self._result.has_next:
             return self.next_result(unbuffered)
-        return super().query(text, unbuffered)  # an empty statement is cut off by the server, which is to say so itself
+        return super().query(text, unbuffered)  # the server drops an empty statement: sent alone, it gets its error
 
     def _note(self, sql: str | bytes) -> None:
         if self.rolled_back_by is not None:
@@ -96,7 +95,7 @@ class Connection(_Connection):
 
     def next_result(self, unbuffered: bool = False) -> int:
         """Go on to the result of the next statement of a packet."""
-        self.moved |= self.lent  # of several statements only the first was looked at
+        self.moved |= self.lent  # only the first of several statements was checked
         return super().next_result(unbuffered)
 
     def select_db(self, db: str) -> None:
@@ -105,17 +104,17 @@ class Connection(_Connection):
         super().select_db(db)
 
     def connect(self, sock: Any = None) -> None:
-        """Connect; never again while it is lent.
+        """Connect, but never reconnect while lent.
 
         Raises:
-            OperationalError: what a new session did would be committed by itself, outside the handler's transaction.
+            OperationalError: it is lent; a new session would commit each statement outside the handler's transaction.
         """
         if self.lent:
             raise OperationalError(CR.CR_SERVER_LOST, "the connection was lost in a transaction, and that with it")
         super().connect(sock)
 
     def _leave_to_parent(self) -> None:
-        """Close the descriptor alone: closing its buffer would wait for a thread of the parent that reads just now."""
+        """Close only the descriptor: closing its buffer would wait for a thread of the parent that is reading."""
         socket, self._sock, self._rfile = self._sock, None, None
         self.inherited = True
         if socket is not None:
@@ -129,34 +128,34 @@ class Connection(_Connection):
             return trusting_context()
 
     def _request_authentication(self) -> None:
-        """Shake hands, where TLS is spoken, and log in."""
+        """Do the handshake, with TLS if it is used, and log in."""
         with undivided:
             super()._request_authentication()  # type: ignore[misc]
 
 
 class Loan:
-    """A connection in the hands of a handler: it behaves as users of PyMySQL know it, and is listened to.
+    """A connection lent to a handler: it behaves like plain PyMySQL, and the server's errors are recorded.
 
     Args:
-        connection: whose transaction is open or about to be.
+        connection: a connection whose transaction is open or about to be opened.
         decoders: for the handler, instead of the connection's own.
     """
 
     def __init__(self, connection: Connection, decoders: dict[int, Any]) -> None:
         self._connection = connection
         self._own = {name: getattr(connection, name) for name in _OWN}
-        # Copies: what is put into these or taken out of them is not for the next one.
+        # Copies, so that a handler's changes to them do not reach the next handler.
         connection.lent, connection.decoders, connection.encoders = True, dict(decoders), dict(self._own["encoders"])
         listening: Any = connection
         self._read_packet = listening._read_packet
-        listening._read_packet = self._listen  # on the object: reading rows of our own stays as quick as it is
+        listening._read_packet = self._listen  # on the object, so that reading our own rows costs no more
 
     def _listen(self, *args: Any) -> Any:
         try:
             return self._read_packet(*args)
         except MySQLError as error:
-            # Kept here, because the driver knows the flags of the last OK packet only: after an error they still say
-            # that the transaction is open.
+            # Recorded here, because the driver knows the flags of the last OK packet only: after an error they still
+            # report an open transaction.
             if rolls_back(error):
                 self._connection.rolled_back_by = error
             elif may_roll_back(error):
@@ -164,7 +163,7 @@ class Loan:
             raise
 
     def end(self) -> None:
-        """Give the object back as it was; the session behind it may still be as the handler left it."""
+        """Restore the object; the session behind it may still be as the handler left it."""
         del self._connection._read_packet
         for name, value in self._own.items():
             setattr(self._connection, name, value)

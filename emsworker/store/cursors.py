@@ -1,4 +1,4 @@
-"""Moving a group's cursor by hand or by retention; what is passed over is written down in ``ems_skip``."""
+"""Moves of a group's cursor, by hand or by retention; skipped offsets are recorded in ``ems_skip``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from emsworker.core.errors import UnknownGroup
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Group
 from emsworker.store.session import Session
@@ -16,10 +17,11 @@ _SQL = Statements("cursors")
 
 @dataclass(frozen=True)
 class Position:
-    """Where a group stands in a partition.
+    """A group's position in a partition.
 
     Attributes:
-        log_start: the first offset that is kept; end: the one after the last row.
+        log_start: the first offset that is kept.
+        end: the offset after the last row.
     """
 
     partition: int
@@ -29,13 +31,13 @@ class Position:
 
 
 def list_positions(session: Session, group: Group) -> list[Position]:
-    """Where a group stands in each partition."""
+    """Return a group's position in each partition."""
     rows = session.rows(_SQL.list_positions, {"topic_id": group.topic_id, "group_id": group.id})
     return [Position(*map(int, row)) for row in rows]
 
 
 def find_offset_at(session: Session, topic_id: int, position: Position, when: datetime) -> int:
-    """The first offset of a message that was born at a time (UTC) or later: a binary search over the primary key."""
+    """Return the first offset of a message created at ``when`` (UTC) or later: a binary search by primary key."""
     where = {"topic_id": topic_id, "partition": position.partition, "born_at": when.replace(tzinfo=None)}
     lo, hi = position.log_start, position.end
     while lo < hi:
@@ -50,14 +52,14 @@ def find_offset_at(session: Session, topic_id: int, position: Position, when: da
 
 @dataclass(frozen=True)
 class Held:
-    """A cursor and the log start offset of its partition, both held until the commit."""
+    """A cursor and the log start offset of its partition, both locked until the commit."""
 
     cursor: int
     log_start: int
 
 
 def hold(session: Session, group: Group, partition: int) -> Held | None:
-    """In a transaction: lock a group's cursor, then the log start offset, in this order; ``None`` if it is gone."""
+    """Lock a group's cursor, then the log start offset, inside a transaction; return ``None`` if either is gone."""
     where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
     cursor = session.rows(_SQL.lock_cursor, where)
     log_start = session.rows(_SQL.get_log_start, where)
@@ -65,10 +67,10 @@ def hold(session: Session, group: Group, partition: int) -> Held | None:
 
 
 def skip_to(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
-    """Take a group's cursor forward, never back; what is passed over is counted and written down.
+    """Move a group's cursor forward, never back; skipped offsets are counted and recorded.
 
     Returns:
-        by how many offsets it was moved: 0 if workers have come further meanwhile, or the group is gone.
+        the number of skipped offsets: 0 if workers have come further meanwhile, or the group is gone.
     """
     where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
 
@@ -90,28 +92,33 @@ def _forward(session: Session, where: dict[str, Any], cursor: int, to: int, reas
 def reset(session: Session, group: Group, partition: int, to: int, reason: str) -> int:
     """Move a group's cursor in one partition; safe while its workers run.
 
-    Forward: what is passed over is skipped and written down; what is claimed or waits for a retry already is still run.
-    Back: everything from there on is delivered again. Claims and retries behind it are taken away from their owners,
-    who can finish nothing of them any more, and dead letters behind it are dead no more, so that no message is in two
-    places.
+    Forward: the offsets in between are skipped and recorded; messages that are claimed or wait for a retry still run.
+    Back: everything from ``to`` on is delivered again. Claims and retries from there on are taken away from their
+    owners, who can no longer finish them, and dead letters from there on are no longer dead, so that no message is in
+    two places.
 
     Args:
         to: the new cursor; never below the log start offset.
 
     Returns:
-        by how many offsets it was moved, negative for back.
+        the number of offsets by which it was moved, negative for back.
+
+    Raises:
+        UnknownGroup: the group was deleted meanwhile.
     """
     where = {"topic_id": group.topic_id, "group_id": group.id, "partition": partition}
 
     def work(session: Session) -> int:
-        cursor = int(session.rows(_SQL.lock_cursor, where)[0][0])
-        target = max(to, int(session.rows(_SQL.get_log_start, where)[0][0]))
-        if target > cursor:
-            return _forward(session, where, cursor, target, reason)
-        if target < cursor:
+        held = hold(session, group, partition)
+        if held is None:
+            raise UnknownGroup(f"group {group.name!r} was deleted meanwhile; no cursor was moved in partition {partition}")
+        target = max(to, held.log_start)
+        if target > held.cursor:
+            return _forward(session, where, held.cursor, target, reason)
+        if target < held.cursor:
             _take_back(session, where, target)
             session.execute(_SQL.set_cursor, where | {"next_offset": target})
-        return target - cursor
+        return target - held.cursor
 
     return session.transaction(work)
 

@@ -1,5 +1,5 @@
 -- name: lock_cursor
--- Every claim of new messages locks this row first: while it is held, none is born.
+-- Every claim of new messages locks this row first: while it is locked, there is no new claim.
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
 
 -- name: get_log_start
@@ -10,7 +10,7 @@ SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition
 UPDATE ems_cursor SET next_offset = %(next_offset)s WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
 -- name: skip_cursor
--- Forward, over offsets that the group will not run: they are counted.
+-- Moves forward over offsets that the group will not run, and counts them.
 UPDATE ems_cursor SET skipped = skipped + %(next_offset)s - next_offset, next_offset = %(next_offset)s
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
@@ -26,7 +26,7 @@ FROM ems_cursor c JOIN ems_partition p ON p.topic_id = %(topic_id)s AND p.`parti
 WHERE c.group_id = %(group_id)s ORDER BY c.`partition`
 
 -- name: get_born_from
--- The first message at an offset or behind it, and whether it was born before a time.
+-- The first message at or after an offset, and whether it was created before a time.
 SELECT `offset`, born_at < %(born_at)s FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s ORDER BY `offset` LIMIT 1
 
@@ -43,7 +43,7 @@ INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state,
 VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(acked_to)s, %(state)s, 'stream', %(isolation)s, NULL, NOW(6), NOW(6), NOW(6))
 
 -- name: list_retry_claims_behind
--- Locked, those that nobody has claimed, too: whoever is claiming one just now is waited for, and seen.
+-- Locks unclaimed retries too: this waits for a client that is just claiming one, and then sees its claim.
 SELECT claim_id FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s FOR UPDATE
 
 -- name: delete_retry_claims
@@ -56,6 +56,6 @@ UPDATE ems_retry SET claim_id = NULL WHERE group_id = %(group_id)s AND `partitio
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s
 
 -- name: delete_dead_behind
--- What is delivered again is not dead any more. One whose message was cancelled since is not delivered, and stays.
+-- A message that is delivered again is no longer dead. One that was cancelled since is not delivered, and stays dead.
 DELETE d FROM ems_dead d JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = d.`partition` AND m.`offset` = d.`offset`
 AND m.kind = 'message' WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` >= %(offset)s

@@ -1,4 +1,4 @@
-"""One database: sessions for threads, and calls that outlive a lost connection."""
+"""A database: sessions for threads, and calls that survive a lost connection."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class Database:
-    """Where the stream lives.
+    """The database that holds the stream.
 
     Args:
         url: ``mysql://user:password@host:port/database``.
-        connect_timeout_s: how long one attempt to connect may take.
-        call_timeout_s: how long :meth:`call` tries.
+        connect_timeout_s: seconds that one attempt to connect may take.
+        call_timeout_s: seconds for which :meth:`call` tries.
     """
 
     def __init__(self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0) -> None:
@@ -37,7 +37,7 @@ class Database:
         return self._url.database
 
     def session(self, patient: bool = True) -> Session:
-        """A new session, for one thread; the caller closes it."""
+        """Create a session for one thread; the caller closes it."""
         return Session(self._url, self._connect_timeout_s, patient)
 
     def thread_session(self) -> Session:
@@ -48,10 +48,10 @@ class Database:
         return session
 
     def call(self, work: Callable[[Session], T], timeout_s: float | None = None) -> T:
-        """Run ``work`` on this thread's session, and again after a lost connection: it must bear repetition.
+        """Run ``work`` on this thread's session, and again after a lost connection: it must be idempotent.
 
         Args:
-            timeout_s: how long to try.
+            timeout_s: seconds for which to try.
 
         Raises:
             StoreUnavailable: the server could not be reached in that time.
@@ -61,7 +61,7 @@ class Database:
 
 
 def until_connected(work: Callable[[], T], timeout_s: float) -> T:
-    """Call ``work``, again with growing random pauses while the server is away.
+    """Call ``work``, and retry it with growing random pauses while the server is unavailable.
 
     Raises:
         StoreUnavailable: ``timeout_s`` seconds have passed.

@@ -1,4 +1,4 @@
-"""Dead letters: looking at them, giving them a second life, deleting them.
+"""Dead letters: list, requeue and delete them.
 
 A dead letter is in one place only: requeuing moves it to ``ems_retry`` in one transaction, so a crash at any line
 leaves it either dead or due, never both and never neither.
@@ -48,7 +48,7 @@ class DeadRow:
 
 @dataclass(frozen=True)
 class DeadBody:
-    """What a dead letter carries besides."""
+    """The further fields of a dead letter: headers, body, error and producer."""
 
     headers: bytes
     body: bytes
@@ -57,7 +57,7 @@ class DeadBody:
 
 
 def utc(text: str) -> datetime:
-    """A time of the server, which tells it in UTC."""
+    """Parse a time of the server, which is in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -68,19 +68,19 @@ def _row(group_id: int, row: tuple[Any, ...]) -> DeadRow:
 
 
 def list_dead(session: Session, group_id: int, after: Place, limit: int) -> list[DeadRow]:
-    """The dead letters of a group behind a place, in order of partition and offset."""
+    """Return at most ``limit`` dead letters of a group after a place, ordered by partition and offset."""
     args = {"group_id": group_id, "partition": after[0], "offset": after[1], "limit": limit}
     return [_row(group_id, row) for row in session.rows(_SQL.list_dead, args)]
 
 
 def get_dead(session: Session, group_id: int, place: Place) -> tuple[DeadRow, DeadBody] | None:
-    """One dead letter with its body."""
+    """Return a dead letter with its body, or ``None``."""
     rows = session.rows(_SQL.get_dead, {"group_id": group_id, "partition": place[0], "offset": place[1]})
     return (_row(group_id, rows[0][:9]), DeadBody(*rows[0][9:])) if rows else None
 
 
 def find_dead(session: Session, group_ids: Sequence[int], uid: bytes) -> list[tuple[int, Place]]:
-    """The groups for which a message is dead, each with its place there."""
+    """Return the groups for which a message is dead, each with its place there."""
     if not group_ids:
         return []
     rows = session.rows(_SQL.find_dead, {"group_ids": list(group_ids), "uid": uid})
@@ -88,7 +88,7 @@ def find_dead(session: Session, group_ids: Sequence[int], uid: bytes) -> list[tu
 
 
 def find_dead_at(session: Session, group_ids: Sequence[int], place: Place) -> list[tuple[int, Place]]:
-    """The groups for which the message at a place is dead."""
+    """Return the groups for which the message at a place is dead."""
     if not group_ids:
         return []
     args = {"group_ids": list(group_ids), "partition": place[0], "offset": place[1]}
@@ -96,7 +96,7 @@ def find_dead_at(session: Session, group_ids: Sequence[int], place: Place) -> li
 
 
 def count_dead(session: Session, group_id: int) -> int:
-    """How many dead letters a group has."""
+    """Count the dead letters of a group."""
     return int(session.rows(_SQL.count_dead, {"group_id": group_id})[0][0])
 
 
@@ -104,19 +104,19 @@ def requeue(session: Session, group: Group, places: Sequence[Place], progress: C
     """Move dead letters back to retry: attempt 0, due now.
 
     Args:
-        places: those that are not dead (any more) are passed over.
+        places: those that are not dead (any more) are skipped.
         progress: called with the number of places of each chunk, one transaction each.
 
     Returns:
-        how many were moved.
+        the number of dead letters moved.
     """
     return _by_chunk(session, places, progress, lambda s, partition, chunk: _requeue(s, group, partition, chunk))
 
 
 def _requeue(session: Session, group: Group, partition: int, offsets: list[int]) -> int:
     where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
-    # The cursor, so that no replay takes a dead letter for its own between our look and our commit; it is gone with its
-    # group, so that one that is being deleted gets no more retries.
+    # Lock the cursor, so that no replay takes a dead letter between our read and our commit. A deleted group has no
+    # cursor, so that it gets no more retries.
     held = hold(session, group, partition)
     if held is None:
         return 0
@@ -133,14 +133,14 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
 
 
 def _note_restored(session: Session, group: Group, partition: int, offsets: list[int]) -> None:
-    """Before their messages are looked for: retention, if it is deleting one of them, is done with it then."""
+    """Record them before their messages are read: if retention is deleting one, this waits until it is done."""
     if offsets:
         rows = [f"({group.topic_id},{partition},{offset})" for offset in offsets]
         session.send(f"{_SQL.note_restored} {','.join(rows)}")
 
 
 def _with_message(session: Session, where: dict[str, Any], dead: list[int]) -> list[int]:
-    """Those whose message is in the stream, after putting back what retention has deleted."""
+    """Return those whose message is in the stream, after restoring the ones that retention has deleted."""
     if not dead:
         return []
     present = {row[0] for row in session.rows(_SQL.list_present, where | {"offsets": dead})}
@@ -151,13 +151,13 @@ def _with_message(session: Session, where: dict[str, Any], dead: list[int]) -> l
 
 
 def delete_dead(session: Session, group: Group, places: Sequence[Place], progress: Callable[[int], None]) -> int:
-    """Delete dead letters for good, one transaction a chunk; returns how many there were."""
+    """Delete dead letters for good, one transaction per chunk; return how many were deleted."""
 
     def work(session: Session, partition: int, offsets: list[int]) -> int:
         where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
         log_start = session.rows(_SQL.get_log_start, where)
         dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
-        # Retention has passed these by, for a dead letter keeps its attempts: it is told to come back for them.
+        # Retention has skipped these, because a dead letter keeps its attempts; ``ems_restored`` makes it come back.
         _note_restored(session, group, partition, [offset for offset in dead if log_start and offset < log_start[0][0]])
         return session.execute(_SQL.delete_dead, where | {"offsets": offsets}).affected
 
@@ -178,7 +178,7 @@ def _by_chunk(
 
 
 def _chunks(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:
-    """Sorted, of one partition each, so that two who do this at once do not deadlock."""
+    """Yield sorted chunks of one partition each, so that two concurrent callers do not deadlock."""
     for partition, members in groupby(sorted(set(places)), key=lambda place: place[0]):
         offsets = [offset for _, offset in members]
         for start in range(0, len(offsets), CHUNK):

@@ -1,5 +1,5 @@
 -- name: get_log_start
--- Shared, so that retention cannot raise the log start offset past us before our commit.
+-- Shared, so that retention cannot raise the log start offset before our commit.
 SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: list_dead
@@ -13,7 +13,7 @@ SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reaso
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: find_dead
--- By message id: of a message that retention has deleted, only the dead letter still knows it.
+-- By message id: if retention has deleted the message, only the dead letter still has its id.
 SELECT group_id, `partition`, `offset` FROM ems_dead WHERE group_id IN %(group_ids)s AND uid = %(uid)s
 
 -- name: find_dead_at
@@ -28,22 +28,23 @@ SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(
 ORDER BY `offset` FOR UPDATE
 
 -- name: list_present
--- Which of these messages are still in the stream.
+-- Those of the messages that are still in the stream.
 SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: restore_messages
--- Retention has deleted them: a retry reads its body from the stream, so the dead letter's copy goes back to its old
--- place (below the log start offset, where no cursor passes again). IGNORE, because its id may have been sent anew meanwhile.
+-- For messages that retention has deleted: a retry reads its body from the stream, so the dead letter's copy goes back
+-- to its old offset (below the log start offset, where no cursor passes again). IGNORE, because its id may have been
+-- sent again.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id)
 SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
 
 -- name: note_restored
--- So that retention spares them until they have been run, and then deletes them with the attempts that it had spared.
+-- Makes retention keep them until they have run, and then delete them with the attempts that it had kept.
 INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
 -- name: add_fresh_retries
--- Its rows are appended: attempt 0, due now, so that each runs with a fresh ladder.
+-- The caller appends the rows: attempt 0, due now, so that each runs with a fresh ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
 
 -- name: get_key

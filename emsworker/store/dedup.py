@@ -1,7 +1,7 @@
 """Idempotent publishing: one row for each key, written in the publishing transaction.
 
-The primary key arbitrates: two producers with one key meet at its row, and the second waits until the first has
-committed or rolled back. A key is taken while its window lasts, and after that while its message is not finished.
+The primary key arbitrates: two producers of one key contend for its row, and the second waits until the first has
+committed or rolled back. A key is taken while its window lasts, and after that until its message is finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Run = Callable[[str], Sequence[Sequence[Any]]]
 
 @dataclass(frozen=True)
 class DedupKey:
-    """A key of a topic, and for how many seconds it is taken at least."""
+    """A key of a topic, and the minimum number of seconds for which it is taken."""
 
     topic_id: int
     key: bytes
@@ -62,9 +62,9 @@ def take_key(
 
 
 def is_unfinished(session: Session, topic_id: int, uid: bytes) -> bool:
-    """Whether a message is still pending, or some group has not finished it."""
+    """Return whether a message is still in the outbox, or some group has not finished it."""
     args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
-    if session.rows(_SQL.find_outbox, args):  # asked first: the relay moves it from here to there
+    if session.rows(_SQL.find_outbox, args):  # checked first: the relay moves it from the outbox to the stream
         return True
     place = session.rows(_SQL.find_place, args)
     if not place:
@@ -74,7 +74,7 @@ def is_unfinished(session: Session, topic_id: int, uid: bytes) -> bool:
 
 
 def sweep(session: Session, limit: int) -> int:
-    """Delete up to ``limit`` keys whose window is over and whose message is finished; returns how many it looked at."""
+    """Delete up to ``limit`` keys whose window is over and whose message is finished; return how many it checked."""
     rows = session.rows(_SQL.list_expired, {"limit": limit})
     for topic_id, key, uid in rows:
         args = {"topic_id": topic_id, "key": key, "uid": uid}

@@ -1,5 +1,6 @@
 -- name: hold_key
--- Its row is appended. Whoever comes second waits here for the first one's commit or rollback, and finds his uid.
+-- The caller appends the row. A second producer waits here until the first has committed or rolled back, and finds its
+-- uid.
 INSERT INTO %(table)s (topic_id, `key`, uid, expires_at, look_at) VALUES
 
 -- name: hold_key_end
@@ -19,7 +20,7 @@ SELECT 1 FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid = %(uid)s
 SELECT `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s AND kind = 'message'
 
 -- name: is_unfinished
--- Whether some group has not finished a message: unread, claimed, or waiting for a retry; or no group has come yet.
+-- True if some group has not finished a message (unread, claimed, or waiting for a retry), or if there is no group yet.
 SELECT NOT EXISTS (SELECT 1 FROM ems_group g WHERE g.topic_id = %(topic_id)s)
 OR EXISTS (SELECT 1 FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id
   WHERE g.topic_id = %(topic_id)s AND c.`partition` = %(partition)s AND c.next_offset <= %(offset)s)

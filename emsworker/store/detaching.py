@@ -1,4 +1,4 @@
-"""Detaching what runs long in a group that runs keys in order, so that its partition is free for other keys."""
+"""Detaching of long-running messages in a group that runs keys in order, to free the partition for other keys."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _SQL = Statements("detaching")
 
 
 def detach(session: Session, progress: Flush, rest: Claim) -> None:
-    """Write a claim's progress down and go on with those of its messages that run, beside the partition's stream.
+    """Flush a claim's progress, and move its running messages to a claim of their own, beside the partition's stream.
 
     Args:
-        progress: of the claim as it was. One of the stream ends at ``acked_to``; what comes after it waits for an
+        progress: of the claim as it was. A claim of the stream ends at ``acked_to``; the messages after it wait for an
             owner.
         rest: the claim of the messages that run.
 
     Raises:
-        FenceLost: the claim is somebody else's by now; nothing was kept.
+        FenceLost: the claim has another owner by now; everything was rolled back.
     """
     claim = progress.claim
     where = {"group_id": rest.group_id, "partition": rest.partition, "lo": rest.lo, "claim_id": rest.claim_id}

@@ -1,9 +1,9 @@
 -- name: claim_rows
--- Its rows are appended: they are retries that have been claimed before they ever failed.
+-- The caller appends the rows: retries that are claimed before they ever failed.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, claim_id, `key`) VALUES
 
 -- name: add_claim
--- The last statement of its transaction: the fence of the claim before has held.
+-- The last statement of its transaction: the fencing token of the previous claim was valid.
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at, detached)
 VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(acked_to)s, 'start', 'retry', 0, %(client_id)s, NOW(6), NOW(6),
   NOW(6) + INTERVAL %(timeout_s)s SECOND, 1)

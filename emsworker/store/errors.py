@@ -1,4 +1,4 @@
-"""What the server's error numbers mean to us."""
+"""Our own exceptions, and their translation from the server's error numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from emsworker.core.url import redact
 
 # Lock wait timeout, deadlock, snapshot conflict (MariaDB >= 11.6): the transaction is run again from its start.
 _CONFLICTS = frozenset({1205, 1213, 1020})
-# Of these the server has rolled back the whole transaction; of 1205 only where innodb_rollback_on_timeout is on.
+# The first ones roll back the whole transaction; 1205 does so only if innodb_rollback_on_timeout is on.
 _ROLLED_BACK, _MAY_ROLL_BACK = frozenset({1213, 1020}), frozenset({1205, 1206})
-# A savepoint that is not there, by the name that session.sql gives it: the transaction is another one, or none.
+# A missing savepoint, by the name that session.sql gives it: the transaction is another one, or there is none.
 _NO_SAVEPOINT, _SAVEPOINT = 1305, "ems_transaction"
 # Our own assertions inside a packet: a scalar subquery that yields two rows (see session.sql), an offset that is NULL.
 _ASSERTION, _NULL = 1242, 1048
@@ -49,24 +49,24 @@ _LOST = frozenset(
         4031,
     }
 )
-# Of these: only this one connection is gone, by all that the client or the server can tell.
+# A subset of these: only this one connection is gone, as far as the client or the server can tell.
 _CUT = frozenset({0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 4031})
-# There is no room: always (the first), or if the text names ENOSPC. It passes when somebody makes room.
+# The disk is full: always (the first), or if the text names ENOSPC. Temporary: it ends when space is freed.
 _FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
 _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 
 
 class ConnectionLost(Exception):
-    """The connection died, or the server cannot serve for now; whether its last packet took effect is not known."""
+    """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
 
 
 class Conflict(Exception):
-    """The server gave up this transaction in favour of another; nothing of it was kept."""
+    """The server aborted this transaction in favour of another; nothing of it was committed."""
 
 
 class TransactionGone(Exception):
-    """The transaction that was lent has been committed or rolled back by whoever had it."""
+    """The lent transaction was committed or rolled back by its borrower."""
 
 
 class Duplicate(Exception):
@@ -82,38 +82,38 @@ class AssertionBroken(Exception):
 
 
 def code_of(error: BaseException) -> int:
-    """The server's number of an error, 0 if it has none."""
+    """Return the server's number of an error, or 0 if it has none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
 def asserts(error: BaseException) -> bool:
-    """Whether a statement's own assertion has failed: an error of any driver's."""
+    """Return whether an error, of any driver, is the failed assertion of a statement."""
     return code_of(error) == _ASSERTION
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the transaction is to be run again from its start."""
+    """Return whether the transaction is to be retried from its start."""
     return isinstance(error, Conflict) or (isinstance(error, MySQLError) and code_of(error) in _CONFLICTS)
 
 
 def rolls_back(error: BaseException) -> bool:
-    """Tell whether the server has rolled back the transaction with this error."""
+    """Return whether the server has rolled back the transaction with this error."""
     return code_of(error) in _ROLLED_BACK
 
 
 def may_roll_back(error: BaseException) -> bool:
-    """Tell whether the server, as it is configured, may have rolled back the transaction with this error."""
+    """Return whether the server, depending on its configuration, may have rolled back the transaction."""
     return code_of(error) in _MAY_ROLL_BACK
 
 
 def is_cut(lost: BaseException | None) -> bool:
-    """Whether the connection itself was cut, by a timeout or a KILL, say, rather than refused by a server in need."""
+    """Return whether the connection itself was cut, such as by a timeout or a KILL, and not refused by the server."""
     cause = lost.__cause__ if lost is not None else None
     return cause is None or isinstance(cause, OSError) or code_of(cause) in _CUT
 
 
 def translate(error: BaseException) -> BaseException:
-    """Our own exception for one of PyMySQL's or of the socket's; others come back as they are."""
+    """Return our own exception for one of PyMySQL or of the socket; return others unchanged."""
     if isinstance(error, OSError):
         return ConnectionLost(str(error))
     if not isinstance(error, MySQLError):

@@ -1,4 +1,4 @@
-"""Connections that the caller brings: PyMySQL's, SQLAlchemy's, and any other DB-API connection to the server."""
+"""Connections of the caller: of PyMySQL, SQLAlchemy, or any other DB-API driver of the server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
 
     Args:
         connection: anything with ``cursor()`` (DB-API), or a SQLAlchemy Connection or Session.
-        statement: holds no ``%``, so that every driver leaves it as it is.
+        statement: must hold no ``%``, so that every driver sends it unchanged.
 
     Raises:
-        ConfigError: it is no such thing, or a connection to something else than MySQL.
-        AssertionBroken: a condition of the statement's own did not hold; the transaction goes on without it.
-        Exception: whatever the driver raises; the transaction is the caller's, and so is its error.
+        ConfigError: it is of another type, or connects to something other than MySQL.
+        AssertionBroken: the statement's own assertion failed; the transaction continues without the statement.
+        Exception: any error of the driver, unchanged, because the transaction belongs to the caller.
     """
     try:
         return _run(connection, statement)

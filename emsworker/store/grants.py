@@ -1,4 +1,4 @@
-"""The privileges that each kind of user needs, and no more."""
+"""The privileges that each role needs, and no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLES = ("producer", "worker", "reader", "sink", "admin")
 ALLOWANCES = ("auto-create", "cancel")
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
-# They are put into statements, so only what needs no thought is let in.
+# Names are put into statements, so only characters that need no quoting are allowed.
 _DATABASE = re.compile(r"[\w$-]{1,64}", re.ASCII)
 _ACCOUNT = re.compile(r"[\w.-]{1,80}@[\w.:%/-]{1,255}", re.ASCII)
 _GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
@@ -26,12 +26,12 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
 
     Args:
         role: one of ``ROLES``.
-        database: the stream's.
+        database: the name of the stream's database.
         account: ``user@host``, of a user that exists.
-        allow: some of ``ALLOWANCES``: what the role may do besides.
+        allow: some of ``ALLOWANCES``: additional permissions of the role.
 
     Raises:
-        InvalidName: such a name needs quoting that is better done by hand, or the role has no such allowance.
+        InvalidName: a name needs quoting, which is better done by hand, or the role has no such allowance.
     """
     if not _DATABASE.fullmatch(database):
         raise InvalidName(f"database {database!r}: only letters, digits, _, $ and - are put into statements")
@@ -47,11 +47,11 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
 
 
 def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
-    """The tables that a role works with: table -> some of ``VERBS`` -> a column, where it may touch only some.
+    """Return the tables of a role: table -> some of ``VERBS`` -> a column if only some are granted, else ``None``.
 
     Args:
         role: one of ``ROLES``.
-        allow: some of ``ALLOWANCES``: what the role may do besides.
+        allow: some of ``ALLOWANCES``: additional permissions of the role.
     """
     found: dict[str, dict[str, str | None]] = {}
     for line in _lines(role, allow):

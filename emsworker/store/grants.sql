@@ -1,6 +1,7 @@
 -- name: producer
--- Sends, also delayed, with transactions and with dedup keys, and asks for results. It reads no message's body, changes and
--- deletes none, and creates no topics. (MariaDB asks for UPDATE of every column that an INSERT .. ON DUPLICATE KEY UPDATE names.)
+-- Sends messages (also delayed, in transactions and with dedup keys), and reads results. It reads no bodies, changes
+-- and deletes no messages, and creates no topics. (MariaDB requires UPDATE of every column that INSERT .. ON DUPLICATE
+-- KEY UPDATE names.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
@@ -17,13 +18,13 @@ GRANT SELECT (group_id, `partition`, `offset`) ON {database}.ems_retry TO {user}
 GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_dead TO {user};
 
 -- name: producer_auto_create
--- Creates the topics that it sends to; so it could also change those that there are.
+-- Creates the topics that it sends to; so it could also change existing topics.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
 
 -- name: producer_cancel
--- Takes back what was not run yet; so it could take back the messages of others.
+-- Cancels messages that have not run yet; so it could also cancel the messages of others.
 GRANT SELECT (`key`), UPDATE (kind, body, size) ON {database}.ems_message TO {user};
 GRANT DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT (ordering) ON {database}.ems_group TO {user};
@@ -31,8 +32,9 @@ GRANT UPDATE (skipped) ON {database}.ems_cursor TO {user};
 GRANT SELECT (claim_id, due_at, `key`), UPDATE (due_at), DELETE ON {database}.ems_retry TO {user};
 
 -- name: worker
--- Runs what is sent, does the beat's services, and sends as well. It creates, changes and deletes no topics and groups, changes
--- no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL asks for it where a row is locked.)
+-- Runs messages and the services of the beat, and sends too. It creates, changes and deletes no topics and groups,
+-- changes no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL requires it to lock a
+-- row.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
@@ -64,7 +66,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 
 -- name: worker_auto_create
--- Creates the topics and groups that its app names; so it could also change those that there are.
+-- Creates the topics and groups that its app names; so it could also change existing ones.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_group TO {user};
@@ -72,11 +74,11 @@ GRANT INSERT ON {database}.ems_partition TO {user};
 GRANT INSERT ON {database}.ems_cursor TO {user};
 
 -- name: worker_cancel
--- For tasks that take back what was not run yet.
+-- For tasks that cancel messages that have not run yet.
 GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
 
 -- name: sink
--- Writes from Spark: stages rows, and moves what is committed into the stream. It reads no message's body.
+-- Writes from Spark: stages rows, and moves committed ones into the stream. It reads no message's body.
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
@@ -91,8 +93,8 @@ GRANT SELECT (topic_id), INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard
 GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
 
 -- name: reader
--- Looks: lists, lag, traces, messages and dead letters with their bodies, and reads with Spark. It changes nothing. Where
--- alarms are sent is not its business: those addresses can hold secrets.
+-- Reads lists, lag, traces, messages and dead letters with their bodies, also with Spark. It changes nothing. It cannot
+-- read the addresses to which alarms are sent, because they can hold secrets.
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
@@ -116,5 +118,5 @@ GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
 
 -- name: admin
--- Creates the tables, and changes whatever is in them.
+-- Creates the tables, and changes any of their rows.
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON {pattern}.* TO {user};

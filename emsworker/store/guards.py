@@ -1,7 +1,8 @@
-"""Guards of rows that depend on a topic, a group or a partition: whoever inserts them shares it until the commit.
+"""Shared locks for inserts that depend on a topic, a group or a partition, held until the commit.
 
-A name is remembered for a second and an id for longer, and what it meant may be deleted meanwhile. So each insert is
-guarded by a row that whoever deletes takes for himself first: the statement meets it, or the deletion waits.
+A name is cached for a second and an id for longer, and the topic or group may be deleted meanwhile. So each insert
+takes a shared lock on a row that a deletion locks exclusively first: the insert sees the deletion, or the deletion
+waits.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ _SQL = Statements("guards")
 
 
 def topic_id_text(database: str, topic_id: int) -> str:
-    """A topic's id as SQL for one of the rows of an INSERT, which fails with AssertionBroken if the topic is deleted.
+    """Return a topic's id as SQL for a row of an INSERT, which fails with AssertionBroken if the topic is deleted.
 
-    It stands in the first row of a statement only; not after INSERT IGNORE, which would ignore it.
+    Use it in the first row of a statement only, and not with INSERT IGNORE, which would ignore the failure.
     """
     return _SQL.topic_id % {"topic_id": topic_id, "table": qualified(database, "ems_topic_guard")}
 
 
 def hold_topic(session: Session, topic_id: int) -> bool:
-    """Inside a transaction: keep a topic from being deleted before the commit; false if it is deleted."""
+    """Keep a topic from being deleted before this transaction commits; return False if it is deleted."""
     return bool(session.rows(_SQL.hold_topic, {"topic_id": topic_id}))
 
 
 def hold_group(session: Session, group_id: int) -> bool:
-    """Inside a transaction: keep a group from being deleted before the commit; false if it is deleted."""
+    """Keep a group from being deleted before this transaction commits; return False if it is deleted."""
     return bool(session.rows(_SQL.hold_group, {"group_id": group_id}))
 
 
 def hold_partition(session: Session, topic_id: int, partition: int) -> bool:
-    """Inside a transaction: keep a partition from being deleted before the commit; false if it is deleted."""
+    """Keep a partition from being deleted before this transaction commits; return False if it is deleted."""
     return bool(session.rows(_SQL.hold_partition, {"topic_id": topic_id, "partition": partition}))

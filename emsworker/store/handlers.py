@@ -1,4 +1,4 @@
-"""The settings of each group's handlers that recovery needs when no worker is left to ask."""
+"""Settings of each group's handlers, which recovery needs if no worker is alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SQL = Statements("handlers")
 
 
 class HandlerRow(NamedTuple):
-    """A task of a group, or its subscription, whose name is empty; ``None`` where the group's own setting holds."""
+    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
 
     name: str
     on_error: str
@@ -21,14 +21,14 @@ class HandlerRow(NamedTuple):
 
 
 def list_handlers(session: Session, group_id: int) -> dict[str, HandlerRow]:
-    """All handlers of a group by name, as the workers that started last have declared them."""
+    """Return all handlers of a group by name, as declared by the workers that started last."""
     return {row[0]: HandlerRow(*row) for row in session.rows(_SQL.list_handlers, {"group_id": group_id})}
 
 
 def declare(session: Session, group_id: int, declared: Sequence[HandlerRow]) -> None:
-    """Write down the handlers that differ from what is known.
+    """Store the handlers that differ from the stored ones.
 
-    Tasks that are not among them stay, because another version of the app may still run them.
+    Other stored tasks stay, because another version of the app may still run them.
     """
     known = list_handlers(session, group_id)
     subscribed = any(row.name == "" for row in declared)
@@ -40,5 +40,5 @@ def declare(session: Session, group_id: int, declared: Sequence[HandlerRow]) -> 
 
 
 def delete(session: Session, group_id: int) -> None:
-    """Inside a transaction: the group is deleted."""
+    """Delete the handlers of a group, inside the transaction that deletes the group."""
     session.execute(_SQL.delete_handlers, {"group_id": group_id})

@@ -7,7 +7,7 @@ VALUES (%(group_id)s, %(name)s, %(on_error)s, %(ladder)s, %(max_attempts)s)
 ON DUPLICATE KEY UPDATE on_error = VALUES(on_error), ladder = VALUES(ladder), max_attempts = VALUES(max_attempts)
 
 -- name: delete_others
--- A group has tasks or one subscription, so what it had of the other kind answers for nothing any more.
+-- A group has either tasks or one subscription, so its rows of the other kind are obsolete.
 DELETE FROM ems_handler WHERE group_id = %(group_id)s AND IF(name = '', 1, 0) <> %(subscribed)s
 
 -- name: delete_handlers

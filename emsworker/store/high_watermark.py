@@ -1,7 +1,7 @@
-"""How far each partition has no hole, noted, so that whoever reads in bulk need not count what was counted before.
+"""Stored high watermarks of the partitions, so that bulk readers need not check the same offsets again.
 
-A row above the log start offset stays until the log start offset has passed it, so what was whole once stays whole. The
-note may lag behind the high watermark, and never runs ahead of it.
+A row above the log start offset stays until the log start offset has passed it, so a range without holes stays so. The
+stored value may lag behind the actual high watermark, and is never ahead of it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("high_watermark")
-_STEP = 200_000  # offsets of a partition in one look: a tenth of a second
+_STEP = 200_000  # offsets of a partition per call: a tenth of a second
 
 
 def advance(session: Session) -> bool:
-    """Count what has come to each partition since the last look, and note how far it has no hole.
+    """Advance the stored high watermark of each partition over its new rows, up to the first hole.
 
     Returns:
-        whether there is more to count; a partition that somebody has locked has its turn at the next look.
+        True if there is more to check; a partition that is locked is left for the next call.
     """
     more = False
     for topic_id, partition, high_watermark, end in session.rows(_SQL.list_unresolved):
@@ -30,7 +30,7 @@ def advance(session: Session) -> bool:
 
 
 def _note(session: Session, topic_id: int, partition: int, high_watermark: int) -> bool:
-    """In one packet: a leader that is stopped at any moment holds no lock that a producer waits for."""
+    """Store it in one packet: a leader that is stopped at any moment holds no lock that a producer waits for."""
 
     def attempt() -> bool:
         where = {"topic_id": topic_id, "partition": partition, "high_watermark": high_watermark}

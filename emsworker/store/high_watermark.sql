@@ -1,7 +1,8 @@
--- How far each partition is known to have no hole.
+-- The stored high watermark of each partition.
 
 -- name: list_unresolved
--- Partitions with rows behind that: from where, and one past the last row. One index dive each (see list_bounds in scan.sql).
+-- Partitions with rows above it: the offset to start at, and the one after the last row. One index dive each (see
+-- list_bounds in scan.sql).
 SELECT r.topic_id, r.`partition`, r.high_watermark, r.end FROM (
   SELECT p.topic_id, p.`partition`, GREATEST(p.high_watermark, p.log_start) AS high_watermark,
     COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
@@ -13,7 +14,7 @@ SELECT r.topic_id, r.`partition`, r.high_watermark, r.end FROM (
 SET @ems_p = NULL
 
 -- name: lock_partition
--- Nobody who publishes is waited for: there is another look soon.
+-- Never waits for a producer: the next call comes soon.
 SELECT `partition` INTO @ems_p FROM ems_partition
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LOCKED
 

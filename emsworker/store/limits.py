@@ -1,7 +1,7 @@
-"""Rates, and limits of what runs at once, counted for all machines in one row of each group, by the server's clock.
+"""Cluster-wide rate and concurrency limits, counted in one row per group, by the server's clock.
 
-Only groups that have a limit come here: their workers ask for permits in one packet before each claim. A permit that
-was not used is given back with the next question. A slot belongs to a client; it is free when its lease is not good.
+Only groups that have a limit use them: their workers acquire permits in one packet before each claim. An unused permit
+is returned with the next request. A slot belongs to a client; it is free if the client has no valid lease.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
 _SQL = Statements("limits")
-_SAVE_S = 0.05  # worth waiting for: fewer and larger claims
+_SAVE_S = 0.05  # seconds of permits, worth waiting for: fewer and larger claims
 _FULL_S, _LONGEST_S, _SHORTEST_S = 0.05, 1.0, 0.005
 
 
 @dataclass(frozen=True)
 class Permit:
-    """The answer to who wants to start something.
+    """The answer to a request for permits.
 
     Attributes:
         granted: how many messages may be started.
-        rated: whether they are to be started soon, because they were counted for this moment.
-        wait_s: if it is none: after how many seconds to ask again.
+        rated: True if they are to be started soon, because they count for this moment.
+        wait_s: seconds after which to ask again if none was granted.
     """
 
     granted: int
@@ -38,12 +38,12 @@ class Permit:
 def acquire(
     session: Session, group_id: int, client_id: str, wanted: int, *, at_once: bool = False, refund: int = 0
 ) -> Permit:
-    """Ask for permits for a group's next claim, and for a slot; the client keeps it until it asks again or releases it.
+    """Acquire permits for a group's next claim, and a slot that the client keeps until it asks again or releases it.
 
     Args:
         wanted: how many messages the claim is to hold.
-        at_once: it runs them at once rather than one after another.
-        refund: permits that were granted and not used; below 0, those that were used without having been granted.
+        at_once: the claim runs its messages concurrently, not one after another.
+        refund: permits that were granted and not used; negative for permits used without having been granted.
     """
     args = {"group_id": group_id, "client_id": client_id, "wanted": wanted, "at_once": int(at_once), "refund": refund}
 
@@ -81,26 +81,26 @@ def _wait_s(per_s: Any, tokens: Any, capacity: Any) -> float:
 
 
 def release(session: Session, group_id: int, client_id: str) -> None:
-    """Give a slot back."""
+    """Release a client's slot."""
     session.change(_SQL.release, {"group_id": group_id, "client_id": client_id})
 
 
 def get_limit(session: Session, group_id: int) -> Limit:
-    """The limits of a group."""
+    """Return the limits of a group."""
     rows = session.rows(_SQL.get_limit, {"group_id": group_id})
     return Limit(*rows[0]) if rows else Limit()
 
 
 def count_running(session: Session, group_id: int) -> int:
-    """How many slots of a group are taken."""
+    """Count the slots of a group that are taken."""
     return int(session.rows(_SQL.count_slots, {"group_id": group_id})[0][0])
 
 
 def declare(session: Session, group_id: int, limit: Limit) -> Limit:
-    """Set the limits of a group that has none; returns those that hold.
+    """Set the limits of a group that has none; return those in effect.
 
     Raises:
-        UnknownGroup: it has been deleted.
+        UnknownGroup: the group has been deleted.
     """
     _write(session, _SQL.declare_limit, group_id, limit)
     return get_limit(session, group_id)
@@ -112,7 +112,7 @@ def set_limit(session: Session, group_id: int, limit: Limit) -> None:
     A group without limits keeps its row, so that what its app declares does not come back.
 
     Raises:
-        UnknownGroup: it has been deleted.
+        UnknownGroup: the group has been deleted.
     """
     _write(session, _SQL.set_limit, group_id, limit)
 
@@ -137,11 +137,11 @@ def _row(group_id: int, limit: Limit) -> dict[str, Any]:
 
 
 def delete(session: Session, group_id: int) -> None:
-    """Inside a transaction: the group is deleted."""
+    """Delete the limits and slots of a group, inside the transaction that deletes the group."""
     session.execute(_SQL.delete_limit, {"group_id": group_id})
     session.execute(_SQL.delete_slots, {"group_id": group_id})
 
 
 def sweep(session: Session) -> int:
-    """Delete the slots of clients that are gone; returns how many."""
+    """Delete the slots of clients that are gone; return how many."""
     return session.change(_SQL.sweep_slots)

@@ -2,11 +2,12 @@
 SET @ems_per_s = NULL, @ems_most = NULL, @ems_tokens = NULL, @ems_others = 0
 
 -- name: lock_limit
--- Whoever wants to start anything of a limited group holds this row while it counts; it is the one place of the count.
+-- Every client that is to start messages of a limited group locks this row while it counts, so that one counts at a
+-- time.
 SELECT per_s, max_running INTO @ems_per_s, @ems_most FROM ems_limit WHERE group_id = %(group_id)s FOR UPDATE
 
 -- name: refill
--- By the server's clock. The time of this statement may lie before that of another one which it waited for.
+-- By the server's clock. The time of this statement may be earlier than that of a statement for which it waited.
 UPDATE ems_limit SET
   tokens = LEAST(capacity, tokens + %(refund)s + per_s * GREATEST(0, TIMESTAMPDIFF(MICROSECOND, filled_at, NOW(6))) / 1000000),
   filled_at = GREATEST(filled_at, NOW(6))
@@ -16,12 +17,13 @@ WHERE group_id = %(group_id)s AND per_s IS NOT NULL
 SELECT tokens INTO @ems_tokens FROM ems_limit WHERE group_id = %(group_id)s AND per_s IS NOT NULL
 
 -- name: count_others
--- A slot whose client has no good lease is free.
+-- A slot whose client has no valid lease is free.
 SELECT COALESCE(SUM(s.weight), 0) INTO @ems_others FROM ems_slot s JOIN ems_client c ON c.client_id = s.client_id AND c.expires_at > NOW(6)
 WHERE s.group_id = %(group_id)s AND s.client_id <> %(client_id)s
 
 -- name: grant
--- Who runs its claims one message after another takes one slot, whatever it claims; who runs them at once, one for each.
+-- A client that runs messages one after another takes one slot for any claim; one that runs them concurrently takes one
+-- per message.
 SET @ems_granted = GREATEST(0, LEAST(%(wanted)s, IF(@ems_tokens IS NULL, %(wanted)s, FLOOR(@ems_tokens)),
   CASE WHEN @ems_most IS NULL THEN %(wanted)s WHEN %(at_once)s = 1 THEN @ems_most - @ems_others
     WHEN @ems_most > @ems_others THEN %(wanted)s ELSE 0 END))
@@ -44,7 +46,7 @@ SELECT @ems_granted, @ems_per_s, @ems_tokens, (SELECT capacity FROM ems_limit WH
 DELETE FROM ems_slot WHERE group_id = %(group_id)s AND client_id = %(client_id)s
 
 -- name: declare_limit
--- What an app declares holds until somebody has decided otherwise.
+-- An app's declaration never overwrites limits that are already stored.
 INSERT INTO ems_limit (group_id, rate, max_running, per_s, capacity, tokens, filled_at)
 VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(per_s)s, %(capacity)s, 0, NOW(6))
 ON DUPLICATE KEY UPDATE group_id = group_id
@@ -69,5 +71,5 @@ DELETE FROM ems_limit WHERE group_id = %(group_id)s
 DELETE FROM ems_slot WHERE group_id = %(group_id)s
 
 -- name: sweep_slots
--- Of clients that are gone. The table is as small as the number of busy threads.
+-- Slots of clients that are gone. The table is as small as the number of busy threads.
 DELETE FROM ems_slot WHERE NOT EXISTS (SELECT 1 FROM ems_client c WHERE c.client_id = ems_slot.client_id)

@@ -18,7 +18,7 @@ _TOMBSTONES_A_STATEMENT = 1000
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a run of messages goes.
+    """Placement of a run of messages in a partition.
 
     Args:
         base: its first offset, or ``None`` to have MySQL's own counter raised in the same transaction.
@@ -29,7 +29,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PartitionBatch:
-    """Messages that go to one partition in one statement, in this order; the rows are :func:`escape_message`'s."""
+    """Messages for one partition in one statement, in this order; :func:`escape_message` makes the rows."""
 
     topic_id: int
     partition: int
@@ -38,7 +38,7 @@ class PartitionBatch:
 
 
 def escape_message(message: NewMessage, producer_id: str) -> str:
-    """The part of a row that does not depend on its place, as SQL; made once, however often it is sent."""
+    """Return the part of a row that does not depend on its place, as SQL; made once, however often it is sent."""
     values = (message.uid, message.key, message.tag, message.headers, message.body, producer_id.encode())
     return ",".join([bytes_literal(value) for value in values]) + f",{len(message.body)})"
 
@@ -48,15 +48,15 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
 
     Args:
         batches: at most one for each partition; they are locked in sorted order, so that publishers do not deadlock.
-        until: a time of :func:`ticks` after which a conflict is not tried again.
+        until: a time of :func:`ticks` after which a conflict is not retried.
 
     Returns:
         the first offset of each batch, in sorted order of (topic, partition).
 
     Raises:
         AssertionBroken: a partition is gone, or an offset lies below the log start offset.
-        Conflict: others kept the partition locked; nothing was kept.
-        Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; nothing was kept.
+        Conflict: others kept the partition locked; the transaction was rolled back.
+        Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; the transaction was rolled back.
     """
     ordered = sorted(batches, key=lambda batch: (batch.topic_id, batch.partition))
 
@@ -81,7 +81,7 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     """Append the statements that allocate and insert a batch.
 
     Returns:
-        the index of the result that holds the first offset as ``insert_id``, and that offset if it is known already.
+        the index of the result whose ``insert_id`` is the first offset, and that offset if it is already known.
     """
     where = {"topic_id": batch.topic_id, "partition": batch.partition}
     base = batch.placement.base
@@ -90,7 +90,7 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
         index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.rows))
         offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
     else:
-        first = _SQL.known_offset % (where | {"base": base})  # numbers of our own
+        first = _SQL.known_offset % (where | {"base": base})  # integers only
         offsets = [first, *map(str, range(base + 1, base + len(batch.rows)))]
     head = f"({batch.topic_id},{batch.partition},"
     rows = [f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)]
@@ -99,12 +99,12 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
 
 
 def raise_counter(packet: Packet, topic_id: int, partition: int, count: int) -> int:
-    """Append the statement that allocates offsets, the first of which LAST_INSERT_ID() is then; returns its index."""
+    """Append the statement that allocates offsets and sets LAST_INSERT_ID() to the first one; returns its index."""
     return packet.add(_SQL.raise_counter, {"topic_id": topic_id, "partition": partition, "count": count})
 
 
 def find_uids(session: Session, topic_id: int, uids: Sequence[bytes]) -> dict[bytes, tuple[int, int]]:
-    """Where the messages with these uids are: uid -> (partition, offset)."""
+    """Find the messages with these uids: uid -> (partition, offset)."""
     if not uids:
         return {}
     rows = session.rows(_SQL.find_uids, {"topic_id": topic_id, "uids": list(uids)})
@@ -112,26 +112,26 @@ def find_uids(session: Session, topic_id: int, uids: Sequence[bytes]) -> dict[by
 
 
 def next_free_offset(session: Session, topic_id: int, partition: int) -> int | None:
-    """One past everything that MySQL knows to be allocated, or ``None`` if there is no such partition."""
+    """Return the offset after all that MySQL knows to be allocated, or ``None`` if there is no such partition."""
     rows = session.rows(_SQL.find_next_free_offset, {"topic_id": topic_id, "partition": partition})
     return int(rows[0][0]) if rows else None
 
 
 def close_hole(session: Session, topic_id: int, group_id: int, partition: int, gap_timeout_s: float) -> bool:
-    """Fill the hole at a group's cursor with tombstones if its next neighbour is old enough.
+    """Fill the hole at a group's cursor with tombstones if the next row after it is old enough.
 
-    A producer that still means to write there meets a duplicate key and allocates anew; one that has written but not
-    committed makes our insert wait for its commit, and then wins.
+    A late producer of such an offset gets a duplicate key and allocates other offsets. If it has inserted but not
+    committed, our insert waits for its commit, and the producer's row stays.
 
     Returns:
-        whether the way is free now.
+        whether the offset at the cursor is resolved now.
     """
     cursor = session.rows(_SQL.get_cursor, {"group_id": group_id, "partition": partition})
     return bool(cursor) and close_hole_at(session, topic_id, partition, int(cursor[0][0]), gap_timeout_s)
 
 
 def close_hole_at(session: Session, topic_id: int, partition: int, first: int, gap_timeout_s: float) -> bool:
-    """The same for the hole that begins at an offset."""
+    """Fill the hole that begins at an offset, as :func:`close_hole` does."""
     rows = session.rows(_SQL.find_hole, {"topic_id": topic_id, "partition": partition, "from_offset": first})
     if not rows or rows[0][0] == first:
         return bool(rows)

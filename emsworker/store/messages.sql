@@ -1,37 +1,37 @@
 -- name: raise_counter
--- The row stays locked until the commit, so commit order is offset order and there are no holes. Past all rows, which may
--- have been placed without this counter; and never below the log start offset: there nobody reads.
+-- The row stays locked until the commit, so commit order is offset order and there are no holes. The counter is raised
+-- past all rows, which may have been placed without it, and to at least the log start offset: no group reads below it.
 UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset, p.log_start,
   COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s), 0) + 1)) + %(count)s
 WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
 -- name: raised_offset
--- The offset of the first row; NULL, which no row may have, unless the counter was raised just before.
+-- The offset of the first row; NULL, which the table rejects, unless the counter was raised just before.
 IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 
 -- name: known_offset
--- The offset of the first row; NULL, which no row may have, if the partition is gone or the offset lies below the log start offset. Shared,
--- so that retention cannot raise the log start offset past us before our commit.
+-- The offset of the first row; NULL, which the table rejects, if the partition is gone or the offset lies below the log
+-- start offset. The lock is shared, so that retention cannot raise the log start offset past us before our commit.
 (SELECT IF(log_start <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
--- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals.
+-- The store appends the rows, each a tuple of numbers and hexadecimal literals.
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
 
 -- name: find_uids
 SELECT uid, `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 
 -- name: find_next_free_offset
--- One past everything ever allocated, as far as MySQL knows: rows, counter, log start offset.
+-- The offset after all that was ever allocated, as far as MySQL knows: rows, counter, log start offset.
 SELECT GREATEST(p.next_offset, p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
 -- name: insert_tombstones
--- IGNORE, because the late producer may fill an offset just now: the primary key arbitrates.
+-- IGNORE, because the late producer may fill an offset at the same time: the primary key decides.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, kind, headers, body, born_at) VALUES
 
 -- name: find_hole
--- The offset at a cursor's place or after it, and how many seconds ago it was born.
+-- The first row at a cursor or after it: its offset and its age in seconds.
 SELECT m.`offset`, TIMESTAMPDIFF(MICROSECOND, m.born_at, NOW(6)) / 1000000 FROM ems_message m
 WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` >= %(from_offset)s ORDER BY m.`offset` LIMIT 1
 

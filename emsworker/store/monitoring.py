@@ -1,4 +1,4 @@
-"""Numbers about the stream: how far its groups are, how long it is, who holds what. Nothing here scans messages."""
+"""Lag of groups, length of partitions, and claims per client. No statement here scans all messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _SQL = Statements("monitoring")
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far one group is in one partition.
+    """Position and backlog of one group in one partition.
 
     Attributes:
         last_offset: the last offset of the partition, 0 if it never had one.
         cursor: the next offset that the group has not claimed.
         unclaimed: offsets from the cursor to the high watermark.
         claimed: offsets that live clients hold and have not finished.
-        waiting: claimed offsets whose client has stopped or died: they wait for another one.
+        waiting: claimed offsets whose client has stopped or died, and that wait for another client.
         retries: messages that wait for their next attempt, or run in it.
         dead: dead letters.
         lowest: the lowest unfinished offset, or ``None`` if all is done.
-        skipped: offsets that the group has passed over and never runs: its policy, a reset, or retention.
+        skipped: offsets that the group never runs, because of its policy, a reset, or retention.
     """
 
     group_id: int
@@ -43,7 +43,7 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class Extent:
-    """The length of one partition: ``log_start`` is its first offset, ``end`` one past its last."""
+    """Length of one partition: ``log_start`` is its first offset, ``end`` one past its last."""
 
     topic_id: int
     partition: int
@@ -52,7 +52,7 @@ class Extent:
 
 
 def list_lags(session: Session) -> list[PartitionLag]:
-    """How far every group is in every partition, read in one packet."""
+    """Read the lag of every group in every partition, in one packet."""
     packet = session.packet()
     for statement in (_SQL.list_positions, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
         packet.add(statement)
@@ -74,7 +74,7 @@ def list_lags(session: Session) -> list[PartitionLag]:
 
 
 def ages_of(session: Session, places: Sequence[tuple[int, int, int]]) -> list[float | None]:
-    """How many seconds ago the first message from each place (topic id, partition, offset) on was born."""
+    """Return the age in seconds of the first message at or after each place (topic id, partition, offset)."""
     if not places:
         return []
     packet = session.packet()
@@ -84,7 +84,7 @@ def ages_of(session: Session, places: Sequence[tuple[int, int, int]]) -> list[fl
 
 
 def list_extents(session: Session) -> list[Extent]:
-    """The length of every partition."""
+    """Return the extent of every partition."""
     return [Extent(row[0], row[1], int(row[2]), int(row[3])) for row in session.rows(_SQL.list_extents)]
 
 
@@ -92,10 +92,10 @@ _SHORT, _SAMPLE = 1000, 500
 
 
 def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
-    """How many messages each partition keeps, without tombstones and what was cancelled.
+    """Count the messages of each partition, without tombstones and cancelled messages.
 
-    Exact if it has a thousand offsets at most, or nothing but messages, or none; else as a sample lets expect, so that
-    it costs the same however long the partition is.
+    The count is exact if the partition has at most 1000 offsets, or only messages, or none; otherwise it is estimated
+    from a sample, so that the cost does not grow with the partition.
     """
     if not extents:
         return []
@@ -115,12 +115,12 @@ def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
 
 
 def _spread(log_start: int, end: int) -> list[int]:
-    """Offsets from all over a partition."""
+    """Return offsets spread evenly over a partition."""
     return [log_start + number * (end - log_start) // _SAMPLE for number in range(_SAMPLE)]
 
 
 def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
-    """The mean size in bytes of the messages among the last offsets of each partition, 0 where there is none."""
+    """Return the mean size in bytes of the messages among the last offsets of each partition, 0 if there are none."""
     if not extents:
         return []
     packet = session.packet()
@@ -131,5 +131,5 @@ def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
 
 
 def claims_by_client(session: Session) -> dict[str, int]:
-    """How many claims each client holds at present."""
+    """Return the number of claims that each client holds now."""
     return {client_id: int(count) for client_id, count in session.rows(_SQL.count_by_client)}

@@ -1,5 +1,5 @@
 -- name: list_positions
--- Each cursor with its partition's log start offset and last offset; one index dive each, however long the stream is
+-- Each cursor with its partition's log start offset and last offset; one index dive per row, however long the stream is
 -- (see list_bounds in scan.sql).
 SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
@@ -9,8 +9,8 @@ JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition
 ORDER BY c.group_id, c.`partition`
 
 -- name: count_claimed
--- What claims of the stream have not finished, in all and in the hands of live clients; a claim of retries is counted by
--- its retries.
+-- Unfinished offsets in claims of the stream: in all, their lowest, and those held by live clients. Claims of retries
+-- are counted by their retries.
 SELECT c.group_id, c.`partition`, SUM(c.hi - c.acked_to), MIN(c.acked_to + 1), SUM(IF(k.client_id IS NULL, 0, c.hi - c.acked_to))
 FROM ems_claim c LEFT JOIN ems_client k ON c.state = 'start' AND k.client_id = c.client_id AND k.expires_at > NOW(6)
 WHERE c.state IN ('start', 'waiting') AND c.source = 'stream' GROUP BY c.group_id, c.`partition`
@@ -22,29 +22,29 @@ SELECT group_id, `partition`, COUNT(*), MIN(`offset`) FROM ems_retry GROUP BY gr
 SELECT group_id, `partition`, COUNT(*) FROM ems_dead GROUP BY group_id, `partition`
 
 -- name: get_age
--- How many seconds ago the first message from an offset on was born.
+-- The age in seconds of the first message at or after an offset.
 SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: list_extents
--- Each partition with its log start offset, one past its last offset, and the mean size of its last messages.
+-- Each partition with its log start offset and one past its last offset.
 SELECT p.topic_id, p.`partition`, p.log_start,
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1) + 1
 FROM ems_partition p ORDER BY p.topic_id, p.`partition`
 
 -- name: count_messages
--- Of a part of a partition that is short: what is neither a tombstone nor cancelled.
+-- For a short partition: rows that are neither tombstones nor cancelled.
 SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s AND kind = 'message'
 
 -- name: count_sample
 SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: get_mean_size
--- Of the last 200 messages: an estimate that costs the same however long the stream is.
+-- Over the last 200 rows: an estimate that costs the same however long the stream is.
 SELECT AVG(IF(kind = 'message', size, NULL)) FROM (SELECT size, kind FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s
   ORDER BY `offset` DESC LIMIT 200) m
 
 -- name: count_by_client
--- What each client holds at present.
+-- The claims that each client holds now.
 SELECT client_id, COUNT(*) FROM ems_claim WHERE state = 'start' GROUP BY client_id

@@ -1,4 +1,4 @@
-"""Keys of effects that are to happen once: done in a caller's transaction, or begun and then done in two of our own."""
+"""Idempotency keys: marked done in a caller's transaction, or begun and finished in two transactions of the store."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TRIES = 10
 
 
 class Begun(NamedTuple):
-    """What came of an attempt to begin.
+    """Outcome of an attempt to begin an effect.
 
     Attributes:
         entry: whether to go ahead.
-        token: names this attempt.
-        left_s: how long another one that runs may still take.
+        token: identifies this attempt.
+        left_s: seconds that another running attempt may still take.
     """
 
     entry: Entry
@@ -28,13 +28,13 @@ class Begun(NamedTuple):
 
 
 def do_in(transaction: Any, key: bytes, ttl_s: float) -> bool:
-    """Mark a key as done inside a transaction of the caller's; false if it is done already."""
+    """Mark a key as done inside the caller's transaction; returns false if it is already done."""
     args = {"key": key, "token": os.urandom(16), "ttl_s": ttl_s}
     return bool(transaction.execute(_SQL.insert_done, args).rowcount == 1)
 
 
 def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun:
-    """Begin an effect, unless it is done, or another one is at it."""
+    """Begin an effect, unless it is done or another attempt is running."""
     token = os.urandom(16)
     args = {"key": key, "token": token, "ttl_s": ttl_s, "running_s": running_s}
     for _ in range(_TRIES):
@@ -42,10 +42,10 @@ def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun
             return Begun(Entry.FIRST, token)
         rows = session.rows(_SQL.get_state, {"key": key})
         if not rows:
-            continue  # it was given up, or swept, in between
+            continue  # cancelled or swept in between
         state, left_s, was = rows[0]
         if was == token:
-            return Begun(Entry.FIRST, token)  # an earlier try of ours, whose answer was lost
+            return Begun(Entry.FIRST, token)  # our earlier try, whose answer was lost
         if state == "done":
             return Begun(Entry.DONE, token)
         if left_s > 0:
@@ -56,16 +56,16 @@ def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun
 
 
 def finish(session: Session, key: bytes, token: bytes, ttl_s: float) -> bool:
-    """The effect has happened; false if another one has taken over meanwhile."""
+    """Record that the effect has happened; returns false if another attempt has taken over meanwhile."""
     args = {"key": key, "token": token, "ttl_s": ttl_s}
     return session.change(_SQL.finish, args) == 1
 
 
 def cancel(session: Session, key: bytes, token: bytes) -> None:
-    """The effect has not happened: another attempt may begin at once."""
+    """Record that the effect has not happened, so that another attempt may begin at once."""
     session.change(_SQL.cancel, {"key": key, "token": token})
 
 
 def sweep(session: Session, limit: int) -> int:
-    """Delete up to ``limit`` keys whose time has passed; returns how many."""
+    """Delete at most ``limit`` expired keys; returns how many."""
     return session.change(_SQL.delete_expired, {"limit": limit})

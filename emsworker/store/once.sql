@@ -1,10 +1,10 @@
 -- name: insert_done
--- Inside a caller's transaction. Another one with the same key waits here until this one has ended.
+-- Runs inside a caller's transaction. Another transaction with the same key waits here until this one has ended.
 INSERT IGNORE INTO ems_once (effect, state, token, until_at, expires_at)
 VALUES (%(key)s, 'done', %(token)s, NOW(6), NOW(6) + INTERVAL %(ttl_s)s SECOND)
 
 -- name: insert_begun
--- Whoever inserts the row may go ahead.
+-- The attempt that inserts the row may go ahead.
 INSERT IGNORE INTO ems_once (effect, state, token, until_at, expires_at)
 VALUES (%(key)s, 'begun', %(token)s, NOW(6) + INTERVAL %(running_s)s SECOND, NOW(6) + INTERVAL %(ttl_s)s SECOND)
 
@@ -12,7 +12,7 @@ VALUES (%(key)s, 'begun', %(token)s, NOW(6) + INTERVAL %(running_s)s SECOND, NOW
 SELECT state, TIMESTAMPDIFF(MICROSECOND, NOW(6), until_at) / 1000000, token FROM ems_once WHERE effect = %(key)s
 
 -- name: take_over
--- From one that began and did not come back in its time; its token is void from here on.
+-- Take over from an attempt that did not end in time; its token is void from then on.
 UPDATE ems_once SET token = %(token)s, until_at = NOW(6) + INTERVAL %(running_s)s SECOND,
   expires_at = NOW(6) + INTERVAL %(ttl_s)s SECOND
 WHERE effect = %(key)s AND state = 'begun' AND token = %(was)s AND until_at <= NOW(6)

@@ -1,15 +1,15 @@
-"""Taking work for a group that runs in order: one owner of a partition at a time.
+"""Claims for ordered groups: a partition has at most one owner at a time.
 
-Whoever takes anything of a partition holds its cursor row until the commit, sees under this lock whether somebody is at
-work, and takes what comes first: what is to run again, then what was given back, then what is new. Nothing is assigned
-to anybody for longer than a claim, so there is nothing to rebalance when clients come and go.
+A claim locks the partition's cursor row until the commit. Under this lock it checks that no other claim is running, and
+takes what comes first: retries, then ranges that were given back, then new messages. No partition is assigned to a
+client for longer than one claim, so there is no rebalance when clients come and go.
 
-- ``order="partition"``: a message that is to run again waits in ``ems_retry``; as long as it does, nothing else of its
-  partition is taken.
-- ``order="key"``: it holds up only its own key (:mod:`emsworker.store.blocking`). When its time has come it is claimed
-  together with what waits behind it. That is not done beside a claim of the stream, which would go on blocking messages
-  of the key: at full load a chain would grow as fast as it is run (measured: after one failure in a hundred, half of
-  all messages went that way).
+- ``order="partition"``: a message to retry waits in ``ems_retry``; until it has ended, nothing else of its partition is
+  claimed.
+- ``order="key"``: it blocks only its own key (:mod:`emsworker.store.blocking`). When it is due, it is claimed together
+  with the messages blocked behind it. This is not done while a claim of the stream runs, which would go on blocking
+  messages of the key: at full load a chain would grow as fast as it is run (measured: after one failure in a hundred,
+  half of all messages ran through such chains).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _TAKE = Statements("claims")
 def take_next(
     session: Session, claimant: Claimant, partition: int, before: Flush | None = None
 ) -> Claim | NothingClaimed:
-    """Claim what comes next in a partition, and record the end of the claim before in the same transaction.
+    """Claim the next messages of a partition, and record the end of the previous claim in the same transaction.
 
     Raises:
-        FenceLost: the claim before is somebody else's by now; nothing was kept.
+        FenceLost: another owner has the previous claim by now; the transaction was rolled back.
     """
     args = claimant.args | {"partition": partition, "rest_id": new_claim_id()} | claimant.group.filter.args
 

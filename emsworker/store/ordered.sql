@@ -1,12 +1,12 @@
 -- name: check_owner
--- One owner of a partition at a time. The cursor is locked, so no claim is born meanwhile; one that ends in between is
--- seen next time. A message that was detached because it takes long holds up nobody but its key. Without a place to begin
--- at nothing that follows finds anything.
+-- Allow one owner of a partition at a time. The cursor is locked, so no claim is inserted meanwhile; one that ends in
+-- between is seen next time. A message that was detached because it takes long blocks only its key. With @ems_lo NULL
+-- the statements that follow find nothing.
 SET @ems_lo = IF(@ems_may = 0 OR (SELECT c.lo FROM ems_claim c FORCE INDEX (live)
     WHERE c.state = 'start' AND c.group_id = %(group_id)s AND c.`partition` = @ems_p AND c.detached = 0 LIMIT 1) IS NOT NULL, NULL, @ems_lo)
 
 -- name: find_first_retry
--- Where a whole partition is in order a message that is to run again holds up everything behind it.
+-- If a whole partition is in order, a message to retry blocks everything behind it.
 SELECT `offset`, isolation INTO @ems_old, @ems_isolation FROM ems_retry FORCE INDEX (PRIMARY)
 WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partition)s ORDER BY group_id, `partition`, `offset` LIMIT 1
 
@@ -19,15 +19,15 @@ SELECT `offset`, isolation INTO @ems_old, @ems_isolation FROM ems_retry FORCE IN
 WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
 
 -- name: take_due_keys
--- The first of each key; one under suspicion is taken alone.
+-- The first of each key; a suspect message is taken alone.
 UPDATE ems_retry FORCE INDEX (turn) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6)
 AND @ems_old IS NOT NULL AND isolation = @ems_isolation AND (isolation = 0 OR `offset` = @ems_old)
 LIMIT %(batch)s
 
 -- name: find_near
--- What waits behind the first of each key comes along, as far as it is near: that bounds a claim, and a chain is not run
--- one message at a time.
+-- Messages blocked behind the first of each key are claimed with it if they are near. This bounds the claim, and a
+-- chain is not run one message at a time.
 SELECT MIN(`offset`) + 4 * %(batch)s INTO @ems_near FROM ems_retry FORCE INDEX (due)
 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND isolation = 0
 
@@ -38,11 +38,11 @@ SET f.claim_id = %(claim_id)s
 WHERE h.group_id = %(group_id)s AND h.claim_id = %(claim_id)s AND f.`offset` < @ems_near AND f.claim_id IS NULL AND f.isolation = 0
 
 -- name: give_way
--- What is to run again comes before anything else of its partition.
+-- Retries come before anything else of their partition.
 SET @ems_lo = IF(@ems_old IS NULL, @ems_lo, NULL)
 
 -- name: find_first_waiting
--- What was given back comes before anything new; while its time has not come nothing else may pass it.
+-- Ranges that were given back come before new messages; nothing passes them until their time (not_before).
 SELECT lo, hi, isolation, claim_id, IF(not_before > NOW(6), 1, 0) INTO @ems_lo, @ems_hi, @ems_isolation, @ems_old, @ems_later
 FROM ems_claim FORCE INDEX (live)
 WHERE @ems_lo IS NOT NULL AND state = 'waiting' AND group_id = %(group_id)s AND `partition` = %(partition)s ORDER BY lo LIMIT 1 FOR UPDATE
@@ -59,7 +59,7 @@ SET @ems_hi = IF(@ems_old IS NULL, (SELECT MAX(r.`offset`) FROM (
   ) r WHERE r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)), @ems_hi)
 
 -- name: list_blocked
--- Keys of these messages that have one waiting; read with the bodies: what has ended by then is not in the way any more.
+-- Keys of these messages that have a retry. Read with the bodies: a retry that has ended by then no longer blocks.
 SELECT DISTINCT m.`key` FROM ems_message m
 WHERE m.topic_id = %(topic_id)s AND m.`partition` = @ems_p AND m.`offset` BETWEEN @ems_lo AND @ems_hi AND m.kind = 'message'
   AND (SELECT r.`offset` FROM ems_retry r FORCE INDEX (lane)

@@ -1,8 +1,8 @@
-"""Messages that may not be read yet, delayed or of a transaction: written down, and moved when due and committed.
+"""The outbox: delayed messages and messages of a transaction, moved into the stream when due and committed.
 
-The relay moves a batch in one transaction: allocate, insert, delete. Until its commit the messages are pending, then
-they are in the stream; there is no moment in between, whoever dies. It waits for nobody: the offset counter is locked
-only inside its last packet, never while the relay thinks.
+The relay moves a batch in one transaction: allocate, insert, delete. Until its commit the messages are in the outbox,
+then in the stream; after a crash they are in exactly one of the two. It holds up no publisher: the offset counter is
+locked only inside its last packet, never while the relay computes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_UPS = 100
 
 @dataclass(frozen=True)
 class Due:
-    """A topic with pending messages: the first is due in ``seconds`` (negative: it is late)."""
+    """A topic with messages in the outbox: the first is due in ``seconds`` (negative if it is late)."""
 
     topic_id: int
     partitions: int
@@ -44,7 +44,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of the relay did: the topics that got messages, and after how many seconds the next are due."""
+    """Outcome of one round of the relay: the topics that got messages, and the seconds until the next are due."""
 
     topic_ids: set[int]
     next_s: float
@@ -52,13 +52,13 @@ class Round:
 
 @dataclass(frozen=True)
 class When:
-    """When a message may be read: so many seconds after the server's now, or at a time (UTC)."""
+    """Time from which a message may be read: seconds after the server's now, or a time in UTC."""
 
     delay_s: float = 0.0
     due_at: datetime | None = None
 
     def text(self, number: int) -> str:
-        """As SQL, for row ``number`` of a statement: rows of one statement keep their order by a microsecond each."""
+        """Return SQL for row ``number`` of a statement; a microsecond per row keeps the rows in order."""
         if self.due_at is not None:
             return (
                 f"'{self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')}' + INTERVAL {number} MICROSECOND"
@@ -67,10 +67,10 @@ class When:
 
 
 def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> str:
-    """The statement that writes messages down, whole: it has no parameters, no ``%`` and no text of the caller's.
+    """Return the complete statement that inserts messages into the outbox: no parameters, no ``%``, no raw user text.
 
-    It takes no lock that others want, and no offset, so it may stand in a transaction that stays open for long: only
-    the topic's deletion waits for it. And it asks the clock for UTC, whatever the time zone of the connection.
+    It allocates no offset and takes no lock that others need, so it may be part of a long transaction: only the topic's
+    deletion waits for it. Its times are UTC, whatever the time zone of the connection.
 
     It fails with AssertionBroken if the topic was deleted.
     """
@@ -87,23 +87,23 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
 
 
 def weight_of(message: NewMessage) -> int:
-    """How many bytes a message takes in a statement, at most: twice its own, as hexadecimal literals."""
+    """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
     texts = (message.key, message.tag, message.headers, message.body)
     return 2 * sum(len(text or b"") for text in texts) + _ROW_BYTES
 
 
 def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
-    """Which of these messages are there, pending or in the stream."""
+    """Return the uids of those messages that are in the outbox or in the stream."""
     rows = session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})
-    # In this order, because the relay moves them from the one to the other.
+    # The outbox is read first, because the relay moves messages from it into the stream.
     return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
 
 
 def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
-    """Move what is due, of every topic up to ``limit`` messages; one that cannot take them is logged and left out.
+    """Move at most ``limit`` due messages of every topic; a topic that cannot take them is logged and left out.
 
     Args:
-        late_s: leave what has been due for less than so many seconds to others.
+        late_s: leave messages that have been due for less than this many seconds to others.
     """
     moved: dict[int, int] = {}
     next_s = math.inf
@@ -116,7 +116,7 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
         except AssertionBroken as error:
             log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
             continue
-        except MessageTooLarge as error:  # the limit has been lowered since it was written down
+        except MessageTooLarge as error:  # the limit has been lowered since the insert
             log.error("cannot relay to topic %d: %s", due.topic_id, error)
             continue
         if moved[due.topic_id] == limit:
@@ -125,12 +125,12 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
 
 
 def find_due(session: Session) -> list[Due]:
-    """All topics with pending messages."""
+    """Find all topics with messages in the outbox."""
     return [Due(topic_id, partitions, float(s)) for topic_id, partitions, s in session.rows(_SQL.find_due)]
 
 
 def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
-    """Move up to ``limit`` due messages of a topic into the stream, in one transaction; returns how many."""
+    """Move at most ``limit`` due messages of a topic into the stream, in one transaction; returns how many."""
 
     def work(session: Session) -> int:
         session.begin()
@@ -164,7 +164,7 @@ def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
 
 
 def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:
-    """Some of these were sent to the stream directly, with the same uid: they are not wanted twice."""
+    """Delete the messages that were also sent to the stream directly, with the same uid; returns how many."""
     landed = list(find_uids(session, topic_id, uids))
     for text in _delete_texts(topic_id, landed):
         session.change(text)

@@ -1,17 +1,17 @@
 -- name: insert_outbox
--- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals, so that it can run on a connection
--- of any driver. The database is named, because a caller's connection may be in another one.
+-- The store appends the rows, each a tuple of numbers and hexadecimal literals, so that the statement runs on a
+-- connection of any driver. The database is named, because a caller's connection may use another one.
 INSERT INTO %(table)s (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
 
 -- name: keep_first
--- Repeated after a lost answer it changes nothing: the uid is unique.
+-- Idempotent if repeated after a lost answer: the uid is unique.
 ON DUPLICATE KEY UPDATE uid = VALUES(uid)
 
 -- name: find_outbox
 SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 
 -- name: find_due
--- For every topic with pending messages: how many seconds until the first is due; one dive into an index for each topic.
+-- For every topic with messages in the outbox: seconds until the first is due; one index dive for each topic.
 SELECT d.id, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 1000000 FROM (
   SELECT t.id, t.partitions,
     (SELECT p.due_at FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = t.id ORDER BY p.topic_id, p.due_at LIMIT 1) AS due_at
@@ -19,11 +19,11 @@ SELECT d.id, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 100000
 ) d WHERE d.due_at IS NOT NULL
 
 -- name: lock_due
--- Two relays at once share the work; each row is moved by the one that holds it.
+-- Concurrent relays share the work; each row is moved by the relay that locks it.
 SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level FROM ems_outbox FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROSECOND ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: delete_moved
--- One look-up in the unique key for each: of a list a server may choose to read all that is the topic's, or the whole table, and
--- wait for rows of an open transaction. The uids are appended by the store, as hexadecimal literals.
+-- One look-up in the unique key for each uid: for a list a server may choose to read all rows of the topic, or the
+-- whole table, and wait for rows of an open transaction. The store appends the uids as hexadecimal literals.
 DELETE p FROM (%(moved_uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid

@@ -1,4 +1,4 @@
-"""Finds out, without changing anything, what ``ems check`` asks of a server."""
+"""Checks of a server for ``ems check``, none of which changes anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_TABLE = "ems_no_such_table"
 
 
 def clock_difference_s(session: Session) -> float:
-    """How many seconds the server's clock is ahead of ours, measured against the middle of the round trip."""
+    """Return the seconds by which the server's clock is ahead of ours, measured at the middle of the round trip."""
     session.rows(_SQL.get_clock)  # connects
     began = time.time()
     server = float(session.rows(_SQL.get_clock)[0][0])
@@ -28,17 +28,18 @@ def clock_difference_s(session: Session) -> float:
 
 
 def largest_limit(session: Session) -> tuple[str, int] | None:
-    """The topic that accepts the largest messages, and how large, if there is a topic."""
+    """Return the topic that accepts the largest messages and its limit in bytes, or ``None`` if there is no topic."""
     rows = session.rows(_SQL.get_largest_limit)
     return (rows[0][0], int(rows[0][1])) if rows else None
 
 
 @dataclass(frozen=True)
 class IdleTimeout:
-    """A setting that closes silent connections.
+    """A server setting that closes idle connections.
 
     Attributes:
-        seconds: for every connection that does not ask for another; own_s: for ours. Infinite if it is off.
+        seconds: for connections that do not set their own.
+        own_s: for our sessions; both are infinite if the setting is off.
     """
 
     name: str
@@ -47,13 +48,13 @@ class IdleTimeout:
 
 
 def longest_timeout(session: Session) -> tuple[str, str, float] | None:
-    """The topic and group whose messages may run longest, and for how many seconds, if there is a group."""
+    """Return the topic, group and seconds of the longest message timeout, or ``None`` if there is no group."""
     rows = session.rows(_SQL.get_longest_timeout)
     return (rows[0][0], rows[0][1], float(rows[0][2])) if rows else None
 
 
 def idle_timeouts(session: Session) -> list[IdleTimeout]:
-    """What the server has of such settings, for everybody and for our own sessions."""
+    """Return the idle timeouts that the server has, globally and for our own sessions."""
     own = dict(session.rows(_SQL.show_own_idle_timeouts))
     found = session.rows(_SQL.show_idle_timeouts)
     return [IdleTimeout(name, float(value) or math.inf, float(own[name]) or math.inf) for name, value in found]
@@ -62,25 +63,25 @@ def idle_timeouts(session: Session) -> list[IdleTimeout]:
 def missing_privileges(
     session: Session, *, migrated: bool, role: str = "admin", allow: Sequence[str] = ()
 ) -> list[str]:
-    """The privileges that this user lacks, such as ``DELETE on ems_dead`` or ``CREATE``.
+    """Return the privileges that this user lacks, such as ``DELETE on ems_dead`` or ``CREATE``.
 
-    Each is really tried, with statements that touch no row, so that roles, wildcards and grants on single tables count
-    as the server counts them.
+    Each is tried with a statement that touches no row, so that roles, wildcards and grants on single tables count as
+    the server counts them.
 
     Args:
-        migrated: whether our tables are there, so that each can be tried.
-        role: whose privileges are asked for.
-        allow: what the role is to be allowed besides (see :data:`emsworker.store.grants.ALLOWANCES`).
+        migrated: whether our tables exist, so that each can be tried.
+        role: the role whose privileges are checked.
+        allow: additional permissions of the role (see :data:`emsworker.store.grants.ALLOWANCES`).
     """
     missing = list(_missing_on_tables(session, migrated, needs(role, allow)))
     return missing if role != "admin" else [*missing, *_missing_for_migration(session)]
 
 
 def has_privileges(session: Session, role: str, allow: Sequence[str] = ()) -> bool:
-    """Try all privileges of a role in one round trip; the first that is missing makes it false.
+    """Return whether the user has all privileges of a role; they are tried in one round trip.
 
     Raises:
-        SchemaMissing: a table is not there.
+        SchemaMissing: a table does not exist.
     """
     first, needed = table_columns(), needs(role, allow)
     tries = [_try(verb, table, column or first[table]) for table in needed for verb, column in needed[table].items()]
@@ -128,7 +129,7 @@ def _allowed(session: Session, statement: str) -> bool:
     except AccessDenied:
         return False
     except SchemaMissing:
-        return True  # the server looks at privileges first
+        return True  # the server checks privileges first
     return True
 
 

@@ -12,14 +12,14 @@ SELECT t.name, g.name, g.timeout_ms / 1000 FROM ems_group g JOIN ems_topic t ON 
 ORDER BY g.timeout_ms DESC, t.name, g.name LIMIT 1
 
 -- name: show_idle_timeouts
--- After how many seconds of silence a connection is closed; which of these there are depends on the server, 0 is never.
+-- Seconds of idleness after which a connection is closed, 0 for never. The server decides which of these exist.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wait_timeout', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout')
 
 -- name: show_own_idle_timeouts
 SHOW SESSION VARIABLES WHERE Variable_name IN ('wait_timeout', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout')
 
 -- name: try_create
--- None of these statements changes anything: with the privilege they fail because the table is not there.
+-- None of these statements changes anything: with the privilege they fail because the table does not exist.
 CREATE TABLE ems_no_such_table LIKE ems_no_such_source
 
 -- name: try_alter

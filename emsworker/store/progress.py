@@ -1,6 +1,6 @@
-"""Recording how a claim goes: its acked offset, what failed, and what its owner gives back.
+"""Progress of a claim: its acked offset, its failures, and the part that its owner gives back.
 
-Every packet begins with the fence: it finishes only as the owner, or rolls back as a whole.
+Every packet begins with the fence: it commits only if the client still owns the claim, or rolls back as a whole.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SQL = Statements("progress")
 
 @dataclass(frozen=True)
 class Flush:
-    """How far a claim has come, to be written down by its owner.
+    """Progress of a claim, to be recorded by its owner.
 
     Args:
         acked_to: the last finished offset.
-        was: the one that was written before, as far as its owner knows; ``None`` to write in any case.
-        running: the message that is being started, told only while the claim is under suspicion.
+        was: the acked offset that was recorded before, as far as the owner knows; ``None`` to write in any case.
+        running: the message that is being started, recorded only while the claim is suspect.
         timeout_s: how long the running message may take from now on.
         finished: all of the claim is done.
-        done_offsets: of a claim of retries: those that ended well since the last flush, with the number of the attempt
-            and how many milliseconds it ran.
-        failures: what did not end well since the last flush.
-        results: of those that ended since, where somebody asked for them.
-        reports: how far running messages have come; reports_ended: uids of those that had told so, and have ended.
-        blocked: offset and key of those that were not run because an earlier one of their key is to run again.
+        done_offsets: of a claim of retries: messages that succeeded since the last flush, with the number of the
+            attempt and how many milliseconds it ran.
+        failures: messages that failed since the last flush.
+        results: of messages that ended since the last flush, if a result is to be stored.
+        reports: progress of running messages; reports_ended: uids of messages with reports that have ended.
+        blocked: offset and key of messages that were not run because an earlier message of their key is to run again.
     """
 
     claim: Claim
@@ -57,10 +57,10 @@ class Flush:
 
 
 def flush(session: Session, progress: Flush) -> None:
-    """Record progress by itself.
+    """Record progress in a transaction of its own.
 
     Raises:
-        FenceLost: the claim is somebody else's by now; nothing was kept.
+        FenceLost: another owner has the claim by now; the transaction was rolled back.
     """
 
     def attempt() -> None:
@@ -73,23 +73,23 @@ def flush(session: Session, progress: Flush) -> None:
     try:
         session.again_on_conflict(attempt)
     except FenceLost:
-        # An earlier try may have been committed though its answer was lost.
+        # An earlier try may have committed although its answer was lost.
         ends = session.rows(_SQL.get_end, _fence(progress.claim))
         if progress.finished or progress.was == progress.acked_to or not ends or ends[0][1] != progress.acked_to:
             raise
 
 
 def acked_to(session: Session, claim: Claim) -> int | None:
-    """The last finished offset of a claim as it was written down; ``None`` if it is not its owner's any more."""
+    """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
     ends = session.rows(_SQL.get_end, _fence(claim))
     return int(ends[0][1]) if ends else None
 
 
 def commit_with(session: Session, progress: Flush) -> None:
-    """Record progress at the end of a transaction that a handler has filled, and commit both.
+    """Record progress at the end of a handler's transaction, and commit both atomically.
 
     Raises:
-        FenceLost: the claim is somebody else's by now; the handler's statements are rolled back too.
+        FenceLost: another owner has the claim by now; the handler's statements are rolled back too.
         TransactionGone: the transaction is not the one that the handler was given.
     """
     packet = session.packet()
@@ -103,7 +103,7 @@ def send_fenced(packet: Packet) -> list[Result]:
     """Send a packet that begins with the fence.
 
     Raises:
-        FenceLost: the claim is somebody else's by now; nothing was kept.
+        FenceLost: another owner has the claim by now; the transaction was rolled back.
     """
     try:
         return packet.send()
@@ -112,7 +112,7 @@ def send_fenced(packet: Packet) -> list[Result]:
 
 
 def add_flush(packet: Packet, progress: Flush) -> None:
-    """Append the statements of a flush to an open transaction: first the fence, then what went wrong."""
+    """Append the statements of a flush to an open transaction: first the fence, then finished and failed messages."""
     claim = progress.claim
     args = _fence(claim) | {"acked_to": progress.acked_to, "timeout_s": progress.timeout_s, "running": progress.running}
     args["was"] = progress.was
@@ -180,7 +180,7 @@ def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tupl
 def add_failures(
     packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
 ) -> None:
-    """Append what becomes of failed messages: their attempts, their next try or their dead letter."""
+    """Append the consequences of failed messages: their attempts, and their retries or dead letters."""
     if not failures:
         return
     attempts = [
@@ -247,10 +247,10 @@ def give_back(session: Session, progress: Flush, last: int, isolation: Isolation
 
     Args:
         progress: recorded in the same transaction; it may finish the claim.
-        isolation: how carefully the rest is to be run, at least.
+        isolation: the least isolation with which the rest is to be run.
 
     Raises:
-        FenceLost: the claim is somebody else's by now; nothing was kept.
+        FenceLost: another owner has the claim by now; the transaction was rolled back.
     """
     claim = progress.claim
 
@@ -271,7 +271,7 @@ def give_back(session: Session, progress: Flush, last: int, isolation: Isolation
     try:
         session.again_on_conflict(attempt)
     except FenceLost:
-        # An earlier try may have been committed though its answer was lost: to return the rest again would double it.
+        # An earlier try may have committed although its answer was lost: returning the rest again would duplicate it.
         ends = session.rows(_SQL.get_end, _fence(claim))
         if last == claim.hi or not ends or ends[0][0] != last:
             raise
@@ -279,7 +279,7 @@ def give_back(session: Session, progress: Flush, last: int, isolation: Isolation
 
 
 def add_cut(packet: Packet, claim: Claim, last: int, isolation: Isolation) -> None:
-    """Append to an open transaction that a claim ends at ``last``, behind the fence; what comes after it goes back."""
+    """Append the statements that end a claim at ``last`` and give back the rest, behind the fence."""
     packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
     packet.assert_one_matched()
     if claim.source is ClaimSource.RETRY:

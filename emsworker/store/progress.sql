@@ -1,31 +1,31 @@
 -- name: move_acked_to
--- Finish as the owner: a zombie's update matches no row, and its transaction rolls back. So does one that was made
--- before another whose answer was lost: it would move the acked offset back, and a transactional effect would be repeated.
+-- The fence: a zombie's update matches no row, and its transaction rolls back. So does a flush that was made before
+-- another whose answer was lost: it would move the acked offset back, and a transactional effect would be repeated.
 UPDATE ems_claim SET acked_to = %(acked_to)s, state = %(state)s, running = %(running)s, progress_at = NOW(6),
   deadline_at = NOW(6) + INTERVAL %(timeout_s)s SECOND
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start' AND (%(was)s IS NULL OR acked_to = %(was)s)
 
 -- name: end_retry_claim
--- A claim of retries leaves no log row: ems_attempt tells what became of each message.
+-- A claim of retries leaves no log row: ems_attempt records the outcome of each message.
 DELETE FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
 -- name: cut_claim
--- The owner gives back what it has not started; only once, though its first answer may have been lost.
+-- The owner gives back what it has not started; only once, even if the first answer was lost.
 UPDATE ems_claim SET hi = %(hi)s, progress_at = NOW(6)
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start' AND hi = %(was_hi)s
 
 -- name: get_end
--- Where a claim ends and how far it has come by now, if it is still its owner's.
+-- The end and the acked offset of a claim, if its owner still has it.
 SELECT hi, acked_to FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
 -- name: release_claim
--- Nothing of it was started: it waits for another owner as it is.
+-- No message of the claim was started: the whole range waits for another owner.
 UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, isolation = %(isolation)s, progress_at = NOW(6)
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
@@ -35,25 +35,25 @@ INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state,
 VALUES (%(group_id)s, %(partition)s, %(lo)s, %(claim_id)s, %(hi)s, %(lo)s - 1, 'waiting', 'stream', %(isolation)s, NULL, NOW(6), NOW(6), NOW(6))
 
 -- name: release_retries
--- Retries that were claimed and not started go back as they were.
+-- Retries that were claimed and not started are given back unchanged.
 UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` > %(after)s
 
 -- name: finish_retries
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: upsert_retries
--- Its rows and end are appended: a first failure writes the row, a later one moves it up the ladder.
+-- The store appends the rows and the end: a first failure inserts the row, a later one moves it up the ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error, `key`) VALUES
 
 -- name: get_key
--- Where keys run in order a retry knows its key, so that later ones wait behind it.
+-- If keys run in order, a retry stores its key, so that later messages of the key are blocked.
 SELECT m.`key` FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
 
 -- name: upsert_retries_end
 ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL
 
 -- name: mark_suspects
--- They have taken their process or their connection along: from now on they run alone.
+-- These messages ended their process or their connection: from now on each runs alone.
 UPDATE ems_retry SET isolation = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: insert_attempts

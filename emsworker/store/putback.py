@@ -1,9 +1,9 @@
-"""Putting archived messages back to where they were, for one group only.
+"""Restores archived messages at their old offsets, for one group only.
 
-A message comes back below the log start offset, where no cursor passes again, with a note that retention is to spare it
-until it has been run (as for a requeued dead letter), and with a retry of the group, to which no attempt is charged. A
-piece at
-a time, in one transaction that also counts the piece in the ledger: a job that is run again goes on where it was.
+A message is restored below the log start offset, where no cursor passes again. A row in ``ems_restored`` makes
+retention keep it until it has been run (as for a requeued dead letter), and a retry of the group, with no attempt
+charged, makes it run. Each batch is one transaction that also counts the batch in the ledger: a job that is run again
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SQL = Statements("putback")
 
 @dataclass(frozen=True)
 class Row:
-    """A message as it was; ``born_us`` in microseconds since 1970."""
+    """An archived message; ``born_us`` is in microseconds since 1970."""
 
     offset: int
     uid: bytes
@@ -35,13 +35,13 @@ class Row:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in a statement."""
+        """Approximate number of bytes that it takes in a statement."""
         return 2 * (len(self.body) + len(self.headers) + len(self.key or b"") + len(self.tag or b"")) + 300
 
 
 @dataclass(frozen=True)
 class PutBack:
-    """What became of a piece: messages that will be run, and those that were to be run anyway or are kept still."""
+    """Counts of a batch: messages that will run again, that wait to run anyway, that are still kept, and conflicts."""
 
     again: int = 0
     waiting: int = 0
@@ -54,23 +54,23 @@ class PutBack:
 
 
 def steps_done(session: Session, job: str) -> int:
-    """How many pieces of a job are done; it is entered into the ledger if it is new."""
+    """Return how many batches of a job are done; a new job is entered into the ledger."""
     args = {"sink": job.encode()}
     session.change(_SQL.begin_job, args)
     return int(session.rows(_SQL.get_step, args)[0][0])
 
 
 def put_back(session: Session, group: Group, partition: int, rows: Sequence[Row], job: str, step: int) -> PutBack:
-    """Put one piece back, unless this step of the job is done already.
+    """Restore one batch, unless this step of the job is already done.
 
     Raises:
-        UnknownGroup: it was deleted meanwhile.
+        UnknownGroup: the group was deleted meanwhile.
     """
     where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
     args = {"sink": job.encode(), "step": step}
 
     def work(session: Session) -> PutBack:
-        # The ledger first, then cursor and log start offset as everybody locks them.
+        # Lock order: the ledger, then cursor and log start offset as everywhere else.
         if session.execute(_SQL.add_step, args).affected != 1:
             return PutBack()
         held = hold(session, group, partition)

@@ -1,5 +1,5 @@
 -- name: begin_job
--- The ledger also knows how far jobs are that write piece by piece; nobody takes over one that counts as done.
+-- The ledger also records how far jobs are that write in batches; in state 'done' no other process takes them over.
 INSERT IGNORE INTO ems_ledger (sink, batch, state, moved, committed_at, moved_at) VALUES (%(sink)s, 0, 'done', 0, NOW(6), NOW(6))
 
 -- name: get_step
@@ -10,23 +10,23 @@ SELECT moved FROM ems_ledger WHERE sink = %(sink)s AND batch = 0
 UPDATE ems_ledger SET moved = %(step)s + 1, moved_at = NOW(6) WHERE sink = %(sink)s AND batch = 0 AND moved = %(step)s
 
 -- name: list_waiting
--- Messages of these that the group is to run anyway.
+-- Those of the messages that the group will run anyway.
 SELECT `offset` FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: list_present
 SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: put_back
--- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals. IGNORE, because a message may be
--- there still, and an id may have been sent anew.
+-- The store appends the rows, each a tuple of numbers and hexadecimal literals. IGNORE, because a message may still
+-- exist, and its uid may have been sent again.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id) VALUES
 
 -- name: note_restored
--- So that retention spares them until they have been run.
+-- Retention keeps these messages until they have been run.
 INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
 -- name: add_retries
--- Its rows are appended: attempt 0, due now, each a microsecond after the one before, so that they are taken in order.
+-- The store appends the rows: attempt 0, due now, each a microsecond after the previous one, so that they run in order.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
 
 -- name: delete_dead

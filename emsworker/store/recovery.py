@@ -1,10 +1,10 @@
-"""Finds lost claims, locks one, tells the facts about it, and carries out what was decided.
+"""Recovery of lost claims: find them, lock one, read the facts about it, and carry out the decision.
 
-A claim is lost when its owner is gone (orphaned) or hangs (stuck). Who is charged and what follows is decided above
-the store, in :mod:`emsworker.runtime.recovery`.
+A claim is lost if its owner is gone (orphaned) or hangs (stuck). The decision which message is charged and what follows
+is made above the store, in :mod:`emsworker.runtime.recovery`.
 
 Each claim is recovered in one transaction that begins by locking its row, the same row that its owner's fence needs: a
-crash at any line leaves the claim as it was. After the claim come the cursor, where keys run in order, and retries.
+crash at any line leaves the claim as it was. Lock order: the claim, the cursor (if keys run in order), retries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SQL = Statements("recovery")
 
 
 class Place(NamedTuple):
-    """The claim's row."""
+    """Identity of a claim's row."""
 
     group_id: int
     topic_id: int
@@ -38,9 +38,9 @@ class Lost:
     """A claim whose owner is gone or hangs, with its row locked.
 
     Attributes:
-        running: the message that its owner had begun and not ended, where it told so.
-        orphaned: its owner has no good lease; otherwise it has one, and the claim's deadline has passed.
-        over_s: for how many seconds the owner's lease had been over; ``None`` if it signed off, or was signed off.
+        running: the message that its owner had started and not ended, if the owner recorded it.
+        orphaned: its owner has no valid lease; otherwise it has one, and the claim's deadline has passed.
+        over_s: seconds since the owner's lease expired; ``None`` if the owner was deregistered.
         ladder, max_attempts: of the group; ``None`` if the group has been deleted.
     """
 
@@ -68,16 +68,16 @@ class Suspect:
 
 
 def find_lost(session: Session) -> list[Place]:
-    """Look, without any lock, for claims that may have to be recovered."""
+    """Find claims that may have to be recovered, without any lock."""
     return [Place(*row[:5]) for row in session.rows(_SQL.find_lost)]
 
 
 def lock_lost(session: Session, place: Place) -> Lost | None:
-    """Begin to recover a claim: lock its row, and look again; ``None`` if it need not be recovered any more."""
+    """Lock the row of a claim and check again that it is lost; ``None`` if it no longer needs recovery."""
     where = place._asdict()
     rows = session.rows(_SQL.lock_lost, where)
     if not rows or not (rows[0][-2] or rows[0][-1]):
-        return None  # the owner finished it, is finishing it, or came back with a good lease
+        return None  # the owner finished it, is finishing it, or came back with a valid lease
     hi, acked_to, running, source, isolation, client_id, over_s, orphaned, _ = rows[0]
     ladder, max_attempts, order = next(iter(session.rows(_SQL.get_group, where)), (None, None, Order.NONE))
     claim = Claim(
@@ -99,7 +99,7 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
 
 
 def find_suspect(session: Session, lost: Lost) -> Suspect | None:
-    """The message that is to blame if any is; ``None`` if nothing of the claim was left to run."""
+    """Return the only message that may be to blame; ``None`` if no message of the claim was left to run."""
     where = lost.place._asdict()
     if lost.claim.source is ClaimSource.RETRY:
         rows = session.rows(_SQL.list_claimed_retries, where)
@@ -121,11 +121,11 @@ def forget(session: Session, lost: Lost) -> None:
 
 
 def give_back(session: Session, lost: Lost, failure: Failure | None, isolation: Isolation) -> None:
-    """End a lost claim after what was finished of it; the rest waits for other owners.
+    """End a lost claim after its finished part; the rest waits for other owners.
 
     Args:
         failure: of the message that is charged, the first one that was not finished.
-        isolation: how carefully the rest is to be run.
+        isolation: the isolation with which the rest is to be run.
     """
     claim, where = lost.claim, lost.place._asdict()
     if claim.source is ClaimSource.RETRY:

@@ -1,15 +1,16 @@
 -- name: find_lost
 -- Claims whose owner is gone (1) or whose running message is past its deadline (0). Few rows: one for each busy thread.
--- Only an owner that has renewed its lease since then hangs; another may be dead, and then its message is not to blame.
+-- A claim is stuck only if its owner renewed its lease after the deadline; otherwise the owner may be dead, and the
+-- message is not to blame.
 SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, l.client_id IS NULL
 FROM ems_claim c FORCE INDEX (live) LEFT JOIN ems_client l ON l.client_id = c.client_id AND l.expires_at > NOW(6)
 LEFT JOIN ems_group g ON g.id = c.group_id
 WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at)
 
 -- name: lock_lost
--- Looked at again under the lock: the owner may have come back in between. Whoever holds the lock just now is recovering
--- or finishing the claim, so there is nothing to wait for; a beat that waits would lose its lead.
--- And for how many seconds its owner's lease has been over; NULL if he has signed off.
+-- Checked again under the lock: the owner may have come back in between. The holder of the lock is recovering or
+-- finishing the claim, so there is no need to wait; a beat that waits would lose its leadership.
+-- The third column from the end: seconds since the owner's lease expired; NULL if the owner was deregistered.
 SELECT c.hi, c.acked_to, c.running, c.source, c.isolation, c.client_id,
   (SELECT TIMESTAMPDIFF(MICROSECOND, l.expires_at, NOW(6)) / 1000000 FROM ems_client l WHERE l.client_id = c.client_id),
   NOT EXISTS (SELECT 1 FROM ems_client l WHERE l.client_id = c.client_id AND l.expires_at > NOW(6)),
@@ -26,7 +27,7 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AN
 DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 
 -- name: find_suspect
--- The first message that was not finished, of those that the group wants.
+-- The first unfinished message that passes the group's filter.
 SELECT `offset` FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(from_offset)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -35,7 +36,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset` LIMIT 1
 
 -- name: get_headers
--- They name the task of the message that is charged.
+-- The headers name the task of the message that is charged.
 SELECT headers FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
 

@@ -1,11 +1,11 @@
-"""Running a group's messages again without publishing them again.
+"""Replay: run messages of a group again without publishing them again.
 
-What is to be run again becomes waiting claims (ranges) or retries to which no attempt is charged (single messages):
-both are taken by any worker of the group as it goes, and retention keeps what they need. A piece at a time, in one
-transaction that holds the group's cursor: no claim of new messages is born meanwhile, no other replay, reset or
-requeue runs, and the log start offset stays where it is. Only messages below the cursor that are in no live claim and
-in no retry are taken, so that none is in two places. The rows of live claims are not locked: whatever happens to what
-is live, what is done stays done.
+The chosen messages become waiting claims (ranges) or retries with no attempt charged (single messages). Any worker of
+the group takes them in its normal course, and retention keeps the messages that they need. Each piece is one
+transaction that holds the group's cursor: meanwhile no new messages are claimed, no other replay, reset or requeue
+runs, and the log start offset does not move. Only messages below the cursor that are in no live claim and in no retry
+are taken, so that no message is in two places. The rows of live claims are not locked: live messages may end meanwhile,
+but finished messages stay finished.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Piece:
     """Messages of one window that are to be run again.
 
     Args:
-        offsets: those that were chosen, in order.
-        wanted: all of the window that the group wants, in order, to run what lies between no others as ranges; ``None``
-            to run each by itself.
+        offsets: the chosen messages, in order.
+        wanted: all messages of the window that pass the group's filter, in order, to run uninterrupted runs of chosen
+            messages as ranges; ``None`` to run each message by itself.
     """
 
     window: Window
@@ -44,15 +44,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of the chosen messages of a part of a partition.
+    """Counts of the chosen messages in a part of a partition.
 
     Attributes:
-        partition, lo, hi: the offsets that were looked at.
-        chosen: messages that were selected, and that the group wants.
-        again: those that are run again.
-        live: those that were running or waiting to be run anyway.
-        unclaimed: those that the group has not come to yet.
-        unreadable: messages that the predicate could not judge.
+        partition, lo, hi: the offsets that were read.
+        chosen: messages that were selected and pass the group's filter.
+        again: chosen messages that are run again.
+        live: chosen messages that were running or waiting to be run anyway.
+        unclaimed: chosen messages that the group has not claimed yet.
+        unreadable: messages that the predicate could not evaluate.
     """
 
     partition: int
@@ -66,17 +66,17 @@ class Replayed:
 
 
 def plan_piece(session: Session, group: Group, piece: Piece) -> Replayed:
-    """What :func:`replay_piece` would do just now; changes nothing."""
+    """Return what :func:`replay_piece` would do now; changes nothing."""
     where = _where(group, piece)
     rows = session.rows(_SQL.get_cursor, where)
     return _judge(piece, int(rows[0][0]) if rows else 0, 1, _taken(session, where))[0]
 
 
 def replay_piece(session: Session, group: Group, piece: Piece) -> Replayed:
-    """Have the messages of a piece run again, in one transaction; dead letters among them come back to life.
+    """Replay the messages of a piece in one transaction; deletes the dead letters of those that are run again.
 
     Raises:
-        UnknownGroup: it has been deleted meanwhile.
+        UnknownGroup: the group was deleted meanwhile.
     """
     where = _where(group, piece)
 
@@ -104,7 +104,7 @@ def _where(group: Group, piece: Piece) -> dict[str, Any]:
 
 
 def _taken(session: Session, where: dict[str, Any]) -> list[Range]:
-    """What is live, as ranges that don't overlap; a message that is blocked or detached may lie in a claim, too."""
+    """Return live offsets as ranges that do not overlap; a blocked or detached message may also be in a claim."""
     found: list[Range] = []
     for lo, hi in sorted((int(lo), int(hi)) for lo, hi in session.rows(_SQL.list_taken, where)):
         if found and lo <= found[-1][1]:
@@ -129,7 +129,7 @@ def _covers(ranges: list[Range], offset: int) -> bool:
 
 
 def _runs(wanted: Sequence[int], again: set[int], taken: list[Range]) -> Iterator[Range]:
-    """The ranges that hold these messages and no other that the group wants, or that is live."""
+    """Yield ranges that hold these messages and no other message that the group wants or that is live."""
     first = last = None
     for offset in wanted:
         joins = offset in again and (last is None or not _between(taken, last, offset))

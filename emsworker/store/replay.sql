@@ -2,9 +2,9 @@
 SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s
 
 -- name: list_taken
--- What of a window is live already, as ranges. One statement, so one snapshot: a message goes from claim to claim and to retry in
--- transactions, and is seen in one of them. Live claims never overlap, so at most one of each state that begins before the
--- window can reach into it.
+-- Live offsets of a window, as ranges. One statement, so one snapshot: a message moves between claims and retries in
+-- transactions, and is seen in one of them. Live claims never overlap, so at most one of each state that begins before
+-- the window can reach into it.
 (SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
   AND `partition` = %(partition)s AND lo BETWEEN %(lo)s AND %(hi)s AND source = 'stream')
 UNION ALL
@@ -26,14 +26,14 @@ UNION ALL
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
 -- name: add_waiting
--- Its rows are appended by the store.
+-- The store appends the rows.
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at) VALUES
 
 -- name: waiting_row
 (%(group_id)s,%(partition)s,%(lo)s,%(claim_id)s,%(hi)s,%(lo)s - 1,'waiting','stream',0,NULL,NOW(6),NOW(6),NOW(6))
 
 -- name: add_retries
--- Its rows are appended by the store: no attempt made, due now.
+-- The store appends the rows: no attempt made, due now.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES
 
 -- name: retry_row

@@ -1,4 +1,4 @@
-"""Progress that handlers report of running messages; written with the acked offset, behind its fence."""
+"""Progress reports of running messages, written with the acked offset behind its fence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_reports(packet: Packet, claim: Claim, topic_id: int, reports: Sequence[R
 def find(
     session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None = None
 ) -> dict[bytes, Progress]:
-    """The last report of each of these messages that run, by uid."""
+    """Return the last report of each of these messages that is running, by uid."""
     found: dict[bytes, Progress] = {}
     for args in questions(topic_ids, uids, group):
         found |= {row[0]: _progress(row) for row in session.rows(_SQL.find_reports, args)}
@@ -43,7 +43,7 @@ def find(
 
 
 def list_by_client(session: Session) -> dict[str, list[Progress]]:
-    """What the clients' running messages have told, the latest last."""
+    """Return the reports of running messages by client, the latest last."""
     found: dict[str, list[Progress]] = {}
     for row in session.rows(_SQL.list_reports):
         found.setdefault(row[0], []).append(_progress(row))
@@ -56,5 +56,5 @@ def _progress(row: tuple[Any, ...]) -> Progress:
 
 
 def sweep(session: Session, limit: int) -> int:
-    """Delete up to ``limit`` reports that are a day old; returns how many."""
+    """Delete at most ``limit`` reports that are a day old; returns how many."""
     return session.change(_SQL.delete_old, {"limit": limit})

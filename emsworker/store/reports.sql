@@ -1,5 +1,5 @@
 -- name: upsert_reports
--- Its rows and end are appended. They are few: a run's last report, twice a second at most.
+-- The store appends the rows and the end. Rows are few: the last report of a run, at most twice a second.
 INSERT INTO ems_progress (topic_id, uid, group_id, client_id, attempt, fraction, told, reported_at) VALUES
 
 -- name: upsert_reports_end
@@ -7,7 +7,7 @@ ON DUPLICATE KEY UPDATE client_id = VALUES(client_id), attempt = VALUES(attempt)
   reported_at = VALUES(reported_at)
 
 -- name: delete_reports
--- Of messages that have ended.
+-- Reports of messages that have ended.
 DELETE FROM ems_progress WHERE topic_id = %(topic_id)s AND uid IN %(uids)s AND group_id = %(group_id)s
 
 -- name: find_reports
@@ -16,10 +16,10 @@ WHERE p.topic_id IN %(topic_ids)s AND p.uid IN %(uids)s AND (%(group)s IS NULL O
 ORDER BY p.reported_at
 
 -- name: list_reports
--- Of the clients that there are; one that died leaves its last report behind, until the message has ended elsewhere.
+-- Reports of registered clients; a client that died leaves its last report until the message has ended elsewhere.
 SELECT p.client_id, p.fraction, p.told, p.attempt, p.client_id, p.reported_at FROM ems_client c
 JOIN ems_progress p ON p.client_id = c.client_id ORDER BY p.reported_at
 
 -- name: delete_old
--- What nobody came to delete: its message was given up by the beat, say.
+-- Reports that no flush deleted, for example because the beat gave up the message.
 DELETE FROM ems_progress WHERE reported_at < NOW(6) - INTERVAL 1 DAY ORDER BY reported_at LIMIT %(limit)s

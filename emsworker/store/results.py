@@ -1,4 +1,4 @@
-"""Results of tasks: written with the acked offset of their claim, read by whoever asks, swept by the beat."""
+"""Results of tasks: written with the acked offset of their claim, read by callers, swept by the beat."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """How a message ended, as it is kept.
+    """Stored outcome of a message.
 
     Attributes:
         uid: of the message.
         body: the value as JSON, or ``None`` if it failed.
-        error_type, error, traceback: of the exception, or ``None`` if it ended well.
+        error_type, error, traceback: of the exception, or ``None`` if it succeeded.
         ttl_s: how many seconds to keep it.
     """
 
@@ -39,7 +39,7 @@ class ResultRow:
 
 
 def add_results(packet: Packet, topic_id: int, group_id: int, results: Sequence[ResultRow]) -> None:
-    """Append the results of a claim's messages to an open transaction, in as few statements as the server takes."""
+    """Append the results of a claim's messages to an open transaction, in as few statements as the server accepts."""
     if results:
         rows = [_row(packet, topic_id, group_id, row) for row in sorted(results, key=lambda row: row.uid)]
         packet.add_rows(_SQL.insert_results, rows, _SQL.insert_results_end)
@@ -66,7 +66,7 @@ def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> str:
     )
     if row.body is None or len(text) + _STATEMENT_BYTES <= packet.session.most_bytes:
         return text
-    # The task has done its work: a value that the server does not take must neither repeat it nor hold up its claim.
+    # The task has succeeded: a value that the server does not accept must neither repeat it nor delay its claim.
     why = f"the result of {len(row.body)} bytes is over the limit of what the server takes (max_allowed_packet)"
     log.warning("%s has no result: %s", uid_text(row.uid), why)
     refused = replace(row, body=None, error_type="EncodeError", error=why, traceback=why)
@@ -74,14 +74,14 @@ def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> str:
 
 
 def storable(text: str) -> str:
-    """The end of an error's text; half a surrogate pair has no UTF-8 form."""
+    """Return the end of an error's text, with surrogates escaped: half a surrogate pair has no UTF-8 form."""
     return text[-_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
 
 
 def find(
     session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
 ) -> dict[bytes, ResultRow]:
-    """The results that are known, by uid."""
+    """Return the known results, by uid."""
     found: dict[bytes, ResultRow] = {}
     for args in questions(topic_ids, uids, group):
         for uid, _, body, error_type, error, traceback in session.rows(_SQL.find_results, args):
@@ -90,7 +90,7 @@ def find(
 
 
 def questions(topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None = None) -> Iterator[dict[str, Any]]:
-    """The values of as many statements as it takes to name all uids: a caller may hold any number of receipts."""
+    """Yield the arguments of as many statements as all uids need: a caller may hold any number of receipts."""
     for start in range(0, len(uids) if topic_ids else 0, _UIDS_A_STATEMENT):
         yield {"topic_ids": list(topic_ids), "uids": list(uids[start : start + _UIDS_A_STATEMENT]), "group": group}
 
@@ -98,7 +98,7 @@ def questions(topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
 def find_buried(
     session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
 ) -> dict[bytes, ResultRow]:
-    """The messages that are dead letters, by uid."""
+    """Return results for the messages that are dead letters, by uid."""
     found: dict[bytes, ResultRow] = {}
     for args in questions(topic_ids, uids, group):
         for uid, reason, error in session.rows(_SQL.find_buried, args):
@@ -113,5 +113,5 @@ def forget(session: Session, topic_ids: Sequence[int], uids: Sequence[bytes]) ->
 
 
 def sweep(session: Session, limit: int) -> int:
-    """Delete up to ``limit`` results whose time has passed; returns how many."""
+    """Delete at most ``limit`` expired results; returns how many."""
     return session.change(_SQL.delete_expired, {"limit": limit})

@@ -1,5 +1,6 @@
 -- name: insert_results
--- Its rows and end are appended. A second run (after a crash, or of a requeued dead letter) replaces the first one's result.
+-- The store appends the rows and the end. A second run (after a crash, or of a requeued dead letter) replaces the first
+-- result.
 INSERT INTO ems_result (topic_id, uid, group_id, state, body, error_type, error, traceback, ended_at, expires_at) VALUES
 
 -- name: insert_results_end
@@ -7,13 +8,13 @@ ON DUPLICATE KEY UPDATE state = VALUES(state), body = VALUES(body), error_type =
   traceback = VALUES(traceback), ended_at = VALUES(ended_at), expires_at = VALUES(expires_at)
 
 -- name: find_results
--- The results of some messages; when several groups ran one, the first to end comes first.
+-- The results of some messages; if several groups ran a message, the first to end comes first.
 SELECT uid, state, body, error_type, error, traceback FROM ems_result
 WHERE topic_id IN %(topic_ids)s AND uid IN %(uids)s AND (%(group)s IS NULL OR group_id IN (SELECT id FROM ems_group WHERE name = %(group)s))
 AND expires_at > NOW(6) ORDER BY ended_at
 
 -- name: find_buried
--- Messages that ended as dead letters: whose process died with them, for instance, and could write no result.
+-- Messages that ended as dead letters: for instance because they killed their process, which could write no result.
 SELECT m.uid, d.reason, d.error FROM ems_message m
 JOIN ems_group g ON g.topic_id = m.topic_id
 JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
@@ -23,5 +24,5 @@ WHERE m.topic_id IN %(topic_ids)s AND m.uid IN %(uids)s AND (%(group)s IS NULL O
 DELETE FROM ems_result WHERE topic_id IN %(topic_ids)s AND uid IN %(uids)s
 
 -- name: delete_expired
--- In bounded chunks, by the index on the time.
+-- Bounded batches, by the index on the time.
 DELETE FROM ems_result WHERE expires_at <= NOW(6) ORDER BY expires_at LIMIT %(limit)s

@@ -1,11 +1,11 @@
-"""Retention: deleting what nobody needs any more, in pieces that hold no lock for long.
+"""Retention: delete messages that no group needs any more, in batches that hold no lock for long.
 
 First the log start offset of a partition is raised and committed, then the rows below it are deleted. The log start
-offset never passes an offset that a group has yet to run; a topic may say that age wins over what is not *claimed* yet,
-but the body of a message that is claimed or waits for a retry is never removed. The cursors of groups that are
-overtaken move with the log start offset. A crash between the two leaves rows below the log start offset, which the next
-round deletes. ``trimmed`` remembers how far the deleting has come, so that each round begins where the last one ended,
-and not by scanning what the server's purge has not cleared away yet.
+offset never passes an offset that a group has yet to run; a topic may let age win over messages that are not *claimed*
+yet, but the body of a message that is claimed or waits for a retry is never removed. The cursors of groups that are
+overtaken move with the log start offset. A crash between the two steps leaves rows below the log start offset, which
+the next round deletes. ``trimmed`` records how far the deletion has come, so that each round begins where the last one
+ended and does not scan rows that the server's purge has not removed yet.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Kept:
 
     Attributes:
         retention_s: seconds for which a message is kept, or ``None`` for ever.
-        trim_done: delete as soon as every group is done with it.
-        age_wins: delete what is too old even if a group has not claimed it.
-        archive_first: only the job that archives it raises the log start offset and deletes.
-        log_start: what lies below is never read again; trimmed: what lies below has been deleted.
-        groups: how many groups the topic has.
+        trim_done: delete a message as soon as every group is done with it.
+        age_wins: delete a message that is too old even if a group has not claimed it.
+        archive_first: only the job that archives the topic raises the log start offset and deletes.
+        log_start: offsets below it are never read again; trimmed: offsets below it have been deleted.
+        groups: number of groups of the topic.
     """
 
     topic_id: int
@@ -52,18 +52,18 @@ class Kept:
 
 
 def list_kept(session: Session) -> list[Kept]:
-    """Every partition from which something may have to be deleted."""
+    """List every partition from which messages may have to be deleted."""
     return [Kept(*row[:4], *map(bool, row[4:7]), *row[7:]) for row in session.rows(_SQL.list_kept_for_a_time)]
 
 
 def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:
     """Raise the log start offset over messages that need not be kept, at most ``limit`` of them.
 
-    Where age wins, the cursors of groups that have not claimed so far move along, and what they pass over is written
-    down: in the same transaction, for below the log start offset nobody may claim anything.
+    If age wins, the cursors of groups that have not claimed so far move along, and the skipped offsets are recorded. It
+    is the same transaction, because offsets below the log start offset must not be claimed.
 
     Args:
-        tell: called with each such group and how many messages it passes over.
+        tell: called with each such group and the number of messages that it skips.
 
     Returns:
         the log start offset.
@@ -95,7 +95,7 @@ def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[in
 
 
 def plan_log_start(session: Session, kept: Kept, limit: int) -> int:
-    """Where :func:`raise_log_start` would raise the log start offset to just now; changes nothing."""
+    """Return the log start offset that :func:`raise_log_start` would set now; changes nothing."""
     target = _target(session, kept, limit)
     if target is None:
         return kept.log_start
@@ -106,8 +106,8 @@ def plan_log_start(session: Session, kept: Kept, limit: int) -> int:
 
 
 def _target(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
-    """How far the log start offset may rise for all that age and settings say."""
-    early = kept.trim_done and kept.groups > 0  # without a group nobody is done with anything
+    """Return how far age and settings alone let the log start offset rise, as parameters; ``None`` if not at all."""
+    early = kept.trim_done and kept.groups > 0  # without a group no message is done
     if not early and kept.retention_s is None:
         return None
     age_s = 0 if early else kept.retention_s
@@ -121,12 +121,12 @@ def _target(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
 
 
 def delete_below(session: Session, kept: Kept, log_start: int, limit: int) -> int:
-    """Delete at most ``limit`` offsets below the log start offset, with their log; returns up to where it did."""
+    """Delete at most ``limit`` offsets below the log start offset, with their log; returns the new ``trimmed``."""
     hi = min(log_start, kept.trimmed + limit)
     if hi <= kept.trimmed:
         return kept.trimmed
     piece = kept.where | {"lo": kept.trimmed, "hi": hi}
-    # The log goes first: what `trimmed` has passed is never looked at again.
+    # The log is deleted first: offsets below `trimmed` are never visited again.
     for (group_id,) in session.rows(_SQL.list_groups, kept.where):
         of_group = piece | {"group_id": group_id}
         session.change(_SQL.delete_attempts, of_group)
@@ -136,7 +136,7 @@ def delete_below(session: Session, kept: Kept, log_start: int, limit: int) -> in
 
 
 def delete_messages(session: Session, piece: dict[str, int]) -> None:
-    """Delete a piece of a partition that begins where the last one ended: from ``lo`` to below ``hi``."""
+    """Delete the messages from ``lo``, where the last batch ended, to below ``hi``, and set ``trimmed``."""
 
     def work(session: Session) -> None:
         packet = session.packet()
@@ -149,7 +149,7 @@ def delete_messages(session: Session, piece: dict[str, int]) -> None:
 
 
 def list_restored(session: Session, topic_id: int) -> list[tuple[int, int]]:
-    """Partition and offset of some messages spared below the log start offset that no group has to run any more."""
+    """List partition and offset of some messages kept below the log start offset that no group has to run any more."""
     return [
         (int(partition), int(offset)) for partition, offset in session.rows(_SQL.list_restored, {"topic_id": topic_id})
     ]
@@ -158,11 +158,11 @@ def list_restored(session: Session, topic_id: int) -> list[tuple[int, int]]:
 def delete_restored(
     session: Session, topic_id: int, places: Sequence[tuple[int, int]], *, archived: bool = False
 ) -> int:
-    """Delete messages spared below the log start offset for a dead letter that no longer exists, and their attempts.
+    """Delete messages kept below the log start offset for a dead letter that no longer exists, and their attempts.
 
     Args:
-        places: of :func:`list_restored`; one whose message is to run once more by now is passed over.
-        archived: their attempts have been copied and deleted; a place that has others by now is passed over.
+        places: from :func:`list_restored`; a place whose message has a retry by now is skipped.
+        archived: their attempts have been copied and deleted; a place that has other attempts by now is skipped.
 
     Returns:
         how many were deleted.
@@ -173,7 +173,7 @@ def delete_restored(
         place = {"topic_id": topic_id, "partition": partition, "offset": offset, "group_ids": groups or [0]}
 
         def work(session: Session, place: dict[str, Any] = place) -> bool:
-            # Whoever requeues notes the place first: it waits for us, and puts the message back, or we see its retry.
+            # A requeue inserts the place first: it waits for our lock and restores the message, or we see its retry.
             if not session.rows(_SQL.lock_restored, place) or session.rows(_SQL.find_retry_at, place):
                 return False
             if archived and session.rows(_SQL.find_attempts_at, place):

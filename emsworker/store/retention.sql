@@ -1,12 +1,12 @@
 -- name: list_kept_for_a_time
--- Partitions of topics from which something may ever be deleted.
+-- Partitions of topics from which messages may ever be deleted.
 SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, t.archive_first, p.log_start, p.trimmed,
   (SELECT COUNT(*) FROM ems_group g WHERE g.topic_id = t.id)
 FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
 WHERE t.retention_s IS NOT NULL OR t.trim_done = 1 ORDER BY t.id, p.`partition`
 
 -- name: find_end_of_old
--- One past the last of the first rows from the log start offset on that are all older than the retention; NULL if there are none.
+-- The end of the rows, from the log start offset on, that are all older than the retention; NULL if there are no rows.
 SELECT COALESCE(MIN(IF(m.young, m.`offset`, NULL)), MAX(m.`offset`) + 1) FROM (
   SELECT `offset`, born_at > NOW(6) - INTERVAL %(retention_s)s SECOND AS young FROM ems_message
   WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(log_start)s ORDER BY `offset` LIMIT %(limit)s) m
@@ -15,19 +15,19 @@ SELECT COALESCE(MIN(IF(m.young, m.`offset`, NULL)), MAX(m.`offset`) + 1) FROM (
 SELECT g.id FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s WHERE g.topic_id = %(topic_id)s
 
 -- name: lock_cursors
--- Where age wins over what is not claimed: while these are held, none of it is claimed. As in a claim they come before the
--- partition's row.
+-- For topics where age wins over unclaimed messages: while these locks are held, no message is claimed. Lock order as
+-- in a claim: cursors before the partition's row.
 SELECT group_id FROM ems_cursor WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s ORDER BY group_id FOR UPDATE
 
 -- name: lock_partition
--- Whoever adds a cursor or requeues a dead letter reads the log start offset under a shared lock of this row, so nobody comes to need
--- more meanwhile.
+-- A transaction that adds a cursor or requeues a dead letter reads the log start offset under a shared lock of this
+-- row, so no group comes to need more messages meanwhile.
 SELECT log_start INTO @ems_log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s FOR UPDATE
 
 -- name: find_needed
--- The lowest offset that some group still needs: what it has not claimed (unless it may be overtaken), not finished, or must
--- run again.
--- One statement, so one snapshot: a message goes from cursor to claim to retry in transactions, and is seen in one of them.
+-- The lowest offset that some group still needs: not claimed (unless the group may be overtaken), not finished, or to
+-- be run again. One statement, so one snapshot: a message moves from cursor to claim to retry in transactions, and is
+-- seen in one of them.
 SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
   SELECT c.next_offset AS `offset` FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s
   WHERE g.topic_id = %(topic_id)s AND g.id NOT IN %(overtaken)s
@@ -40,7 +40,7 @@ SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
 ) needed
 
 -- name: plan_log_start
--- Behind find_needed: what raise_log_start would make of it.
+-- After find_needed: the log start offset that raise_log_start would set.
 SELECT LEAST(%(log_start)s, COALESCE(@ems_needed, %(log_start)s))
 
 -- name: raise_log_start
@@ -64,16 +64,16 @@ UPDATE ems_cursor SET skipped = skipped + @ems_log_start - next_offset, next_off
 WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_log_start
 
 -- name: delete_messages
--- A piece of the primary key, with both ends known: what purge has not cleared away yet is never scanned again.
+-- A range of the primary key with both ends known: rows that purge has not removed yet are never scanned again.
 DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 AND NOT EXISTS (SELECT 1 FROM ems_restored s WHERE s.topic_id = ems_message.topic_id AND s.`partition` = ems_message.`partition` AND s.`offset` = ems_message.`offset`)
 
 -- name: delete_claims
--- What ended below; a claim that reaches higher goes with the next piece.
+-- Claims that end below; a claim that reaches higher is deleted with the next batch.
 DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done' LIMIT 1000
 
 -- name: delete_attempts
--- A dead letter keeps the story of its attempts.
+-- The attempts of a dead letter are kept.
 DELETE FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
@@ -84,8 +84,8 @@ UPDATE ems_partition SET trimmed = %(hi)s WHERE topic_id = %(topic_id)s AND `par
 SELECT id FROM ems_group WHERE topic_id = %(topic_id)s
 
 -- name: list_restored
--- Messages of dead letters that were requeued or deleted, below the log start offset, and that no group has to run any more. What
--- lies above `trimmed` is yet to be deleted with its neighbours, and perhaps archived before.
+-- Messages of dead letters that were requeued or deleted, below the log start offset, and that no group has to run any
+-- more. Messages above `trimmed` are yet to be deleted with their neighbours, and perhaps archived before.
 SELECT s.`partition`, s.`offset` FROM ems_restored s JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`
 WHERE s.topic_id = %(topic_id)s AND s.`offset` < p.trimmed AND NOT EXISTS (
   SELECT 1 FROM ems_group g JOIN ems_retry r ON r.group_id = g.id AND r.`partition` = s.`partition` AND r.`offset` = s.`offset`
@@ -102,7 +102,7 @@ SELECT group_id FROM ems_attempt WHERE group_id IN %(group_ids)s AND `partition`
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`) LIMIT 1
 
 -- name: delete_attempts_at
--- A dead letter of another group keeps its own.
+-- The attempts of a dead letter of another group are kept.
 DELETE FROM ems_attempt WHERE group_id IN %(group_ids)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 

@@ -1,8 +1,8 @@
-"""Reading the stream in bulk, by ranges of offsets, without any lock.
+"""Bulk reads of the stream by ranges of offsets, without any lock.
 
-What lies below the *high watermark* of a partition, the first offset without a row, never changes (but for messages
-that are cancelled before anybody ran them), so readers that share a range between them agree although each sees another
-snapshot. A hole may still be filled by a slow producer: nothing is read past it.
+Rows below the *high watermark* of a partition, the first offset without a row, never change (except messages that are
+cancelled before they are run), so readers that share a range between them agree although each sees another snapshot. A
+slow producer may still fill a hole: no reader goes past it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """A partition of a topic: its first offset, up to where it is known to have no hole, and one past its last row."""
+    """Bounds of a partition: its first offset, up to where it is known to have no hole, and one past its last row."""
 
     partition: int
     log_start: int
@@ -33,7 +33,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Window:
-    """Times between which a message was inserted, in microseconds since 1970; ``to_us`` is exclusive."""
+    """Time range in which a message was inserted, in microseconds since 1970; ``to_us`` is exclusive."""
 
     from_us: int
     to_us: int
@@ -41,15 +41,15 @@ class Window:
 
 @dataclass(frozen=True)
 class Query:
-    """What to read of a dataset (``messages``, ``claims``, ``attempts``, ``retries`` or ``deadletters``).
+    """Selection of rows of a dataset (``messages``, ``claims``, ``attempts``, ``retries`` or ``deadletters``).
 
     Attributes:
-        columns: their names, as fragments of ``scan.sql`` have them.
-        window: only rows of messages inserted then.
-        cancelled: cancelled messages too.
-        tombstones: those, too.
+        columns: their names, as in the fragments of ``scan.sql``.
+        window: only rows of messages inserted in this time range.
+        cancelled: include cancelled messages.
+        tombstones: include tombstones.
         below: of claims only those that are done and end below, of attempts those that no dead letter keeps.
-        fetch_bytes: about how much one fetch may hold.
+        fetch_bytes: approximate limit of bytes for one fetch.
     """
 
     dataset: str
@@ -73,18 +73,18 @@ class Piece:
 
     @property
     def args(self) -> dict[str, int]:
-        """As parameters."""
+        """The piece as parameters."""
         where = {"owner_id": self.owner_id, "topic_id": self.topic_id, "partition": self.partition}
         return where | {"lo": self.lo, "hi": self.hi}
 
     def cut(self, lo: int, hi: int) -> Piece:
-        """A part of it."""
+        """Return a part of the piece."""
         return Piece(self.owner_id, self.topic_id, self.partition, lo, hi)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """The rows of a piece, and the log start offset after they were read (``None``: the partition is gone)."""
+    """The rows of a piece, and the log start offset after they were read (``None`` if the partition is gone)."""
 
     piece: Piece
     rows: tuple[tuple[Any, ...], ...]
@@ -92,13 +92,13 @@ class Fetched:
 
 
 def list_bounds(session: Session, topic_id: int) -> list[Bounds]:
-    """The partitions of a topic and their extents."""
+    """List the bounds of a topic's partitions."""
     rows = session.rows(_SQL.list_bounds, {"topic_id": topic_id})
     return [Bounds(*map(int, row)) for row in rows]
 
 
 def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int) -> int:
-    """The first offset in ``[lo, hi)`` that has no row, or ``hi``."""
+    """Return the first offset in ``[lo, hi)`` that has no row, or ``hi``."""
 
     def full(lo: int, hi: int) -> bool:
         args = {"topic_id": topic_id, "partition": partition, "lo": lo, "hi": hi}
@@ -116,13 +116,13 @@ def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int)
 
 
 def find_high_watermark(session: Session, topic_id: int, bounds: Bounds, lo: int, hi: int) -> int:
-    """The same for a range of a partition of which is known how far it has no hole."""
+    """Return the first hole in ``[lo, hi)``, or ``hi``; the part below the known high watermark is not read."""
     known = max(lo, bounds.high_watermark)
     return find_hole(session, topic_id, bounds.partition, known, hi) if known < hi else hi
 
 
 def find_time(session: Session, topic_id: int, partition: int, lo: int, hi: int, time_us: int) -> int:
-    """The first offset in ``[lo, hi)`` inserted at a time (microseconds since 1970) or later, or ``hi``."""
+    """Return the first offset in ``[lo, hi)`` inserted at a time (microseconds since 1970) or later, or ``hi``."""
     while lo < hi:
         middle = (lo + hi) // 2
         args = {"topic_id": topic_id, "partition": partition, "lo": middle, "hi": hi}
@@ -135,13 +135,13 @@ def find_time(session: Session, topic_id: int, partition: int, lo: int, hi: int,
 
 
 def weigh(session: Session, dataset: str, piece: Piece) -> tuple[int, int]:
-    """How many rows, and about how many bytes, a piece has; for one of a size that bears counting."""
+    """Return the number of rows and the approximate bytes of a piece that is small enough to be counted."""
     rows, size = session.rows(getattr(_SQL, f"weigh_{dataset}"), piece.args)[0]
     return int(rows), int(size)
 
 
 def estimate_bytes(session: Session, dataset: str, piece: Piece, samples: int = 5, sample: int = 200) -> int:
-    """About how many bytes a piece has, from a few samples: it costs the same however large the piece is."""
+    """Estimate the bytes of a piece from a few samples; the cost does not grow with the piece."""
     if piece.hi - piece.lo <= samples * sample:
         return weigh(session, dataset, piece)[1]
     step = (piece.hi - piece.lo - sample) // (samples - 1)
@@ -151,13 +151,13 @@ def estimate_bytes(session: Session, dataset: str, piece: Piece, samples: int = 
 
 
 def read(database: Database, query: Query, piece: Piece) -> Iterator[Fetched]:
-    """The rows of a piece in order, in parts of at most ``query.fetch_bytes`` or one offset.
+    """Yield the rows of a piece in order, in parts of at most ``query.fetch_bytes`` or one offset.
 
-    Each part is a statement of its own: no snapshot stays open that would hold back the server's purge, and after a
-    lost connection only that part is asked for again.
+    Each part is a separate statement: no snapshot stays open that would hold back the server's purge, and after a lost
+    connection only that part is read again.
 
     Raises:
-        StoreUnavailable: the server could not be reached for so long as a call may take.
+        StoreUnavailable: the server could not be reached within the time that a call may take.
     """
     lo, step = piece.lo, _FIRST_ROWS
     while lo < piece.hi:
@@ -190,15 +190,15 @@ def _fetch(session: Session, query: Query, piece: Piece) -> Fetched:
 
 
 def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Those of the wanted columns that the tables hold; the others (topic, group ...) follow from the piece."""
+    """Return the wanted columns that the tables hold; the others (topic, group ...) follow from the piece."""
     return tuple(name for name in wanted if f"{dataset}_{name}" in _SQL)
 
 
 def dbtable() -> str:
-    """What Spark's JDBC source reads: messages; ``place`` is the offset, ``born_us`` the time in microseconds."""
+    """Return the messages as a table for Spark's JDBC source; ``place`` is the offset, ``born_us`` the microseconds."""
     return f"({_SQL.dbtable}) m"
 
 
 def predicate(piece: Piece) -> str:
-    """The condition of a piece on that table; it holds numbers only."""
+    """Return the condition of a piece on the table of :func:`dbtable`; it contains only numbers."""
     return _SQL.predicate % piece.args

@@ -1,30 +1,31 @@
--- Reading the stream in bulk. A statement on rows is put together from fragments: the columns that are wanted, where they
--- come from, what narrows them.
+-- Bulk reads of the stream. A statement on rows is built from fragments: the wanted columns, their source, and the
+-- conditions.
 
 -- name: list_bounds
--- Each partition of a topic: its log start offset, up to where it is known to have no hole, and one past its last row. One index dive
--- each, however long the stream is, which MAX() would not be: of rows that depend on an outer one both servers read all.
+-- Each partition of a topic: its log start offset, up to where it is known to have no hole, and one past its last row.
+-- One index dive each, however long the stream is; for MAX() in a subquery that depends on an outer row both servers
+-- read all rows.
 SELECT p.`partition`, p.log_start, GREATEST(p.high_watermark, p.log_start),
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 
 -- name: get_log_start
--- Asked for after rows were read: retention raises the log start offset, and commits, before it deletes anything.
+-- Read after the rows: retention raises the log start offset, and commits, before it deletes anything.
 SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: count_rows
--- As many rows as offsets means that there is no hole.
+-- If there are as many rows as offsets, there is no hole.
 SELECT COUNT(*) FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
 -- name: get_next_time
--- When the first row from an offset on was inserted, in microseconds since 1970.
+-- The first row from an offset on, and the time of its insertion in microseconds since 1970.
 SELECT `offset`, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s ORDER BY `offset` LIMIT 1
 
 -- name: weigh_messages
--- How many rows and bytes a range has, so that no fetch is larger than a process can hold.
+-- The rows and bytes of a range, so that no fetch is larger than a process can hold.
 SELECT COUNT(*), COALESCE(SUM(size + LENGTH(headers)), 0) FROM ems_message
 WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
@@ -45,7 +46,7 @@ SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers) + LENGTH(error)), 0
 WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
 -- name: from_messages
--- Tombstones, and cancelled messages, whose bodies are gone, come only on request.
+-- Tombstones, and cancelled messages, whose bodies are gone, are included only on request.
 FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s) OR (kind = 'tombstone' AND %(tombstones)s))
 
@@ -68,7 +69,7 @@ ORDER BY lo, claim_id
 FROM ems_attempt WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
 -- name: settled_attempts
--- A dead letter keeps the story of its attempts.
+-- The attempts of a dead letter are kept.
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
 -- name: order_attempts
@@ -180,7 +181,7 @@ TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)
 attempt
 
 -- name: retries_dueAt
--- One that waits for an earlier message of its key has no time of its own.
+-- A blocked retry has no due time of its own.
 IF(due_at >= '9000-01-01', NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at))
 
 -- name: retries_key
@@ -229,11 +230,11 @@ error
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
 
 -- name: dbtable
--- For a driver that is not ours: a BIGINT UNSIGNED would become a decimal. The conditions of `predicate` are on plain columns,
--- so that the server reads by its primary key; columns that nobody asks for are not made.
+-- For a third-party driver: a BIGINT UNSIGNED would become a decimal. The conditions of `predicate` are on plain
+-- columns, so that the server reads by its primary key; columns that are not requested are not computed.
 SELECT topic_id, `partition`, `offset`, kind, `key`, body, born_at, CAST(`offset` AS SIGNED) AS place,
   TIMESTAMPDIFF(MICROSECOND, TIMESTAMP '1970-01-01 00:00:00', born_at) AS born_us FROM ems_message
 
 -- name: predicate
--- For a driver that is not ours: what one task reads. Only numbers are put in.
+-- For a third-party driver: the rows that one task reads. Only numbers are substituted.
 topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s AND kind = 'message'

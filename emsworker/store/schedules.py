@@ -1,8 +1,8 @@
 """Schedules of periodic tasks: declared by workers, fired by the beat from the table alone.
 
-A slot's messages are written in the transaction that moves the schedule past it, under its row lock: whoever dies, and
-however many beats there are, each slot is fired once. Its uid is made of the schedule's name and the slot, so even a
-schedule that is deleted and declared anew does not fire a slot twice.
+A slot's messages are written in the transaction that moves the schedule past it, under its row lock: after any crash
+and with any number of beats, each slot is fired once. Its uid is made of the schedule's name and the slot, so even a
+schedule that is deleted and declared again does not fire a slot twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Declared:
 
     Args:
         spec, timezone: see :func:`parse_timetable`.
-        topic, key, headers, body: of the message that is sent at each slot.
+        topic, key, headers, body: the message that is sent at each slot.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _utc(text: str) -> datetime:
 
 
 def declare(session: Session, schedules: Sequence[Declared]) -> None:
-    """Write schedules down; those that were there keep their next slot, unless their timetable changed."""
+    """Insert or update schedules; existing ones keep their next slot, unless their timetable changed."""
 
     def work(session: Session) -> None:
         now = server_now(session)
@@ -76,7 +76,7 @@ def declare(session: Session, schedules: Sequence[Declared]) -> None:
 
 
 def list_schedules(session: Session) -> list[ScheduleRow]:
-    """All, by name."""
+    """List all schedules by name."""
     return [
         ScheduleRow(
             name, spec, timezone, catch_up, topic, _utc(next_at), _utc(last_at) if last_at else None, _utc(declared_at)
@@ -86,17 +86,17 @@ def list_schedules(session: Session) -> list[ScheduleRow]:
 
 
 def delete(session: Session, name: str) -> bool:
-    """Forget a schedule; false if there is none of that name."""
+    """Delete a schedule; returns false if there is none of that name."""
     return session.change(_SQL.delete_schedule, {"name": name}) == 1
 
 
 def find_next(session: Session) -> list[tuple[str, float]]:
-    """Schedules and the seconds until their next slot (negative: it is late), the next one first."""
+    """List schedules and the seconds until their next slot (negative if it is late), the earliest first."""
     return [(name, float(seconds)) for name, seconds in session.rows(_SQL.find_next)]
 
 
 def fire(session: Session, name: str, grace_s: float) -> int:
-    """Send what is due of a schedule and move it on, in one transaction; returns how many slots were fired.
+    """Send the due slots of a schedule and move it on, in one transaction; returns how many slots were fired.
 
     Raises:
         ValueError: its timetable cannot be read here.
@@ -129,7 +129,7 @@ def fire(session: Session, name: str, grace_s: float) -> int:
 
 
 def _level(priorities: int, headers: bytes) -> int:
-    """Of the priority in the call's headers, if its topic tells priorities apart."""
+    """Return the level of the priority in the call's headers, 0 if it has none."""
     priority = priority_of(decode_headers(headers))
     return level_below(priorities, priority) if priority else 0
 
@@ -156,7 +156,7 @@ def _add_slots(packet: Packet, name: str, slots: Sequence[datetime], call: dict[
 
 
 def slot_uid(name: str, slot: datetime) -> bytes:
-    """The same for everybody, and sorting by time as every uid does."""
+    """Return the uid of a slot: deterministic, and sorting by time as every uid does."""
     tail = bytearray(hashlib.sha256(f"{name} {slot.isoformat()}".encode()).digest()[:10])
     tail[0] = 0x70 | tail[0] & 0x0F
     tail[2] = 0x80 | tail[2] & 0x3F

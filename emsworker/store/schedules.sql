@@ -1,5 +1,5 @@
 -- name: declare_schedule
--- A changed timetable begins anew; an unchanged one goes on where it is, so that a restart skips nothing.
+-- A changed timetable starts again; an unchanged one keeps its next slot, so that a restart skips nothing.
 INSERT INTO ems_schedule (name, spec, timezone, catch_up, topic, `key`, headers, body, next_at, declared_at)
 VALUES (%(name)s, %(spec)s, %(timezone)s, %(catch_up)s, %(topic)s, %(key)s, %(headers)s, %(body)s, %(next_at)s, NOW(6))
 ON DUPLICATE KEY UPDATE next_at = IF(spec = VALUES(spec) AND timezone = VALUES(timezone), next_at, VALUES(next_at)),
@@ -11,12 +11,12 @@ SELECT s.name, s.spec, s.timezone, s.catch_up, t.name, s.next_at, s.last_at, s.d
 FROM ems_schedule s LEFT JOIN ems_topic t ON t.name = s.topic ORDER BY s.name
 
 -- name: find_next
--- Which schedules come next, and in how many seconds; one whose topic is deleted rests until there is a topic of that name.
+-- The next schedules, and the seconds until then; a schedule whose topic is deleted waits for a topic of that name.
 SELECT s.name, TIMESTAMPDIFF(MICROSECOND, NOW(6), s.next_at) / 1000000 FROM ems_schedule s
 JOIN ems_topic t ON t.name = s.topic ORDER BY s.next_at LIMIT 1000
 
 -- name: lock_due
--- Of two beats at once one gets the row; the other finds it moved on.
+-- Of two concurrent beats one locks the row; the other finds it locked or moved on.
 SELECT spec, timezone, catch_up, topic, `key`, headers, body, next_at, NOW(6) FROM ems_schedule
 WHERE name = %(name)s AND next_at <= NOW(6) FOR UPDATE SKIP LOCKED
 
@@ -27,7 +27,7 @@ SELECT id, priorities FROM ems_topic WHERE name = %(topic)s
 UPDATE ems_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at) WHERE name = %(name)s
 
 -- name: insert_slots
--- Its rows are appended. The uid is made of the schedule and the slot: twice is once.
+-- The store appends the rows. Idempotent: the uid is made of the schedule and the slot.
 INSERT IGNORE INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
 
 -- name: delete_schedule

@@ -1,4 +1,4 @@
-"""Schema versions and what the server says of itself."""
+"""Schema versions, migrations, and facts about the server."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def _migrations() -> dict[int, str]:
 
 
 def versions() -> list[int]:
-    """The schema versions that there are, in order."""
+    """Return the schema versions that there are, in order."""
     return sorted(_migrations())
 
 
 def latest_version() -> int:
-    """The schema version that this code works with."""
+    """Return the schema version that this code works with."""
     return versions()[-1]
 
 
 def table_columns() -> dict[str, str]:
-    """Every table of the schema with the name of its first column, as the migrations make them."""
+    """Return every table of the schema with the name of its first column, as the migrations create them."""
     script = "\n".join(text for _, text in sorted(_migrations().items()))
     return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*(\w+)", script, re.MULTILINE))
 
 
 def check_server(session: Session) -> None:
-    """Refuse a server that lacks what the protocol needs.
+    """Reject a server that lacks what the protocol needs.
 
     Raises:
-        ServerUnsupported: naming its version and the ones that will do.
+        ServerUnsupported: the message names its version and the supported ones.
     """
     facts = server_facts(session)
     if not facts.supported:
@@ -50,21 +50,21 @@ def check_server(session: Session) -> None:
 
 
 def unsupported(facts: ServerFacts) -> str:
-    """What to say of a server that is not supported."""
+    """Return the error message for a server that is not supported."""
     kind = "TiDB" if facts.is_tidb else "MariaDB" if facts.is_mariadb else "MySQL"
     why = "whose SKIP LOCKED locks nothing" if facts.is_tidb else "which is too old"
     return f"the server is {kind} {facts.version}, {why}; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
 
 
 def current_version(session: Session) -> int:
-    """The schema version of the database, 0 if it has none."""
+    """Return the schema version of the database, 0 if it has none."""
     if not session.rows(_SQL.find_version_table)[0][0]:
         return 0
     return int(session.rows(_SQL.get_version)[0][0] or 0)
 
 
 def migrate(session: Session) -> list[int]:
-    """Bring the schema up to date; harmless when repeated, and when two do it at once.
+    """Bring the schema up to date; idempotent, and safe if two processes do it at once.
 
     Returns:
         the versions that were applied.
@@ -89,33 +89,33 @@ def migrate(session: Session) -> list[int]:
 
 
 def _apply(session: Session, version: int, script: str) -> None:
-    # DDL commits by itself, so every statement is one that can be repeated after a crash in between.
+    # DDL commits by itself, so every statement can be repeated after a crash in between.
     for statement in split_script(script):
         session.send(statement)
     session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
 
 
 def create_database(session: Session, name: str) -> None:
-    """Make an empty database, for a test; ``name`` is of small letters, digits and ``_``."""
+    """Create an empty database for a test; ``name`` consists of lower-case letters, digits and ``_``."""
     session.send(_SQL.create_database.format(name=_plain(name)))
 
 
 def drop_database(session: Session, name: str) -> None:
-    """Drop a database with all that is in it."""
+    """Drop a database with all its contents."""
     session.send(_SQL.drop_database.format(name=_plain(name)))
 
 
 def _plain(name: str) -> str:
-    if not re.fullmatch("[a-z0-9_]{1,64}", name):  # it is put into a statement
+    if not re.fullmatch("[a-z0-9_]{1,64}", name):  # it is inserted into a statement
         raise ValueError(f"{name!r} is no plain name of a database")
     return name
 
 
 def check_version(session: Session) -> None:
-    """Refuse to work on a schema that this code does not know.
+    """Reject a schema that this code does not know.
 
     Raises:
-        SchemaMissing: naming both versions.
+        SchemaMissing: the message names both versions.
     """
     current = current_version(session)
     if current != latest_version():
@@ -130,25 +130,25 @@ def _mismatch(current: int) -> SchemaMissing:
 
 
 def stream_id(session: Session) -> str:
-    """The identity of this stream, made by its first migration."""
+    """Return the identity of this stream, which its first migration created."""
     return str(session.rows(_SQL.get_stream_id)[0][0].hex())
 
 
 def server_now(session: Session) -> datetime:
-    """The server's time, in UTC."""
+    """Return the server's time, in UTC."""
     return datetime.fromisoformat(session.rows(_SQL.get_now)[0][0]).replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class ServerRun:
-    """Which server answers, and for how many seconds it has been up (whole ones, up to one too many)."""
+    """Identity of the server that answers, and its uptime in whole seconds (at most one too many)."""
 
     identity: tuple[object, ...]
     up_s: float
 
 
 def server_run(session: Session) -> ServerRun:
-    """Ask who answers and since when: another server after a failover, or the same one after a restart."""
+    """Ask which server answers and since when: another one after a failover, or the same one after a restart."""
 
     def attempt() -> ServerRun:
         packet = session.packet()
@@ -164,7 +164,7 @@ def server_run(session: Session) -> ServerRun:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the server says of itself."""
+    """Version and settings that the server reports."""
 
     version: str
     database: str
@@ -179,17 +179,17 @@ class ServerFacts:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether it is MariaDB rather than MySQL."""
+        """True if it is MariaDB rather than MySQL."""
         return "mariadb" in self.version.lower()
 
     @property
     def is_tidb(self) -> bool:
-        """Whether it is TiDB, which speaks MySQL's protocol and ignores SKIP LOCKED (pingcap/tidb issue 69720)."""
+        """True if it is TiDB, which speaks MySQL's protocol and ignores SKIP LOCKED (pingcap/tidb issue 69720)."""
         return "tidb" in self.version.lower()
 
     @property
     def supported(self) -> bool:
-        """MariaDB >= 10.6 or MySQL >= 8.0: SKIP LOCKED and window functions."""
+        """True for MariaDB >= 10.6 and MySQL >= 8.0, which have SKIP LOCKED and window functions."""
         if self.is_tidb:
             return False
         numbers = re.match(r"(\d+)\.(\d+)", self.version)
@@ -197,10 +197,10 @@ class ServerFacts:
 
 
 def server_facts(session: Session) -> ServerFacts:
-    """Ask the server for the settings that matter to a stream."""
+    """Ask the server for the settings that affect a stream."""
     try:
         row = session.rows(_SQL.describe_server)[0]
-    except Exception:  # newer MySQL servers have dropped binlog_format: there it is always ROW
+    except Exception:  # newer MySQL servers have no binlog_format: it is always ROW
         row = session.rows(_SQL.describe_server_without_binlog_format)[0]
     return ServerFacts(*_typed(row))
 
@@ -222,7 +222,7 @@ def _typed(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def grants(session: Session) -> list[str]:
-    """The grants of the present user, without password hashes."""
+    """Return the grants of the current user, without password hashes."""
     return [
         re.sub(r"IDENTIFIED BY .*? '[^']*'|IDENTIFIED BY PASSWORD '[^']*'", "", row[0])
         for row in session.rows(_SQL.show_grants)

@@ -1,6 +1,6 @@
 -- name: lock_migration
--- Two migrations at once run one after the other (a lock of the server, held by the connection). The name of a lock has
--- at most 64 characters, the name of a database alone may have as many. The wait stays below our read timeout.
+-- Concurrent migrations run one after the other (a lock of the server, held by the connection). The name of a lock has
+-- at most 64 characters, and the name of a database alone may have 64. The wait stays below our read timeout.
 SELECT GET_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)), 30)
 
 -- name: unlock_migration
@@ -16,7 +16,7 @@ SELECT MAX(version) FROM ems_schema_version
 INSERT INTO ems_schema_version (version, stream_id, applied_at) VALUES (%(version)s, %(stream_id)s, NOW(6))
 
 -- name: get_stream_id
--- The stream's own identity: it keeps the counters of two databases apart in one Redis.
+-- The identity of the stream: it separates the counters of two databases in one Redis.
 SELECT stream_id FROM ems_schema_version WHERE version = 1
 
 -- name: get_now
@@ -29,7 +29,7 @@ SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flu
 SELECT VERSION(), DATABASE(), CURRENT_USER(), @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, 'ROW', @@read_only, NOW(6)
 
 -- name: get_identity
--- Which server this is; in a transaction, because a proxy may send other reads to any of several.
+-- The identity of the server; in a transaction, because a proxy may send other reads to any of several servers.
 SELECT @@hostname, @@port, @@server_id
 
 -- name: get_uptime

@@ -1,4 +1,4 @@
-"""Looking for messages: a window of offsets at a time, bodies apart. Nothing here locks or changes anything."""
+"""Search for messages, a window of offsets at a time, bodies read separately. No statement locks or changes rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SQL = Statements("search")
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a partition: offsets from ``lo`` to ``hi``, both included."""
+    """A range of a partition: offsets from ``lo`` to ``hi``, both included."""
 
     topic_id: int
     partition: int
@@ -26,7 +26,7 @@ class Window:
 
     @property
     def args(self) -> dict[str, int]:
-        """As parameters."""
+        """The window as parameters."""
         return {"topic_id": self.topic_id, "partition": self.partition, "lo": self.lo, "hi": self.hi}
 
 
@@ -47,14 +47,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Born:
-    """Of a message, only where it is and when it was written."""
+    """Offset and insertion time of a message."""
 
     offset: int
     born_at: datetime
 
 
 def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter = EVERYTHING) -> list[Found]:
-    """The messages of a window within the bounds, by offset.
+    """List the messages of a window within the bounds, by offset.
 
     Args:
         wanted: a group's filter.
@@ -67,20 +67,20 @@ def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter
 
 
 def list_wanted(session: Session, window: Window, wanted: Filter) -> list[Born]:
-    """The messages of a window that a group wants, by offset."""
+    """List the messages of a window that pass a group's filter, by offset."""
     return [
         Born(int(offset), utc(born_at)) for offset, born_at in session.rows(_SQL.list_wanted, window.args | wanted.args)
     ]
 
 
 def read_bodies(session: Session, topic_id: int, piece: Sequence[Found]) -> dict[int, bytes]:
-    """The bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile."""
+    """Read the bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile."""
     where = {"topic_id": topic_id, "partition": piece[0].partition, "offsets": [one.offset for one in piece]}
     return dict(session.rows(_SQL.read_bodies, where))
 
 
 def pieces(found: Sequence[Found], most_bytes: int) -> Iterator[list[Found]]:
-    """These messages in pieces whose bodies have at most so many bytes, or of one message."""
+    """Split messages into lists whose bodies have at most ``most_bytes`` bytes; a larger message stands alone."""
     piece: list[Found] = []
     size = 0
     for one in found:
@@ -94,10 +94,10 @@ def pieces(found: Sequence[Found], most_bytes: int) -> Iterator[list[Found]]:
 
 
 def list_extents(session: Session, topic_id: int) -> list[tuple[int, int, int]]:
-    """Each partition of a topic with its log start offset and one past its last offset."""
+    """List each partition of a topic with its log start offset and one past its last offset."""
     return [(int(row[0]), int(row[1]), int(row[2])) for row in session.rows(_SQL.list_extents, {"topic_id": topic_id})]
 
 
 def find_outbox(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
-    """Which of these messages are delayed still."""
+    """Return the uids of those messages that are still in the outbox."""
     return {uid for (uid,) in session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})}

@@ -1,6 +1,6 @@
 -- name: list_window
--- A window of the primary key, so that no statement runs long, whatever is chosen; without bodies. The group's filter, then what
--- the predicate says of plain columns. Values that have no use for an index only spare the client's time.
+-- A window of the primary key, so that no statement runs long, whatever is selected; without bodies. First the group's
+-- filter, then the predicate's conditions on plain columns. They use no index and only save the client's time.
 SELECT `offset`, uid, `key`, tag, headers, size, born_at, producer_id FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -12,7 +12,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset`
 
 -- name: list_wanted
--- A window of a whole range: what the group wants.
+-- The messages of a window that pass the group's filter.
 SELECT `offset`, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -32,5 +32,5 @@ SELECT p.`partition`, p.log_start, GREATEST(p.log_start, COALESCE((SELECT m.`off
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 
 -- name: find_outbox
--- Which of these messages are delayed still.
+-- Those of the uids that are still in the outbox.
 SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s

@@ -1,4 +1,4 @@
-"""A connection of our own: its settings, packets of statements, transactions that are run again on conflict."""
+"""A connection of the store: its settings, packets of statements, transactions that are retried on conflict."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _READ_TIMEOUT_S = 60.0
 _FAILOVER_CONNECT_S = 2.0
 _LOOK_S = 1.0
 _IDLE_S = 1.0
-_PACKET_SLACK = 1024  # for what goes ahead of a statement, and the protocol's own bytes
-# Dates stay text until somebody asks for them: parsing one costs as much as the rest of a row.
+_PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
+# Dates stay text until they are needed: parsing one costs as much as the rest of a row.
 _LAZY_DATES = {
     kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
 }
@@ -46,14 +46,14 @@ _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinst
 
 
 def bytes_literal(value: bytes | None) -> str:
-    """Bytes as a hexadecimal literal: safe under every character set and sql_mode, and the quickest to make."""
+    """Return bytes as a hexadecimal literal: safe under every character set and sql_mode, and the fastest to make."""
     return "NULL" if value is None else f"X'{value.hex()}'"
 
 
 def literal(value: Any) -> str:
     """Write a value as SQL that means the same under every sql_mode; a sequence becomes a list in parentheses.
 
-    The driver's own escaping goes by what the session's sql_mode was a moment ago, and a handler may have changed it.
+    The driver's own escaping relies on an earlier sql_mode of the session, and a handler may have changed it since.
 
     Raises:
         InvalidName: a text has no UTF-8 form.
@@ -86,11 +86,11 @@ def _text_literal(text: str) -> str:
 
 
 class Result(NamedTuple):
-    """What one statement of a packet returned.
+    """Result of one statement of a packet.
 
     Attributes:
         rows: the rows, empty for statements that return none.
-        affected: how many rows matched (not: changed; the sessions ask for CLIENT.FOUND_ROWS on purpose).
+        affected: number of rows that matched (not: changed; the sessions set CLIENT.FOUND_ROWS on purpose).
         insert_id: the value of LAST_INSERT_ID(expr).
     """
 
@@ -101,10 +101,10 @@ class Result(NamedTuple):
 
 @dataclass
 class Packet:
-    """Statements that travel to the server together, because round trips decide (docs/design).
+    """Statements sent to the server together to save round trips, which dominate the cost (docs/design).
 
-    Only the store's own fixed statements are joined; every value is escaped by the driver. What the server would not
-    take at once (max_allowed_packet) goes in several parts: it is the same transaction, and the commit is in the last.
+    Only the store's own fixed statements are joined, and every value is escaped. A packet that is too large for the
+    server (max_allowed_packet) is sent in several parts: in the same transaction, with the commit in the last part.
     """
 
     session: Session
@@ -127,17 +127,17 @@ class Packet:
         self._parts += [statement % literals for statement in statements]
 
     def add_escaped(self, statement: str) -> int:
-        """Append a statement whose values the driver has escaped already."""
+        """Append a statement whose values are already escaped."""
         self._parts.append(statement)
         return len(self._parts) - 1
 
     def add_rows(self, head: str, rows: Sequence[str], end: str = "") -> None:
-        """Append a statement of many rows, as several where the server would not take one; a row is never cut."""
+        """Append a statement of many rows, as several if one is too large for the server; a row is never split."""
         for part in _within(self.session.most_bytes - len(head) - len(end), rows):
             self._parts.append(f"{head} {','.join(part)} {end}")
 
     def assert_one_matched(self) -> None:
-        """End the packet with AssertionBroken unless the statement before matched exactly one row."""
+        """End the packet with AssertionBroken unless the previous statement matched exactly one row."""
         self.add(_SQL.assert_one_matched)
 
     def begin(self) -> None:
@@ -145,18 +145,18 @@ class Packet:
         self.add(_SQL.begin)
 
     def commit(self) -> None:
-        """Close the transaction; statements after it run by themselves."""
+        """Commit the transaction; statements after it commit by themselves."""
         self.add(_SQL.commit)
 
     def take_back(self) -> None:
-        """End the packet with TransactionGone if the transaction is not the one that was lent; make the session ours.
+        """End the packet with TransactionGone if the transaction is not the one that was lent; restore the session.
 
-        It comes before everything that depends on the session, which is as the handler has left it.
+        Call it before appending anything that depends on the session's settings, which a handler may have changed.
         """
         self._parts += [_SQL.prove_transaction, *self.session.statements_of_return()]
 
     def commit_lent(self) -> None:
-        """Close the transaction that was lent."""
+        """Commit the transaction that was lent."""
         self._parts += [_SQL.commit, _SQL.set_autocommit]
         self._ends_loan = True
 
@@ -164,9 +164,9 @@ class Packet:
         """Run the statements in order; the first error ends the packet, and its transaction is rolled back.
 
         Raises:
-            Conflict, AssertionBroken, Duplicate, TransactionGone: nothing was kept.
-            MessageTooLarge: the server takes no statement of that size; nothing was kept.
-            ConnectionLost: it is not known what was kept.
+            Conflict, AssertionBroken, Duplicate, TransactionGone: everything was rolled back.
+            MessageTooLarge: the server takes no statement of that size; everything was rolled back.
+            ConnectionLost: it is not known what was committed.
         """
         results: list[Result] = []
         for part in _within(self.session.most_bytes, self._parts):
@@ -177,8 +177,8 @@ class Packet:
 
 
 def _within(most_bytes: int, texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Runs of texts that stay below a size when they are joined; one that is larger stands alone."""
-    if sum(map(len, texts)) + 2 * len(texts) <= most_bytes:  # as nearly always
+    """Yield runs of texts that stay below a size when they are joined; a larger text stands alone."""
+    if sum(map(len, texts)) + 2 * len(texts) <= most_bytes:  # the usual case
         yield texts
         return
     part: list[str] = []
@@ -193,12 +193,12 @@ def _within(most_bytes: int, texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class Session:
-    """One connection, used by one thread at a time; connects at its first use and after a loss.
+    """Connection for one thread at a time; connects at its first use and after a loss.
 
     Args:
         url: the server.
         connect_timeout_s: how long one attempt to connect may take.
-        patient: try again what conflicts with others; otherwise raise at once, for those who come back by themselves.
+        patient: retry conflicts; otherwise raise at once, for callers that retry by themselves.
     """
 
     def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0, patient: bool = True) -> None:
@@ -212,7 +212,7 @@ class Session:
         self._used_at = 0.0
 
     def packet(self) -> Packet:
-        """A new, empty packet."""
+        """Return a new, empty packet."""
         return Packet(self)
 
     def execute(self, statement: str, args: Args | None = None) -> Result:
@@ -220,15 +220,15 @@ class Session:
         return self.send(self.mogrify(statement, args))[0]
 
     def change(self, statement: str, args: Args | None = None) -> int:
-        """Run one statement that changes rows, again on a conflict: a transaction by itself; how many it changed."""
+        """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched."""
         return self.again_on_conflict(lambda: self.execute(statement, args).affected)
 
     def rows(self, statement: str, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
-        """The rows of one statement."""
+        """Run one statement and return its rows."""
         return self.execute(statement, args).rows
 
     def mogrify(self, statement: str, args: Args | None) -> str:
-        """Put escaped values into a statement; see :meth:`literals`.
+        """Insert escaped values into a statement; see :meth:`literals`.
 
         Raises:
             InvalidName: a text has no UTF-8 form.
@@ -236,7 +236,7 @@ class Session:
         return statement % self.literals(args) if args else statement
 
     def literals(self, args: Args) -> dict[str, str]:
-        """Values as SQL; see :func:`literal`.
+        """Return values as SQL; see :func:`literal`.
 
         Raises:
             InvalidName: a text has no UTF-8 form.
@@ -245,7 +245,7 @@ class Session:
             return {name: literal(value) for name, value in args.items()}
 
     def send(self, sql: str) -> list[Result]:
-        """Run one or more statements that are escaped already, in one packet; any error rolls back.
+        """Run one or more statements that are already escaped, in one packet; any error rolls back.
 
         Raises:
             MessageTooLarge: the server takes no packet of that size.
@@ -264,7 +264,7 @@ class Session:
 
     @property
     def most_bytes(self) -> int:
-        """The largest packet that the server takes: it answers a larger one by cutting the connection.
+        """The largest packet that the server takes: it answers a larger one by closing the connection.
 
         Raises:
             ConnectionLost: there is no connection.
@@ -276,7 +276,7 @@ class Session:
         return connection.max_allowed_packet - _PACKET_SLACK
 
     def _too_large(self, sql: str) -> MessageTooLarge:
-        # Said here, because from the server it looks like a lost connection, which is tried again for ever.
+        # Raised here, because the server's answer looks like a lost connection, which is retried for ever.
         return MessageTooLarge(
             f"a statement of {len(sql)} bytes; the server takes {self.most_bytes} "
             "(max_allowed_packet): raise that, or send a reference instead of the data"
@@ -299,7 +299,7 @@ class Session:
                 raise
             raise meaning from error
         except BaseException:
-            self.drop()  # the same for a signal's
+            self.drop()  # an exception of a signal handler may have done that, too
             raise
 
     def _meaning(self, error: Exception) -> BaseException:
@@ -309,10 +309,10 @@ class Session:
         return meaning
 
     def transaction(self, work: Callable[[Session], T]) -> T:
-        """Run ``work`` between BEGIN and COMMIT; on a conflict everything is rolled back and run again.
+        """Run ``work`` between BEGIN and COMMIT; on a conflict everything is rolled back and retried.
 
         Raises:
-            Conflict: it kept colliding.
+            Conflict: every attempt met a conflict.
             ConnectionLost: it is not known whether the last COMMIT took effect.
         """
 
@@ -325,13 +325,13 @@ class Session:
         return self.again_on_conflict(attempt)
 
     def again_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
-        """Call ``attempt`` until it meets no conflict, with growing random pauses; the one place that does so.
+        """Call ``attempt`` until it meets no conflict, with growing random pauses; only this method retries conflicts.
 
-        It is given up after both a number of tries and a time: where transactions are long, the first pauses are too
-        short to let the others pass.
+        It gives up only after a number of tries and also a time: if transactions are long, the first pauses are too
+        short for the others to end.
 
         Args:
-            until: a time of :func:`ticks` after which it is not tried again.
+            until: a time of :func:`ticks` after which it is not retried.
         """
         patience_ends = ticks() + _CONFLICT_S
         for tries in itertools.count(1):
@@ -352,20 +352,20 @@ class Session:
             self._open().opening = (_SQL.begin,)
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit the open transaction."""
         self.send(_SQL.commit)
 
     def rollback(self) -> None:
-        """Roll back; a session that was lent is as it was before."""
+        """Roll back; the settings of a session that was lent are restored."""
         with self._mapped_errors():
             if self._connection is not None:
                 self._undo(self._connection)
 
     def check_idle(self) -> None:
-        """Connect; of a connection that has idled, ask the server whether it still stands.
+        """Connect; ping the server if the connection has been idle.
 
         Raises:
-            ConnectionLost: it does not; nothing has happened in it, so that another may take its place.
+            ConnectionLost: the connection is dead; it was not in use, so that another one may replace it.
         """
         with self._mapped_errors():
             connection = self._open()
@@ -373,15 +373,15 @@ class Session:
                 connection.ping()
                 self._used_at = ticks()
 
-    # -- transactions of others ----------------------------------------------------------------------------------------
+    # -- lent transactions ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[Connection]:
-        """Open a transaction for a handler, and hand out PyMySQL's connection as its users know it.
+        """Open a transaction for a handler, and yield the PyMySQL connection with the driver's usual behaviour.
 
-        What the handler does to its session ends with it: :meth:`Packet.take_back` and :meth:`rollback` set again all
-        that our statements depend on, and what proves that the transaction is still the one that began stands in the
-        packet that commits it. docs/discussions/sessions.md tells what a handler may do.
+        Changes that the handler makes to the session end with the loan: :meth:`Packet.take_back` and :meth:`rollback`
+        restore all settings that our statements depend on. The packet that commits the transaction also proves that it
+        is still the one that began. docs/discussions/sessions.md lists what a handler may do.
 
         Raises:
             ConnectionLost: there is no connection.
@@ -397,19 +397,19 @@ class Session:
 
     @property
     def rolled_back(self) -> Conflict | None:
-        """Why the server has rolled back the transaction that is lent, whatever the handler made of that error."""
+        """Conflict by which the server rolled back the lent transaction, even if the handler caught that error."""
         connection = self._connection
         if connection is None or connection.rolled_back_by is None:
             return None
         return Conflict(str(connection.rolled_back_by.args[-1]))
 
     def statements_of_return(self) -> list[str]:
-        """What makes the session ours again, inside of the transaction."""
+        """Return the statements that restore the session's settings inside the transaction."""
         moved = self._connection is not None and self._connection.moved
         return [_SQL.set_session, *([self._use] if moved else [])]
 
     def returned(self) -> None:
-        """Note that the session is as it was before it was lent."""
+        """Record that the session is as it was before it was lent."""
         connection = self._connection
         if connection is not None:
             connection.lent = connection.moved = False
@@ -437,22 +437,22 @@ class Session:
             return
         try:
             self._undo(connection)
-        except Exception:  # the connection is beyond use; the server rolls back by itself
+        except Exception:  # the connection is unusable; the server rolls back by itself
             self.drop()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection (it may have died without our knowledge)."""
+        """True if there is a connection of this process (it may have died unnoticed)."""
         return self._connection is not None and self._pid == os.getpid()
 
     @property
     def alive(self) -> bool:
-        """Whether the connection has not been seen to die."""
+        """True if there is a connection that is not known to have died."""
         return self._connection is not None and self._connection.open
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, as the server said last, or about to be, or lent."""
+        """True if a transaction is open, as the server last reported, or about to be opened, or lent."""
         connection = self._connection
         if connection is None or not self.connected:
             return False
@@ -470,13 +470,13 @@ class Session:
         return self._connection
 
     def _look_again(self, connection: Connection) -> None:
-        """A server that was demoted goes on answering reads; whoever only reads would never notice."""
+        """Drop the connection if its server was demoted: a session that only reads would not notice."""
         self._next_look = ticks() + _LOOK_S
         if not _is_writable(connection):
             self.drop()
 
     def _find_writable(self) -> Connection:
-        """Connect to the server that can be written to: first try the one that could when we asked last."""
+        """Connect to the server that is writable; the one that was writable the last time is tried first."""
         count = len(self._url.servers)
         reasons = []
         for number in [(self._server + step) % count for step in range(count)]:
@@ -493,7 +493,7 @@ class Session:
         raise OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
 
     def _connect_timeout(self) -> int:
-        """In whole seconds; a server that hangs must not keep us from the others for long."""
+        """Return whole seconds, at most a few if there are other servers: one that hangs must not delay them."""
         default = min(self._connect_timeout_s, _FAILOVER_CONNECT_S) if self._url.others else self._connect_timeout_s
         return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
 
@@ -537,14 +537,14 @@ class Session:
         return connection
 
     def close(self) -> None:
-        """Say goodbye to the server; a connection inherited over a fork is only forgotten."""
+        """Close the connection; one that was inherited over a fork is only forgotten."""
         connection, self._connection = self._connection, None
         if connection is not None and self._pid == os.getpid():
             with contextlib.suppress(Exception):
                 connection.close()
 
     def drop(self) -> None:
-        """Forget the connection without a word on its socket."""
+        """Drop the connection without sending anything on its socket."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection._force_close()  # type: ignore[attr-defined]
@@ -557,7 +557,7 @@ class Session:
 
 
 def _result(connection: Any) -> Result:
-    """What a cursor would tell, without the cursor's own third of the time that a short statement takes."""
+    """Read the result without a cursor, which takes a third of the time of a short statement."""
     result = connection._result
     return Result(result.rows or (), result.affected_rows, result.insert_id or 0)
 

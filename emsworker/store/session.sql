@@ -1,8 +1,8 @@
 -- name: set_session
--- Everything that a statement of ours depends on, whatever the server's defaults are and whatever a handler has changed: one
--- clock in UTC, strict writes, all rows, no limit on time (the client has its own), no wait for a lock that outlives a lease,
--- and READ COMMITTED: under REPEATABLE READ an empty poll blocks inserts (gap locks), and reads after a lock would be stale.
--- docs/discussions/sessions.md lists each with its reason.
+-- All settings that our statements depend on, whatever the server's defaults are and whatever a handler has changed: a
+-- clock in UTC, strict writes, all rows, no time limit (the client has its own), no wait for a lock that outlives a
+-- lease, and READ COMMITTED: under REPEATABLE READ an empty poll blocks inserts (gap locks), and reads after a lock
+-- would be stale. docs/discussions/sessions.md lists each with its reason.
 SET SESSION time_zone = '+00:00', SESSION sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',
   SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 50, SESSION wait_timeout = 28800,
   SESSION net_read_timeout = 60, SESSION net_write_timeout = 60,
@@ -22,15 +22,15 @@ SELECT @@SESSION.max_allowed_packet
 SET SESSION autocommit = 1
 
 -- name: unset_autocommit
--- Of a transaction that is lent: what follows a rollback by the server is never committed by itself.
+-- For a lent transaction: statements after a rollback by the server are never committed by themselves.
 SET SESSION autocommit = 0
 
 -- name: mark_transaction
--- A savepoint lives and dies with its transaction: the proof that the one that is committed is the one that began.
+-- A savepoint ends with its transaction: it proves that the transaction that is committed is the one that began.
 SAVEPOINT ems_transaction
 
 -- name: prove_transaction
--- Ends the packet with error 1305 if the transaction has been committed or rolled back meanwhile, by whomever.
+-- Ends the packet with error 1305 if the transaction has been committed or rolled back meanwhile, for any reason.
 RELEASE SAVEPOINT ems_transaction
 
 -- name: release_locks
@@ -49,9 +49,9 @@ COMMIT
 ROLLBACK
 
 -- name: assert_one_matched
--- Ends the packet with error 1242 (two rows in a scalar subquery) unless the statement before matched one row:
--- the fence of every ending statement, without a round trip and without holding locks while the client thinks. When its
--- client has died meanwhile MySQL may say -1 instead of 1: then the packet ends too, and all is rolled back.
+-- Ends the packet with error 1242 (two rows in a scalar subquery) unless the previous statement matched one row: the
+-- fence of every ending statement, without a round trip and without holding locks while the client computes. If the
+-- client has died meanwhile, MySQL may report -1 instead of 1: then the packet ends too, and all is rolled back.
 SET @ems_one = (SELECT 1 UNION ALL SELECT 2 FROM DUAL WHERE ROW_COUNT() <> 1)
 
 -- name: show_read_only

@@ -1,4 +1,4 @@
-"""Leaving out a backlog: what of a group's unclaimed messages is too much or too old, and passing over it."""
+"""Skip policies: skip the unclaimed messages of a group that are too many or too old."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SQL = Statements("skipping")
 
 @dataclass(frozen=True)
 class SkipPolicy:
-    """What a group leaves out of its backlog: of all that is given, what everything asks for.
+    """Policy of a group for skipping its backlog; a message is skipped if it meets all conditions that are given.
 
     Args:
-        most_waiting: of more unclaimed messages than this in a partition, the oldest.
-        older_s: what was born so many seconds ago.
-        below_priority: only in partitions of lower levels of priority than that of this one.
+        most_waiting: skip the oldest of more unclaimed messages than this in a partition.
+        older_s: skip messages older than this many seconds.
+        below_priority: skip only in partitions of a lower priority level than this one's.
     """
 
     most_waiting: int | None = None
@@ -42,7 +42,7 @@ class SkipPolicy:
         return " and ".join(words) or "nothing"
 
     def concerns(self, positions: Sequence[Position]) -> list[Position]:
-        """Those of a group's positions that are of a low enough level."""
+        """Return the positions of a group whose priority level is low enough."""
         if self.below_priority is None:
             return list(positions)
         levels = {level_of(one.partition) for one in positions}
@@ -52,7 +52,7 @@ class SkipPolicy:
 
 @dataclass(frozen=True)
 class Skip:
-    """Offsets that a group passes over: from ``cursor`` to the one before ``to``."""
+    """Offsets that a group skips: from ``cursor`` to the one before ``to``."""
 
     partition: int
     cursor: int
@@ -60,12 +60,12 @@ class Skip:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """Number of offsets."""
         return self.to - self.cursor
 
 
 def list_policies(session: Session) -> dict[int, tuple[str, SkipPolicy]]:
-    """The topic's name and the policy of every group that has one, by group id."""
+    """Return the topic's name and the policy of every group that has one, by group id."""
     return {
         group_id: (topic, SkipPolicy(most, None if older_s is None else float(older_s), below))
         for group_id, most, older_s, below, topic in session.rows(_SQL.list_policies)
@@ -73,7 +73,7 @@ def list_policies(session: Session) -> dict[int, tuple[str, SkipPolicy]]:
 
 
 def set_policy(session: Session, group: Group, policy: SkipPolicy) -> None:
-    """Give a group a policy; an empty one takes it away."""
+    """Set the policy of a group; an empty one deletes it."""
     older_ms = None if policy.older_s is None else round(policy.older_s * 1000)
     values = {"group_id": group.id, "most_waiting": policy.most_waiting, "older_ms": older_ms}
     values |= {"below_priority": policy.below_priority}
@@ -88,7 +88,7 @@ def set_policy(session: Session, group: Group, policy: SkipPolicy) -> None:
 
 
 def plan_skips(session: Session, group: Group, policy: SkipPolicy) -> list[Skip]:
-    """What a policy would pass over just now, of every partition with something to pass over; changes nothing."""
+    """Return the offsets that a policy would skip now, for every partition that has any; changes nothing."""
     skips = [
         Skip(position.partition, position.cursor, _target(session, group, policy, position))
         for position in policy.concerns(list_positions(session, group))
@@ -97,7 +97,7 @@ def plan_skips(session: Session, group: Group, policy: SkipPolicy) -> list[Skip]
 
 
 def make_skips(session: Session, group: Group, skips: list[Skip], policy: SkipPolicy) -> list[Skip]:
-    """Pass over these; returns what was passed over, which is less where workers were quicker."""
+    """Skip offsets; returns what was skipped, which is less if workers claimed some of them first."""
     made = []
     for skip in skips:
         by = skip_to(session, group, skip.partition, skip.to, f"skip: {policy}")

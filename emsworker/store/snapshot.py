@@ -1,6 +1,6 @@
-"""Everything that a stream says about itself at one moment, for the checker of histories; and KILL of connections.
+"""Snapshot of all tables of a stream, for the checker of histories; and KILL of connections.
 
-It reads whole tables, which nothing else in EMS does: it is for streams that somebody tests.
+The snapshot reads whole tables, which nothing else in EMS does: it is for streams under test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Place = tuple[int, int, int]  # of a group: group, partition, offset
 
 
 class GroupRow(NamedTuple):
-    """A group: of which topic, its order, and for how many seconds a message may run."""
+    """A group: its topic, its order, and the seconds for which a message may run."""
 
     topic_id: int
     name: str
@@ -33,7 +33,7 @@ class GroupRow(NamedTuple):
 
 
 class ClaimRow(NamedTuple):
-    """A claim as the log has it."""
+    """A claim as recorded in the log."""
 
     group_id: int
     partition: int
@@ -53,10 +53,10 @@ class Snapshot:
         topics: names by id; groups: by id.
         messages: by topic and partition, for each offset the uid (``None`` for a tombstone) and the kind.
         log_starts: by topic and partition; cursors: by group and partition.
-        retries, dead, given_up: places of groups; attempted: those that were not just run as the stream goes.
-        skips: group, partition, first and last offset of what a group never runs.
-        pending: topic and uid of what may not be read yet.
-        clients: for how many seconds each one's lease has been over.
+        retries, dead, given_up: places of groups; attempted: places with a recorded attempt.
+        skips: group, partition, first and last offset of ranges that a group never runs.
+        pending: topic and uid of messages in the outbox.
+        clients: seconds since the lease of each client expired (negative if it has not).
     """
 
     topics: dict[int, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def _read(session: Session) -> Snapshot:
         messages={place: dict(_messages(session, *place)) for place in log_starts},
         log_starts=log_starts,
         cursors={(row[0], row[1]): row[2] for row in session.rows(_SQL.list_cursors)},
-        # The claims of a group that is being deleted go after its name.
+        # The claims of a group that is being deleted are deleted after its name.
         claims=[ClaimRow(*row) for row in session.rows(_SQL.list_claims) if row[0] in groups],
         retries=_places(session.rows(_SQL.list_retries)),
         dead=_places(session.rows(_SQL.list_dead)),
@@ -125,12 +125,12 @@ def _messages(session: Session, topic_id: int, partition: int) -> Iterator[tuple
 
 
 def list_connections(session: Session) -> list[int]:
-    """The other connections of this user to this database."""
+    """List the other connections of this user to this database."""
     return [int(row[0]) for row in session.rows(_SQL.list_connections)]
 
 
 def kill_connection(session: Session, number: int) -> bool:
-    """End a connection, in whatever it does; false if it has ended already."""
+    """Kill a connection, whatever it is doing; returns false if it has already ended."""
     try:
         session.execute(_SQL.kill, {"id": number})
     except MySQLError as error:
@@ -138,5 +138,5 @@ def kill_connection(session: Session, number: int) -> bool:
             raise
         return False
     except ConnectionLost:
-        return True  # it was this one's own, reopened under an old number
+        return True  # it was this session's own, reopened under an old number
     return True

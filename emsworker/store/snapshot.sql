@@ -1,5 +1,5 @@
 -- name: begin
--- One moment for all that follows. Only for the tables of a stream that somebody tests: everything is read.
+-- One snapshot for all statements that follow. Only for a stream under test: all rows of its tables are read.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ
 
 -- name: start
@@ -35,18 +35,18 @@ SELECT group_id, `partition`, `offset` FROM ems_retry
 SELECT group_id, `partition`, `offset` FROM ems_dead
 
 -- name: list_attempts
--- After some of them there is neither another nor a dead letter.
+-- The last column is true for outcomes that are followed by neither another attempt nor a dead letter.
 SELECT DISTINCT group_id, `partition`, `offset`, outcome IN ('ignored', 'expired', 'rejected') FROM ems_attempt
 
 -- name: list_skips
 SELECT group_id, `partition`, lo, hi FROM ems_skip
 
 -- name: list_clients
--- And for how many seconds their leases have been over; less than 0 if they are not.
+-- Clients, and the seconds since their leases expired; less than 0 if they have not.
 SELECT client_id, TIMESTAMPDIFF(MICROSECOND, expires_at, NOW(6)) / 1000000 FROM ems_client
 
 -- name: list_connections
--- Those of this user to this database; nobody needs a privilege to see his own.
+-- Connections of this user to this database; no privilege is needed to see one's own.
 SELECT id FROM information_schema.processlist
 WHERE db = DATABASE() AND user = SUBSTRING_INDEX(USER(), '@', 1) AND id <> CONNECTION_ID()
 

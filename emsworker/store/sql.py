@@ -36,5 +36,5 @@ def _strip(body: str) -> str:
 
 
 def split_script(text: str) -> list[str]:
-    """The statements of a migration, which are separated by a ``;`` at the end of a line."""
+    """Return the statements of a migration, which are separated by a ``;`` at the end of a line."""
     return [part for part in (_strip(part) for part in re.split(r";\s*\n", text)) if part]

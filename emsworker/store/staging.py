@@ -1,15 +1,15 @@
-"""Writing in bulk, exactly once, for jobs whose tasks may run several times: staging, and a ledger of commits.
+"""Bulk writes, exactly once, for jobs whose tasks may run several times: staging, and a ledger of commits.
 
 Each run of a task stages its rows under a token of its own, in chunks. The *commit* of a job is one small transaction
-that adds a row to ``ems_ledger``, whose primary key (sink, batch) says that it is the first of its kind, and gives the
-tokens to it. Then the chunks are moved into the stream in order, each in one transaction that also steps the ledger on:
+that adds a row to ``ems_ledger``, whose primary key (sink, batch) allows only the first, and assigns the tokens to it.
+Then the chunks are moved into the stream in order, each in one transaction that also advances the ledger:
 
-- a crash before the commit leaves rows that nobody owns, which are deleted after a day;
-- a crash after it leaves the rest of the chunks, which the next run of the same batch, or any other job after a minute,
-  moves; what that next run has staged itself is thrown away;
-- two movers at once: the ledger's ``moved`` is compared and set by the packet that moves a chunk, and only one can.
+- A crash before the commit leaves rows without an owner, which are deleted after a day.
+- A crash after it leaves the remaining chunks, which the next run of the same batch, or any other job after a minute,
+  moves; rows that this next run has staged itself are deleted.
+- If two processes move at once, only one moves a chunk: its packet compares and sets the ledger's ``moved``.
 
-Order of locks: the ledger's row, then partitions by (topic, partition).
+Lock order: the ledger's row, then partitions by (topic, partition).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 
 
 class StagingLost(EmsError):
-    """Rows that are to be committed have been deleted: their job took longer than a day from the task to the commit."""
+    """Staged rows were deleted before the commit: their job took longer than a day from the task to the commit."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One commit of a sink.
+    """Commit of a sink.
 
     Attributes:
-        sink: who writes, unique among all that write to this stream.
-        number: of the commit, which is never another's.
+        sink: name of the writer, unique among all writers to this stream.
+        number: of the commit; each commit has its own.
     """
 
     sink: str
@@ -52,13 +52,13 @@ class Batch:
 
     @property
     def args(self) -> dict[str, object]:
-        """As parameters."""
+        """The batch as parameters."""
         return {"sink": self.sink.encode(), "batch": self.number}
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What one run of a task left: a token (``None``: nothing) and how many chunks."""
+    """Rows that one run of a task staged: their token (``None`` if there are none) and the number of chunks."""
 
     token: bytes | None
     chunks: int = 0
@@ -66,7 +66,7 @@ class Staged:
 
 @dataclass(frozen=True)
 class StagedRow:
-    """A message and where it will go."""
+    """A message and its destination."""
 
     topic_id: int
     partition: int
@@ -79,7 +79,7 @@ def begin_task(session: Session, token: bytes) -> None:
 
 
 def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow]) -> None:
-    """Write a chunk down; harmless when repeated."""
+    """Insert a chunk into the staging table; idempotent."""
     head = f"({bytes_literal(token)},{chunk}"
     values = ",".join(
         f"{head},{place},{row.topic_id},{row.partition},{bytes_literal(row.message.uid)},{bytes_literal(row.message.key)},"
@@ -90,10 +90,10 @@ def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow])
 
 
 def commit(session: Session, batch: Batch, tasks: Sequence[Staged]) -> bool:
-    """Decide that these tasks' rows are the batch; nothing is moved yet.
+    """Commit the rows of these tasks as the batch, without moving them yet.
 
     Returns:
-        whether they are: if not, this batch was committed before, and these rows are not wanted.
+        false if this batch was already committed; then these rows are not used.
 
     Raises:
         StagingLost: some of the rows are gone; nothing was committed.
@@ -123,16 +123,16 @@ def commit(session: Session, batch: Batch, tasks: Sequence[Staged]) -> bool:
 
 
 def state(session: Session, batch: Batch) -> str | None:
-    """``moving`` or ``done``; ``None`` if nobody has committed this batch."""
+    """Return ``moving`` or ``done``; ``None`` if this batch is not committed."""
     found = session.rows(_SQL.get_batch, batch.args)
     return str(found[0][0]) if found else None
 
 
 def move(session: Session, batch: Batch, producer_id: str) -> set[int]:
-    """Move what is left of a committed batch into the stream; harmless when repeated, and when two do it at once.
+    """Move the rest of a committed batch into the stream; idempotent, and safe if two processes do it at once.
 
     Returns:
-        the topics that got messages from us.
+        the topics that got messages from this call.
 
     Raises:
         UnknownTopic: a topic or partition was deleted since the rows were staged.
@@ -186,12 +186,12 @@ def _end(session: Session, batch: Batch) -> None:
 
 
 def forget(session: Session, batch: Batch) -> None:
-    """Delete the ledger's row of a batch that is done and that nobody can name again."""
+    """Delete the ledger's row of a batch that is done and that no job can name again."""
     session.change(_SQL.forget_batch, batch.args)
 
 
 def give_up(session: Session, tasks: Sequence[Staged]) -> None:
-    """Delete what tasks have staged, unless it is committed: then it stays as it is."""
+    """Delete the rows that tasks have staged, except those that are committed."""
     for task in tasks:
         args = {"token": task.token}
         if task.token is None or not session.change(_SQL.give_up_task, args):
@@ -202,17 +202,17 @@ def give_up(session: Session, tasks: Sequence[Staged]) -> None:
 
 
 def tidy(session: Session, producer_id: str, abandoned_s: int = _ABANDONED_S, stuck_s: int = _STUCK_S) -> set[int]:
-    """Do what jobs that died have left: move what is committed, delete what is not; returns topics that got messages.
+    """Clean up after jobs that died: move committed rows, delete the others; returns topics that got messages.
 
     Args:
-        abandoned_s: after how many seconds a task that nobody committed is given up.
-        stuck_s: after how many seconds without progress a commit is taken over.
+        abandoned_s: seconds after which a task that was not committed is given up.
+        stuck_s: seconds without progress after which a commit is taken over.
     """
     topics: set[int] = set()
     for sink, number in session.rows(_SQL.list_stuck, {"age_s": stuck_s, "limit": _MOST}):
         try:
             topics |= move(session, Batch(bytes(sink).decode(), int(number)), producer_id)
-        except UnknownTopic as error:  # somebody else's, who must not stand in the way of all
+        except UnknownTopic as error:  # one job's error must not block the others
             log.error("%s", error)
     abandoned = session.rows(_SQL.list_abandoned, {"age_s": abandoned_s, "limit": _MOST})
     give_up(session, [Staged(bytes(token)) for (token,) in abandoned])

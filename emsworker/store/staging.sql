@@ -1,20 +1,20 @@
 -- name: begin_task
--- Repeated after a lost answer it changes nothing.
+-- Idempotent if repeated after a lost answer.
 INSERT INTO ems_stage_task (token, begun_at) VALUES (%(token)s, NOW(6)) ON DUPLICATE KEY UPDATE token = VALUES(token)
 
 -- name: insert_rows
--- Its rows are appended by the store, each a tuple of numbers and hexadecimal literals.
+-- The store appends the rows, each a tuple of numbers and hexadecimal literals.
 INSERT INTO ems_stage (token, chunk, place, topic_id, `partition`, uid, `key`, tag, headers, body) VALUES
 
 -- name: keep_first
--- The same chunk once more, after a lost answer.
+-- Idempotent if the same chunk is repeated after a lost answer.
 ON DUPLICATE KEY UPDATE place = VALUES(place)
 
 -- name: get_batch
 SELECT state, moved FROM ems_ledger WHERE sink = %(sink)s AND batch = %(batch)s
 
 -- name: add_batch
--- The commit of a job: from here on its rows will be in the stream, once, whoever moves them.
+-- The commit of a job: from then on its rows will be in the stream once, whichever process moves them.
 INSERT INTO ems_ledger (sink, batch, state, committed_at, moved_at) VALUES (%(sink)s, %(batch)s, 'moving', NOW(6), NOW(6))
 
 -- name: assign_task
@@ -29,12 +29,12 @@ SELECT topic_id, `partition`, COUNT(*) FROM ems_stage WHERE token = %(token)s AN
 GROUP BY topic_id, `partition` ORDER BY topic_id, `partition`
 
 -- name: step_batch
--- Matches nothing if another has moved this chunk: the fence of the packet that moves it. Its row is the first that the
--- packet locks.
+-- Matches nothing if another process has moved this chunk: the fence of the packet that moves it. Its row is the first
+-- that the packet locks.
 UPDATE ems_ledger SET moved = %(moved)s + 1, moved_at = NOW(6) WHERE sink = %(sink)s AND batch = %(batch)s AND state = 'moving' AND moved = %(moved)s
 
 -- name: move_rows
--- Behind the statement that raised the counter. The bodies never leave the server.
+-- Runs after the statement that raised the counter. The bodies never leave the server.
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
 SELECT topic_id, `partition`, LAST_INSERT_ID() + ROW_NUMBER() OVER (ORDER BY place) - 1, NOW(6), uid, `key`, tag, headers, body, %(producer_id)s, LENGTH(body)
 FROM ems_stage WHERE token = %(token)s AND chunk = %(chunk)s AND topic_id = %(topic_id)s AND `partition` = %(partition)s
@@ -66,7 +66,7 @@ DELETE FROM ems_stage WHERE token = %(token)s LIMIT 1000
 DELETE FROM ems_stage_task WHERE token = %(token)s AND sink = ''
 
 -- name: list_abandoned
--- Tasks that were killed, or whose job was: nobody will name them any more.
+-- Tasks that were killed, or whose job was killed: no commit will name them any more.
 SELECT token FROM ems_stage_task WHERE begun_at < NOW(6) - INTERVAL %(age_s)s SECOND AND (sink IS NULL OR sink = '')
 ORDER BY begun_at LIMIT %(limit)s
 

@@ -31,13 +31,13 @@ def _group(row: tuple[Any, ...]) -> Group:
 
 
 def get_topic(session: Session, name: str) -> Topic | None:
-    """The topic of that name."""
+    """Return the topic of that name, or ``None``."""
     rows = session.rows(_SQL.get_topic, {"name": name})
     return _topic(rows[0]) if rows else None
 
 
 def list_topics(session: Session) -> list[Topic]:
-    """All topics by name."""
+    """List all topics by name."""
     return [_topic(row) for row in session.rows(_SQL.list_topics)]
 
 
@@ -55,7 +55,7 @@ def create_topic(
     priorities: int = 1,
     archive_first: bool = False,
 ) -> Topic:
-    """Create a topic with its partitions, or return the one that is there."""
+    """Create a topic with its partitions, or return the existing one."""
 
     def work(session: Session) -> None:
         values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
@@ -77,7 +77,7 @@ def _kept(retention_s: float | None, trim_done: bool, age_wins: bool, archive_fi
 
 
 def _locked(session: Session, topic_id: int, name: str) -> Topic:
-    """The topic as it is now, locked until the commit.
+    """Return the topic as it is now, locked until the commit.
 
     Raises:
         TopicDeleted: it has been deleted.
@@ -94,7 +94,7 @@ def _add_partitions(session: Session, topic: Topic) -> None:
 
 
 def change_topic(session: Session, topic: Topic) -> None:
-    """Write a topic's changed settings; new partitions come with a cursor for every group.
+    """Update a topic's settings; new partitions get a cursor for every group.
 
     Raises:
         TopicDeleted: it has been deleted.
@@ -117,15 +117,15 @@ def change_topic(session: Session, topic: Topic) -> None:
 def delete_topic(
     session: Session, topic: Topic, progress: Callable[[int], None] = lambda rows: None, *, force: bool = False
 ) -> None:
-    """Delete a topic, its groups and its messages: first the names, so that nobody finds them, then rows in chunks.
+    """Delete a topic, its groups and its messages: first the names, so that they are not found, then rows in chunks.
 
     Args:
         progress: called with the number of rows of each chunk.
-        force: also when groups have unfinished work.
+        force: delete even if groups have unfinished work.
 
     Raises:
-        GroupInUse: some group has, and ``force`` was not given; nothing was deleted.
-        TopicInUse: a transaction that has sent to it stays open; nothing was deleted.
+        GroupInUse: a group has unfinished work, and ``force`` was not given; nothing was deleted.
+        TopicInUse: a transaction that has sent to the topic stays open; nothing was deleted.
     """
 
     def work(session: Session) -> list[Group]:
@@ -148,7 +148,7 @@ def delete_topic(
 
 
 def _close_guard(session: Session, topic: Topic) -> None:
-    """Inside a transaction, before it locks anything else: whoever is waited for here may hold it."""
+    """Close the guard before the transaction locks anything else: the transactions it waits for may hold the locks."""
     try:
         session.execute(_SQL.close_guard, {"topic_id": topic.id})
     except Conflict as error:
@@ -159,13 +159,13 @@ def _close_guard(session: Session, topic: Topic) -> None:
 
 
 def get_group(session: Session, topic: Topic, name: str) -> Group | None:
-    """The group of that name on a topic."""
+    """Return the group of that name on a topic, or ``None``."""
     rows = session.rows(_SQL.get_group, {"topic_id": topic.id, "name": name})
     return _group(rows[0]) if rows else None
 
 
 def list_groups(session: Session) -> list[Group]:
-    """All groups of all topics."""
+    """List all groups of all topics."""
     return [_group(row) for row in session.rows(_SQL.list_groups)]
 
 
@@ -181,12 +181,12 @@ def create_group(
     order: Order = Order.NONE,
     from_start: bool = True,
 ) -> Group:
-    """Create a group with a cursor in every partition, or return the one that is there.
+    """Create a group with a cursor in every partition, or return the existing one.
 
     Args:
         timeout_s: how long one of its messages may run.
-        filter: which messages it wants.
-        order: what of it runs one after another.
+        filter: the messages that the group runs.
+        order: the messages that run strictly one after another.
         from_start: begin with the oldest message rather than with the next one.
 
     Raises:
@@ -194,7 +194,7 @@ def create_group(
     """
 
     def work(session: Session) -> None:
-        # The lock keeps a partition from being added between our reading their number and adding cursors.
+        # The lock prevents that a partition is added between our reading their number and adding cursors.
         locked = _locked(session, topic.id, topic.name)
         values = {"topic_id": topic.id, "name": name, "timeout_ms": round(timeout_s * 1000)}
         values |= {"ladder": ladder, "max_attempts": max_attempts, "filter": filter.to_text(), "ordering": order}
@@ -217,14 +217,14 @@ def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool
 
 
 def change_group(session: Session, group: Group) -> None:
-    """Write a group's changed settings."""
+    """Update a group's settings."""
     values = {"id": group.id, "timeout_ms": round(group.timeout_s * 1000), "ladder": group.ladder}
     values |= {"max_attempts": group.max_attempts, "paused": int(group.paused), "filter": group.filter.to_text()}
     session.change(_SQL.change_group, values)
 
 
 def count_unfinished(session: Session, group: Group) -> tuple[int, int]:
-    """How many live claims and retries a group has."""
+    """Return how many live claims and retries a group has."""
     args = {"group_id": group.id}
     return int(session.rows(_SQL.count_live_claims, args)[0][0]), int(session.rows(_SQL.count_retries, args)[0][0])
 
@@ -232,21 +232,21 @@ def count_unfinished(session: Session, group: Group) -> tuple[int, int]:
 def delete_group(
     session: Session, group: Group, progress: Callable[[int], None] = lambda rows: None, *, force: bool = False
 ) -> None:
-    """Delete a group: first its name and cursors, so that nobody claims any more, then its log in chunks.
+    """Delete a group: first its name and cursors, so that no client claims any more, then its log in chunks.
 
     Args:
         progress: called with the number of rows of each chunk.
-        force: also with live claims or retries.
+        force: delete even if there are live claims or retries.
 
     Raises:
-        GroupInUse: it has some, and ``force`` was not given; nothing was deleted.
+        GroupInUse: there are some, and ``force`` was not given; nothing was deleted.
     """
     session.transaction(lambda s: _unlist_group(s, group, force))
     _delete_log(session, group, progress)
 
 
 def _unlist_group(session: Session, group: Group, force: bool) -> None:
-    """Inside a transaction: the cursors are locked before anything is counted, so that no claim slips in between."""
+    """Delete a group's name and cursors; the cursors are locked before the count, so that no claim is made between."""
     args = {"group_id": group.id}
     session.rows(_SQL.lock_cursors, args)
     claims, retries = count_unfinished(session, group)
@@ -263,7 +263,7 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
 
 
 def _delete_log(session: Session, group: Group, progress: Callable[[int], None]) -> None:
-    """Until nothing is found: a run that was under way makes a retry of its claim, or a claim of retries."""
+    """Delete until no row is left: a run in progress may turn its claim into a retry, or retries into a claim."""
     statements = (
         _SQL.delete_some_claims,
         _SQL.delete_some_retries,

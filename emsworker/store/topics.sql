@@ -5,11 +5,11 @@ SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_do
 SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic ORDER BY name
 
 -- name: lock_topic
--- Whoever adds partitions, groups or deletes the topic holds this row first.
+-- A transaction that adds partitions or groups, or deletes the topic, locks this row first.
 SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic WHERE id = %(id)s FOR UPDATE
 
 -- name: add_topic
--- Two creators at once: the unique name lets one win, the other finds it.
+-- If two transactions create a topic at once, the unique name lets one insert it, and the other finds it.
 INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first, created_at)
 VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, %(trim_done)s, %(age_wins)s, %(priorities)s, %(archive_first)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
@@ -18,7 +18,7 @@ ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 INSERT INTO ems_topic_guard (topic_id) VALUES (%(topic_id)s) ON DUPLICATE KEY UPDATE topic_id = topic_id
 
 -- name: close_guard
--- Waits for the transactions that have sent to the topic and are open.
+-- Waits for open transactions that have sent to the topic.
 UPDATE ems_topic_guard SET deleted_at = NOW(6) WHERE topic_id = %(topic_id)s
 
 -- name: add_partition
@@ -48,12 +48,13 @@ INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s
 ON DUPLICATE KEY UPDATE group_id = group_id
 
 -- name: get_extent
--- The first offset of a partition and the one after its last row; shared, so that retention waits for the cursor made from it.
+-- The first offset of a partition and the one after its last row; the lock is shared, so that retention waits for the
+-- cursor made from it.
 SELECT p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.log_start - 1) + 1
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: lock_cursors
--- Every claim of new messages locks its cursor first: while these are held, none is born.
+-- Every claim of new messages locks its cursor first: while these locks are held, no new messages are claimed.
 SELECT `partition` FROM ems_cursor WHERE group_id = %(group_id)s FOR UPDATE
 
 -- name: count_live_claims

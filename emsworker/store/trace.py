@@ -1,4 +1,4 @@
-"""What became of one message: its claim, its attempts, its retry or its dead letter."""
+"""Trace of one message: its claim, its attempts, its retry or its dead letter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SQL = Statements("trace")
 
 @dataclass(frozen=True)
 class MessageRow:
-    """A message of the stream without its body; of a tombstone only the place and time mean something.
+    """A message of the stream without its body; for a tombstone only the place and time are meaningful.
 
     ``kind`` is ``message``, ``tombstone`` or ``cancelled``.
     """
@@ -36,7 +36,7 @@ class MessageRow:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """The claim that covers an offset: who took it when."""
+    """The claim that covers an offset: its range, its owner and its times."""
 
     lo: int
     hi: int
@@ -54,7 +54,7 @@ class RetryRow:
     """A message that waits for its next attempt, or has been claimed for it.
 
     Attributes:
-        due_at: ``None`` if it waits for an earlier message of its key.
+        due_at: ``None`` if it is blocked by an earlier message of its key.
     """
 
     attempt: int
@@ -66,7 +66,7 @@ class RetryRow:
 
 @dataclass(frozen=True)
 class DeadNote:
-    """Why a message is dead."""
+    """Time and reason of a dead letter."""
 
     dead_at: datetime
     attempts: int
@@ -76,7 +76,7 @@ class DeadNote:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """One attempt that was written down: what failed, and a retry that succeeded."""
+    """A recorded attempt: one that failed, or a retry that succeeded."""
 
     ended_at: datetime
     attempt: int
@@ -88,7 +88,7 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class History:
-    """Everything that is known of one message in one group."""
+    """All that is known of one message in one group."""
 
     cursor: int | None
     claim: ClaimRow | None
@@ -98,7 +98,7 @@ class History:
 
 
 def find_message(session: Session, topic_ids: Sequence[int], uid: bytes) -> list[tuple[int, Place]]:
-    """Where a message is: topic id and place; an id may be used once in each topic."""
+    """Find a message: topic id and place; a uid may be used once in each topic."""
     if not topic_ids:
         return []
     rows = session.rows(_SQL.find_message, {"topic_ids": list(topic_ids), "uid": uid})
@@ -106,7 +106,7 @@ def find_message(session: Session, topic_ids: Sequence[int], uid: bytes) -> list
 
 
 def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | None:
-    """The message at a place."""
+    """Return the message at a place, or ``None``."""
     rows = session.rows(_SQL.get_message, {"topic_id": topic_id, "partition": place[0], "offset": place[1]})
     if not rows:
         return None
@@ -115,13 +115,13 @@ def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | N
 
 
 def get_bounds(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
-    """The log start offset of a partition and one past its last row, or ``None`` if there is no such partition."""
+    """Return the log start offset of a partition and one past its last row, or ``None`` if it does not exist."""
     rows = session.rows(_SQL.get_bounds, {"topic_id": topic_id, "partition": partition})
     return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
 
 def list_attempts(session: Session, group_id: int, place: Place) -> tuple[AttemptRow, ...]:
-    """The attempts of one message in one group that were written down, in order."""
+    """List the recorded attempts of one message in one group, in order."""
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
     return tuple(_attempt(row) for row in session.rows(_SQL.list_attempts, args))
 
@@ -132,7 +132,7 @@ def _attempt(row: tuple[Any, ...]) -> AttemptRow:
 
 
 def get_history(session: Session, group_id: int, place: Place) -> History:
-    """What is known of one message in one group, read in one packet."""
+    """Read all that is known of one message in one group, in one packet."""
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
     packet = session.packet()
     for statement in (_SQL.get_cursor, _SQL.find_claims, _SQL.get_retry, _SQL.get_dead, _SQL.list_attempts):
@@ -148,7 +148,7 @@ def get_history(session: Session, group_id: int, place: Place) -> History:
 
 
 def _last_claim(rows: Sequence[tuple[Any, ...]], offset: int) -> ClaimRow | None:
-    """The claim that is to run it yet, or else the one that ran it last."""
+    """Return the claim that has yet to run the offset, or else the one that ran it last."""
     covering = [one for one in map(_claim, rows) if one.hi >= offset]
     live = [one for one in covering if one.state is not ClaimState.DONE and one.acked_to < offset]
     return max(live or covering, key=lambda one: one.progress_at, default=None)

@@ -1,5 +1,5 @@
 -- name: find_message
--- Where a message is, by its id, in any topic.
+-- The place of a message, by its uid, in any topic.
 SELECT topic_id, `partition`, `offset` FROM ems_message WHERE topic_id IN %(topic_ids)s AND uid = %(uid)s
 
 -- name: get_message
@@ -15,8 +15,8 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(parti
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
 -- name: find_claims
--- The claims of the stream that may cover the offset. Live ranges never overlap, so no other than the last that begins before it
--- can. Ranges that are done overlap where messages were replayed: the last few are enough to find the latest.
+-- The claims of the stream that may cover the offset. Live ranges never overlap, so only the last one that begins at or
+-- before it can. Ranges that are done overlap if messages were replayed: the last few are enough to find the latest.
 (SELECT lo, hi, acked_to, running, state, isolation, client_id, claimed_at, progress_at FROM ems_claim FORCE INDEX (live)
   WHERE state = 'start' AND group_id = %(group_id)s AND `partition` = %(partition)s AND lo <= %(offset)s AND source = 'stream'
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
@@ -30,7 +30,7 @@ UNION ALL
   ORDER BY group_id DESC, `partition` DESC, lo DESC LIMIT 20)
 
 -- name: get_retry
--- A retry, and who has claimed it.
+-- A retry, and the client that has claimed it.
 SELECT r.attempt, r.due_at, r.last_error, c.client_id, c.claimed_at
 FROM ems_retry r LEFT JOIN ems_claim c ON c.state = 'start' AND c.group_id = r.group_id AND c.claim_id = r.claim_id
 WHERE r.group_id = %(group_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s

@@ -1,4 +1,4 @@
-"""What ended lately: counts for whoever watches the groups."""
+"""Counts of recently ended attempts, for monitoring of groups."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SQL = Statements("watching")
 
 
 def get_now(session: Session) -> int:
-    """A second ago by the server's clock, in microseconds since 1970."""
+    """Return the time one second ago by the server's clock, in microseconds since 1970."""
     return int(session.rows(_SQL.get_now)[0][0])
 
 
 def count_attempts(session: Session, group_ids: Sequence[int], from_us: int, to_us: int) -> list[tuple[int, int]]:
-    """For each group how many attempts ended badly, and how many were not a message's first, in a span of time.
+    """Count, for each group and in a span of time, attempts that failed and attempts that were not a message's first.
 
     Args:
         from_us, to_us: microseconds since 1970; the first exclusive, the last inclusive.

@@ -1,4 +1,4 @@
-"""An app in memory, for its users' own tests: no server, the same API, the worker's own rules."""
+"""In-memory app for users' own tests: no server, the same API, the worker's own rules."""
 
 from emsworker.testing.app import DeadLetter, TestApp
 

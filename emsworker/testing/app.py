@@ -1,7 +1,7 @@
-"""An app in memory, for its users' own tests: no server, the same API, the worker's own rules.
+"""In-memory app for users' own tests: no server, the same API, the worker's own rules.
 
-What decides is the worker's executor itself: which handler gets what, what an error means, when a message is retried
-and when it is dead. Only the stream and its clock are stand-ins.
+The worker's own executor decides which handler gets a message, what an error means, when a message is retried and when
+it is dead. Only the stream and its clock are replaced.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class DeadLetter(NamedTuple):
     """A message that was given up.
 
     Attributes:
-        group: whose handler gave it up.
-        reason: in a few words.
-        error: with its traceback.
+        group: the group whose handler gave it up.
+        reason: the reason, in a few words.
+        error: the error, with its traceback.
     """
 
     message: Message
@@ -66,7 +66,7 @@ class _Kept:
     """A message of the stream.
 
     Attributes:
-        due_at: from when on it may be read.
+        due_at: the time from which it may be read.
         unfinished: how many groups have not finished it.
     """
 
@@ -80,7 +80,7 @@ class _Kept:
 
 @dataclass(order=True)
 class _Waiting:
-    """A message that one group is to run, in the order in which they come due."""
+    """A message that one group is to run; ordered by due time."""
 
     due_at: datetime
     number: int
@@ -90,19 +90,19 @@ class _Waiting:
 
     @property
     def offset(self) -> int:
-        """The message's."""
+        """Offset of the message."""
         return self.kept.offset
 
 
 class TestApp:
     """The app's stream in memory, as a context manager: ``with app.test() as test:``.
 
-    Calls are kept until :meth:`run`; retries and delayed messages wait for the clock, which :meth:`run` moves on.
+    Calls are kept until :meth:`run`; retries and delayed messages wait for the clock, which :meth:`run` advances.
 
     Args:
-        app: whose tasks and subscriptions are run.
-        connection: of PyMySQL, for transactional handlers; each gets a transaction on it.
-        eager: run what is sent at once.
+        app: the app whose tasks and subscriptions are run.
+        connection: a PyMySQL connection for transactional handlers; each gets a transaction on it.
+        eager: run messages as soon as they are sent.
 
     Attributes:
         sent: every message that was sent, in order.
@@ -120,7 +120,7 @@ class TestApp:
         self._offset_s = timedelta()
         self._numbers = itertools.count(1)
         self._waiting: list[_Waiting] = []
-        self._due: list[tuple[int, _Waiting]] = []  # of these the highest priority comes first
+        self._due: list[tuple[int, _Waiting]] = []  # due messages; the highest priority comes first
         self._running = False
         self._kept: dict[tuple[str, bytes], _Kept] = {}
         self._results = MemoryResults(lambda: self.now)
@@ -131,7 +131,7 @@ class TestApp:
     # -- in place of the stream ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take the place of the app's stream, until :meth:`stop`.
+        """Replace the app's stream until :meth:`stop`.
 
         Raises:
             EmsError: the app is in a test already.
@@ -146,7 +146,7 @@ class TestApp:
         self.app.stand_in = self
 
     def stop(self) -> None:
-        """Give the app its stream back."""
+        """Restore the app's stream."""
         self.app.stand_in = None
         for name, value in self._taken.items():
             del self.app.__dict__[name]
@@ -161,13 +161,13 @@ class TestApp:
         self.stop()
 
     def send(self, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
-        """Take messages, as a producer does."""
+        """Accept messages, as a producer does."""
         receipts = [self.take(topic, message, self.now) for message in messages]
         self.settle()
         return receipts
 
     def take(self, topic: Topic, message: NewMessage, due_at: datetime) -> Receipt:
-        """Take a message that may be read from then on; one whose uid is known already is not taken."""
+        """Accept a message that may be read from ``due_at`` on, unless its uid is known already."""
         uid = uid_text(message.uid)
         known = self._kept.get((topic.name, message.uid))
         if known is not None:
@@ -183,12 +183,12 @@ class TestApp:
         return Receipt(uid, topic.name, 0, kept.offset)
 
     def settle(self) -> None:
-        """Run what was taken, if it is to run at once."""
+        """Run the accepted messages, if the app is eager."""
         if self._eager and not self._running:
             self.run()
 
     def is_unfinished(self, topic: str, uid: bytes) -> bool:
-        """Whether a message is not due yet, or some group has not finished it; or no group has come yet."""
+        """Return whether a message is not due yet, or a group has not finished it, or there is no group yet."""
         kept = self._kept.get((topic, uid))
         if kept is None or kept.cancelled:
             return False
@@ -213,7 +213,7 @@ class TestApp:
         return True
 
     def results(self, messages: Sequence[Receipt | str]) -> ResultSet:
-        """The results of calls; they wait for nobody: what is to have run must have run."""
+        """Return the results of calls; they do not wait, so the calls must have run."""
         return ResultSet(uids_of(messages), self._results, lambda uids: {}, patience_s=0.0)
 
     def _routes_of(self, topic: str) -> list[Route]:
@@ -229,20 +229,20 @@ class TestApp:
 
     @property
     def now(self) -> datetime:
-        """The clock, in UTC: real time, and what was added to it."""
+        """The clock, in UTC: real time plus what was added to it."""
         return datetime.now(UTC) + self._offset_s
 
     def advance(self, seconds: float) -> None:
-        """Move the clock on."""
+        """Move the clock forward."""
         self._offset_s += timedelta(seconds=seconds)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run all there is, moving the clock on to every retry and delayed message; returns how many runs.
+        """Run all messages, advancing the clock to every retry and delayed message; return the number of runs.
 
         Raises:
-            EmsError: it does not come to an end.
+            EmsError: the runs do not come to an end.
         """
         runs = self.run_due()
         while self._waiting:
@@ -251,10 +251,10 @@ class TestApp:
         return runs
 
     def run_due(self) -> int:
-        """Run what is due now, and what that sends, but wait for nothing; returns how many runs.
+        """Run what is due now and what that sends, without waiting; return the number of runs.
 
         Raises:
-            EmsError: it does not come to an end.
+            EmsError: the runs do not come to an end.
         """
         runs = 0
         self._running = True
@@ -271,7 +271,7 @@ class TestApp:
         return runs
 
     def _next_claim(self) -> list[_Waiting]:
-        """What one client would take at once: due messages of one group and priority, first runs or retries."""
+        """Return what one client would claim: due messages of one group and priority, first runs or retries."""
         while self._waiting and self._waiting[0].due_at <= self.now:
             due = heapq.heappop(self._waiting)
             heapq.heappush(self._due, (-due.kept.new.level, due))
@@ -286,7 +286,7 @@ class TestApp:
         return sorted(batch, key=lambda waiting: waiting.offset)
 
     def _held_until(self, due: _Waiting) -> datetime | None:
-        """In a group that runs in order: when an earlier message that is to run again before this one does so."""
+        """Return when the last earlier message is retried that must run before ``due``, or ``None``."""
         if due.route.order is Order.NONE:
             return None
         times = [one.due_at for one in self._waiting if one.attempt > 1 and _comes_before(one, due)]
@@ -321,7 +321,7 @@ class TestApp:
 
 
 def _comes_before(one: _Waiting, other: _Waiting) -> bool:
-    """Whether two of a group that runs in order are in one line, and which is first."""
+    """Return whether ``one`` must run before ``other`` in a group that runs in order."""
     if one.route is not other.route or one.offset >= other.offset:
         return False
     keys = (one.kept.new.key, other.kept.new.key)
@@ -329,7 +329,7 @@ def _comes_before(one: _Waiting, other: _Waiting) -> bool:
 
 
 def _fits(one: _Waiting, first: _Waiting) -> bool:
-    """Whether two may be in one claim; where things run in order each has one of its own."""
+    """Return whether two messages may share a claim; in a group that runs in order, each has its own claim."""
     if first.route.order is not Order.NONE:
         return False
     both_first = (one.attempt == 1) == (first.attempt == 1)
@@ -337,7 +337,7 @@ def _fits(one: _Waiting, first: _Waiting) -> bool:
 
 
 class _Executor(Executor):
-    """The worker's own, but for the server's transactions."""
+    """The worker's executor, except for the server's transactions."""
 
     def __init__(
         self, app: Ems, route: Route, result_writer: ResultWriter, outbox: MemoryOutbox, connection: Any

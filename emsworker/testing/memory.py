@@ -1,4 +1,4 @@
-"""What stands in for the parts of a stream when an app runs in memory; :mod:`emsworker.testing` puts them in place."""
+"""In-memory replacements for the parts of a stream; :mod:`emsworker.testing` puts them in place."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Now = Callable[[], datetime]
 
 
 class MemoryCatalog:
-    """Every topic is there, and tells priorities apart.
+    """A catalog in which every topic exists, and cluster topics have priorities.
 
     Args:
-        kind_of: as which kind.
+        kind_of: returns the kind of a topic.
     """
 
     def __init__(self, settings: Settings, kind_of: KindOf) -> None:
@@ -43,7 +43,7 @@ class MemoryCatalog:
         self._topics: dict[str, Topic] = {}
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name."""
+        """Return the topic of that name."""
         if name not in self._topics:
             size = self._settings.max_message_bytes
             number = len(self._topics) + 1
@@ -55,12 +55,12 @@ class MemoryCatalog:
         return self._topics[name]
 
     def use(self, name: str, work: Callable[[Topic], T]) -> T:
-        """Call ``work`` with the topic of that name; nobody deletes it."""
+        """Call ``work`` with the topic of that name, which is never deleted."""
         return work(self.topic(name))
 
 
 class NoDatabase:
-    """Says in one line what a test in memory cannot do."""
+    """A missing database: any use raises an error that says what a test in memory cannot do."""
 
     def __getattr__(self, name: str) -> Any:
         raise EmsError(
@@ -69,17 +69,17 @@ class NoDatabase:
 
 
 class NoConnection:
-    """The same for the SQL of a transaction."""
+    """A missing connection: SQL in a transaction raises an error."""
 
     def cursor(self, kind: Any = None) -> Any:
-        """There is none."""
+        """Raise an error, because there is no database."""
         raise EmsError(
             "this transaction has no database: give the test a connection, app.test(connection=...), "
             "or test it on a real stream with the fixture ems_stream"
         )
 
     def begin(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
     commit = rollback = begin
 
@@ -92,60 +92,60 @@ class MemoryResults:
         self._rows: dict[bytes, tuple[ResultRow, datetime]] = {}
 
     def put(self, row: ResultRow) -> None:
-        """Keep one for its time."""
+        """Keep a result until it expires."""
         self._rows[row.uid] = row, self._now() + timedelta(seconds=row.ttl_s)
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Those that are there."""
+        """Return the results that exist and have not expired."""
         now = self._now()
         return {uid: self._rows[uid][0] for uid in uids if uid in self._rows and now < self._rows[uid][1]}
 
     def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete them before their time."""
+        """Delete results before they expire."""
         for uid in uids:
             self._rows.pop(uid, None)
 
 
 class MemoryKeys:
-    """The keys of :meth:`Ems.once`; nobody dies here, so whatever has begun is done or given up."""
+    """Keys of :meth:`Ems.once`; no process dies here, so a key that has begun is finished or cancelled."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
         self._done_until: dict[bytes, datetime] = {}
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """See :class:`emsworker.guard.Backend`."""
+        """Begin an effect, unless it is done."""
         until = self._done_until.get(key)
         return Begun(Entry.DONE if until is not None and self._now() < until else Entry.FIRST, b"")
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """See :class:`emsworker.guard.Backend`."""
+        """Record that the effect has happened."""
         self._done_until[key] = self._now() + timedelta(seconds=ttl_s)
         return True
 
     def cancel(self, key: bytes, token: bytes) -> None:
-        """See :class:`emsworker.guard.Backend`."""
+        """Record that the effect has not happened."""
         self._done_until.pop(key, None)
 
 
 class Stream(Protocol):
-    """What the outbox asks of the stream in memory."""
+    """Interface of the in-memory stream that the outbox uses."""
 
     @property
     def now(self) -> datetime:
-        """Its time, in UTC."""
+        """Time of the stream, in UTC."""
         ...
 
     def take(self, topic: Topic, message: NewMessage, due_at: datetime) -> Receipt:
-        """Take a message that is due then."""
+        """Accept a message that is due at ``due_at``."""
         ...
 
     def settle(self) -> None:
-        """Run what was taken, if it is to run at once."""
+        """Run the accepted messages, if the app is eager."""
         ...
 
     def is_unfinished(self, topic: str, uid: bytes) -> bool:
-        """Whether a message is not due yet, or some group has not finished it."""
+        """Return whether a message is not due yet, or a group has not finished it."""
         ...
 
 
@@ -155,7 +155,7 @@ Holder = tuple[bytes, datetime]
 
 @dataclass
 class _Held:
-    """What an open transaction has sent, and who had the keys before it."""
+    """Messages that an open transaction has sent, and the previous holders of the keys that it took."""
 
     messages: list[tuple[Topic, NewMessage, datetime]] = field(default_factory=list)
     keys: dict[Place, Holder | None] = field(default_factory=dict)
@@ -165,8 +165,8 @@ class MemoryOutbox:
     """Messages that are sent with a transaction, for later, or with a ``dedup_key``.
 
     Args:
-        app: whose messages these are.
-        stream: takes them.
+        app: the app that sends them.
+        stream: accepts them.
         connection: for the SQL of :meth:`transaction`.
     """
 
@@ -180,7 +180,7 @@ class MemoryOutbox:
     def send(
         self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
     ) -> list[Receipt]:
-        """Take messages, or hold them until their transaction ends."""
+        """Accept messages, or hold them until their transaction ends."""
         due_at = self._due_at(delivery.when(self._app.server_time))
         held = None if delivery.transaction is None else self._held_by(delivery.transaction)
         receipts = []
@@ -211,7 +211,7 @@ class MemoryOutbox:
         return held
 
     def _take_key(self, topic: str, wanted: DedupKey | None, uid: bytes, held: _Held | None) -> bytes | None:
-        """As :func:`emsworker.store.dedup.take_key`."""
+        """Take a deduplication key, as :func:`emsworker.store.dedup.take_key` does."""
         if wanted is None:
             return None
         place = topic, wanted.key
@@ -230,7 +230,7 @@ class MemoryOutbox:
 
     @contextlib.contextmanager
     def during(self, transaction: Transaction, connection: Any) -> Iterator[None]:
-        """Begin, and at the end commit or, on any exception, roll back: SQL, messages and keys alike."""
+        """Run a transaction: commit at the end or, on any exception, roll back SQL, messages and keys."""
         held = self._open[transaction] = _Held()
         connection.begin()
         try:
@@ -253,7 +253,7 @@ class MemoryOutbox:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[OutboxTransaction]:
-        """See :meth:`Ems.transaction`."""
+        """Open a transaction; see :meth:`Ems.transaction`."""
         connection = self._connection or NoConnection()
         transaction = OutboxTransaction(connection, self._app)
         with self.during(transaction, connection):

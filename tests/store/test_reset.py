@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from emsworker.admin import Admin
-from emsworker.core.errors import ConfigError, FenceLost
+from emsworker.core.errors import ConfigError, FenceLost, UnknownGroup
 from emsworker.core.model import Group, Topic
-from emsworker.store import claims, cursors, dead, progress
+from emsworker.store import claims, cursors, dead, progress, topics
 from emsworker.store.schema import server_now
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
@@ -132,3 +132,9 @@ def test_a_reset_waits_for_a_claim_of_retries_that_is_being_made(stream: Stream,
                 other.commit()
             assert moved.result(30) == -11
     assert stream.retries(group) == [] and stream.claims(group)[1:] == []
+
+
+def test_a_group_that_was_deleted_meanwhile_is_named(stream: Stream, group: Group) -> None:
+    topics.delete_group(stream.session, group)
+    with pytest.raises(UnknownGroup, match=f"{group.name!r} was deleted meanwhile"):
+        cursors.reset(stream.session, group, 0, 5, "by hand")

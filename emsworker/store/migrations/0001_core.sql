@@ -17,8 +17,9 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   UNIQUE KEY name (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- What is written down for a topic, and not in its stream yet, shares the topic's row here until its commit; whoever deletes
--- the topic takes the row. It outlives the topic: a search for a row that is missing would lock the gap where new ones go.
+-- A transaction that writes for a topic outside its stream share-locks the topic's row here until its commit; a
+-- deletion of the topic locks it exclusively. The row outlives the topic: a search for a missing row would lock the gap
+-- where new ones go.
 
 CREATE TABLE IF NOT EXISTS ems_topic_guard (
   topic_id INT UNSIGNED NOT NULL,
@@ -53,7 +54,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- Messages that may not be read yet: delayed ones.
+-- The outbox: messages that may not be read yet, such as delayed ones.
 
 CREATE TABLE IF NOT EXISTS ems_outbox (
   topic_id INT UNSIGNED NOT NULL,
@@ -100,8 +101,9 @@ CREATE TABLE IF NOT EXISTS ems_group (
   UNIQUE KEY name (topic_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- How the handlers of a group are charged for what their workers cannot report themselves: their own attempts and ladder, NULL
--- where the group's hold. One row for each task, or one without a name for a subscription, written by workers when they start.
+-- Settings of a group's handlers for failures that their workers cannot report themselves: attempts and ladder, NULL
+-- for the group's own. One row for each task, or one with an empty name for a subscription; workers write them when
+-- they start.
 
 CREATE TABLE IF NOT EXISTS ems_handler (
   group_id INT UNSIGNED NOT NULL,
@@ -141,7 +143,7 @@ CREATE TABLE IF NOT EXISTS ems_claim (
   KEY live (state, group_id)
 ) ENGINE=InnoDB;
 
--- What goes wrong is written per message.
+-- Failures are recorded per message.
 
 CREATE TABLE IF NOT EXISTS ems_retry (
   group_id INT UNSIGNED NOT NULL,
@@ -192,7 +194,7 @@ CREATE TABLE IF NOT EXISTS ems_dead (
   KEY recent (group_id, dead_at)
 ) ENGINE=InnoDB;
 
--- Offsets that a group never ran, and why: nothing is skipped in silence.
+-- Offsets that a group never ran, and why: every skip is recorded.
 
 CREATE TABLE IF NOT EXISTS ems_skip (
   group_id INT UNSIGNED NOT NULL,
@@ -213,7 +215,7 @@ CREATE TABLE IF NOT EXISTS ems_restored (
   PRIMARY KEY (topic_id, `partition`, `offset`)
 ) ENGINE=InnoDB;
 
--- What tasks leave behind when somebody asked for it: their results.
+-- Results of tasks, if they were requested.
 
 CREATE TABLE IF NOT EXISTS ems_result (
   topic_id INT UNSIGNED NOT NULL,
@@ -230,7 +232,7 @@ CREATE TABLE IF NOT EXISTS ems_result (
   KEY expires (expires_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- What is to be sent at set times. The beat needs no app: the call is kept here as it was declared.
+-- Messages to send at set times. The beat needs no app: the call is stored here as it was declared.
 
 CREATE TABLE IF NOT EXISTS ems_schedule (
   name VARCHAR(190) NOT NULL,
@@ -248,7 +250,7 @@ CREATE TABLE IF NOT EXISTS ems_schedule (
   KEY next_at (next_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- Effects that are to happen once although their messages may come again.
+-- Effects that must happen once although their messages may be redelivered.
 
 CREATE TABLE IF NOT EXISTS ems_once (
   effect VARBINARY(255) NOT NULL,
@@ -260,7 +262,7 @@ CREATE TABLE IF NOT EXISTS ems_once (
   KEY expires (expires_at)
 ) ENGINE=InnoDB;
 
--- Who is alive, who leads, and which stream this is.
+-- Leases of clients, leaders of services, and the version and id of the stream.
 
 CREATE TABLE IF NOT EXISTS ems_client (
   client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -287,7 +289,7 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   PRIMARY KEY (version)
 ) ENGINE=InnoDB;
 
--- Groups that leave out what would be too late, and when.
+-- Groups that skip messages that would be too late, and the conditions.
 
 CREATE TABLE IF NOT EXISTS ems_skip_policy (
   group_id INT UNSIGNED NOT NULL,
@@ -297,7 +299,7 @@ CREATE TABLE IF NOT EXISTS ems_skip_policy (
   PRIMARY KEY (group_id)
 ) ENGINE=InnoDB;
 
--- Where readers of broadcast topics that have a stable name are.
+-- Positions of the readers of broadcast topics that have a stable name.
 
 CREATE TABLE IF NOT EXISTS ems_position (
   topic_id INT UNSIGNED NOT NULL,
@@ -310,7 +312,7 @@ CREATE TABLE IF NOT EXISTS ems_position (
   PRIMARY KEY (topic_id, name, `partition`)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- Alarms: the rules, what they have found, and what is still to be told.
+-- Alarms: the rules, the alarms that they raised, and the deliveries still to be made.
 
 CREATE TABLE IF NOT EXISTS ems_alarm_rule (
   name VARCHAR(190) NOT NULL,
@@ -352,8 +354,8 @@ CREATE TABLE IF NOT EXISTS ems_alarm_event (
   KEY alarm (alarm_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- What a job in Spark writes waits here until the job is committed: rows in chunks, the tasks that wrote them, and the ledger
--- of what is committed. A task without a sink is open; one whose sink is empty is given up.
+-- Rows that a Spark job writes are staged here until the job is committed: rows in chunks, the tasks that wrote them,
+-- and the ledger of committed batches. A task whose sink is NULL is open; one whose sink is empty is given up.
 
 CREATE TABLE IF NOT EXISTS ems_stage (
   token BINARY(16) NOT NULL,
@@ -392,7 +394,7 @@ CREATE TABLE IF NOT EXISTS ems_ledger (
   KEY moving (state, moved_at)
 ) ENGINE=InnoDB;
 
--- How far running messages have come, where their handlers tell it.
+-- Progress of running messages, as reported by their handlers.
 
 CREATE TABLE IF NOT EXISTS ems_progress (
   topic_id INT UNSIGNED NOT NULL,
@@ -408,7 +410,7 @@ CREATE TABLE IF NOT EXISTS ems_progress (
   KEY reported (reported_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- What groups are held to, over all machines: a bucket of permits to start, and who runs how many at once.
+-- Cluster-wide limits of groups: a token bucket of permits to start, and the slots that each client takes.
 
 CREATE TABLE IF NOT EXISTS ems_limit (
   group_id INT UNSIGNED NOT NULL,
