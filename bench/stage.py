@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from emsworker.core.url import DatabaseUrl
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis, ServerMissing
 from emsworker.local.engines import Flavor
 from emsworker.store.database import Database

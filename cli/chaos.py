@@ -14,7 +14,7 @@ from .common import DURATION, confirm, json_option, open_stream, read_duration, 
 from .output import print_json, print_rows
 
 if TYPE_CHECKING:
-    from emsworker.chaos import Report
+    from emsworker.chaos import ChaosReport
 
 _FAULTS = ("kill", "pause", "connection")
 
@@ -116,7 +116,7 @@ def check(ctx: click.Context, folder: Path, settled: bool, bound_s: float, as_js
     ctx.exit(0 if report else 1)
 
 
-def _show(report: Report, as_json: bool) -> None:
+def _show(report: ChaosReport, as_json: bool) -> None:
     numbers = {"sent": report.asked, "confirmed": report.confirmed, "runs": report.runs, "repeated": report.repeated}
     rows = [
         {"kind": finding.kind.value, "where": finding.where, "group": finding.group, "text": finding.text}

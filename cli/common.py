@@ -74,7 +74,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
 
 
-class Failure(click.ClickException):
+class CommandFailure(click.ClickException):
     """An error in one line for each problem, without a traceback."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -87,14 +87,14 @@ class Failure(click.ClickException):
             click.echo(f"Error: {line}", err=True)
 
 
-class WrongUsage(Failure):
+class WrongUsage(CommandFailure):
     """What was asked for cannot be: settings, names or the app are wrong."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
-class Stream:
+class OpenStream:
     """The stream that a command works on; ``settings.url`` is always set."""
 
     settings: Settings
@@ -153,7 +153,7 @@ def given_addresses() -> dict[str, Any]:
     return {name: meta[key] for name, key in (("url", URL), ("redis_url", REDIS_URL)) if key in meta}
 
 
-def open_stream() -> Stream:
+def open_stream() -> OpenStream:
     """The stream that the options, the environment or the local servers give.
 
     Raises:
@@ -165,7 +165,7 @@ def open_stream() -> Stream:
     return stream_of(Settings.load(**given_addresses()))
 
 
-def stream_of(settings: Settings) -> Stream:
+def stream_of(settings: Settings) -> OpenStream:
     """The stream of some settings; the local one, and a line that says so, if they name none.
 
     Raises:
@@ -177,7 +177,7 @@ def stream_of(settings: Settings) -> Stream:
     from emsworker.local.stack import LocalStack
 
     if settings.url is not None:
-        return Stream(settings)
+        return OpenStream(settings)
     stack = LocalStack()
     if not stack.database.alive:
         raise StoreUnavailable(
@@ -185,7 +185,7 @@ def stream_of(settings: Settings) -> Stream:
             f"{stack.folder}; set one of them, or run `ems local start`"
         )
     click.echo(f"Using the local stream in {stack.folder} (neither --url nor EMS_URL is set).", err=True)
-    return Stream(replace(settings, url=stack.url, redis_url=settings.redis_url or stack.redis_url))
+    return OpenStream(replace(settings, url=stack.url, redis_url=settings.redis_url or stack.redis_url))
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -13,7 +13,7 @@ import click
 
 from emsworker import __version__
 
-from .common import TRACEBACK, Failure, WrongUsage, stream_options
+from .common import TRACEBACK, CommandFailure, WrongUsage, stream_options
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _COMMANDS = {
@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
             raise _failure(error) from None
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception) -> CommandFailure:
     from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
     from emsworker.core.url import redact
     from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
@@ -96,8 +96,8 @@ def _failure(error: Exception) -> Failure:
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])
     if isinstance(error, (EmsError, ServerFailed, ServerMissing, StatementFailed, ConnectionLost, Conflict)):
-        return Failure([text])
-    return Failure([f"{type(error).__name__}: {text} (--traceback shows where)"])
+        return CommandFailure([text])
+    return CommandFailure([f"{type(error).__name__}: {text} (--traceback shows where)"])
 
 
 @click.command(

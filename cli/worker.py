@@ -15,7 +15,7 @@ from emsworker.core.config import MOST_KEPT, MOST_PROCESSES, MOST_THREADS
 from emsworker.core.counted import counted, plural
 from emsworker.core.role import claim_role
 
-from .common import Failure, Stream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
+from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
 
 if TYPE_CHECKING:
     from emsworker.runtime.describe import AppFacts
@@ -112,7 +112,7 @@ def worker(
     facts = describe_app(app_path, os.environ, given.get("url"), topics, groups)
     stream = _stream(facts, given)
     if facts.refusal is not None:
-        raise (WrongUsage if facts.refusal.usage else Failure)(list(facts.refusal.lines))
+        raise (WrongUsage if facts.refusal.usage else CommandFailure)(list(facts.refusal.lines))
     spec = ChildSpec(
         app=app_path,
         topics=topics,
@@ -131,13 +131,13 @@ def worker(
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
 
 
-def _stream(facts: AppFacts, given: dict[str, Any]) -> Stream:
+def _stream(facts: AppFacts, given: dict[str, Any]) -> OpenStream:
     from dataclasses import replace
 
     return stream_of(replace(facts.settings, **given))
 
 
-def _database(stream: Stream) -> Database:
+def _database(stream: OpenStream) -> Database:
     """The stream's, which has been looked at already."""
     from emsworker.store.database import Database
 
@@ -148,7 +148,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _supervise(stream: Stream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
+def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
     from emsworker.runtime.supervisor import Supervisor
 
     database = _database(stream)

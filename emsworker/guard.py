@@ -43,7 +43,7 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
     return store.do_in(transaction, _key(key), ttl_s)
 
 
-class Backend(Protocol):
+class KeyBackend(Protocol):
     """A store of keys."""
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
@@ -66,15 +66,15 @@ class MysqlKeys:
         self._database = app.database
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """Begin an effect; see :class:`Backend`."""
+        """Begin an effect; see :class:`KeyBackend`."""
         return self._database.call(lambda session: store.begin(session, key, ttl_s, running_s))
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """Mark the effect as done; see :class:`Backend`."""
+        """Mark the effect as done; see :class:`KeyBackend`."""
         return self._database.call(lambda session: store.finish(session, key, token, ttl_s))
 
     def cancel(self, key: bytes, token: bytes) -> None:
-        """Release the key; see :class:`Backend`."""
+        """Release the key; see :class:`KeyBackend`."""
         self._database.call(lambda session: store.cancel(session, key, token))
 
 
@@ -123,18 +123,18 @@ class RedisKeys:
         self._cancel: Any = client.register_script(_CANCEL)
 
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """Begin an effect; see :class:`Backend`."""
+        """Begin an effect; see :class:`KeyBackend`."""
         token = os.urandom(16)
         keep_ms = round(max(ttl_s, running_s) * 1000)
         word, left_ms = self._begin(keys=[self._prefix + key], args=[token.hex(), keep_ms, round(running_s * 1000)])
         return Begun(Entry(word.decode()), token, left_ms / 1000)
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """Mark the effect as done; see :class:`Backend`."""
+        """Mark the effect as done; see :class:`KeyBackend`."""
         return bool(self._finish(keys=[self._prefix + key], args=[token.hex(), round(ttl_s * 1000)]))
 
     def cancel(self, key: bytes, token: bytes) -> None:
-        """Release the key; see :class:`Backend`."""
+        """Release the key; see :class:`KeyBackend`."""
         self._cancel(keys=[self._prefix + key], args=[token.hex()])
 
 
@@ -156,7 +156,7 @@ class Once:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: KeyBackend,
         key: str | bytes,
         *,
         ttl_s: float = KEEP_S,
@@ -225,7 +225,7 @@ def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
         InvalidName: the key is empty, too long, or neither text nor bytes.
     """
     refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
-    keys: Backend
+    keys: KeyBackend
     if app.stand_in is not None and backend in ("mysql", "redis"):
         keys = app.stand_in.once_keys
     elif backend == "mysql":

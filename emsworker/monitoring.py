@@ -22,7 +22,7 @@ from emsworker.store import trace as trace_store
 from emsworker.store.clients import ClientRow, LeaderRow
 from emsworker.store.database import Database
 from emsworker.store.monitoring import PartitionLag
-from emsworker.store.trace import History, MessageRow
+from emsworker.store.trace import MessageHistory, MessageRow
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class GroupTrace:
     group: Group
     state: TraceState
     client_id: str | None
-    history: History
+    history: MessageHistory
     progress: Progress | None = None
 
 
@@ -280,7 +280,7 @@ def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tupl
     )
 
 
-def _judge(group: Group, offset: int, history: History) -> GroupTrace:
+def _judge(group: Group, offset: int, history: MessageHistory) -> GroupTrace:
     client_id = history.claim.client_id if history.claim is not None else None
     if history.attempts:
         client_id = history.attempts[-1].client_id or client_id
@@ -293,7 +293,7 @@ def _judge(group: Group, offset: int, history: History) -> GroupTrace:
     return GroupTrace(group, _state(offset, history), client_id, history)
 
 
-def _state(offset: int, history: History) -> TraceState:
+def _state(offset: int, history: MessageHistory) -> TraceState:
     if history.cursor is None or offset >= history.cursor:
         return TraceState.UNCLAIMED
     claim = history.claim

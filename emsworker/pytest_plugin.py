@@ -21,7 +21,7 @@ import pytest
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.local import Database
+    from emsworker.local import LocalDatabase
 
 T = TypeVar("T")
 _START_S = 60.0
@@ -96,12 +96,12 @@ def wait_until(condition: Callable[[], T], timeout_s: float = 15.0, what: str = 
 
 
 @pytest.fixture(scope="session")
-def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDatabase]:
     """A private MySQL or MariaDB server for this session; the test is skipped if none is installed."""
-    from emsworker.local import Database
+    from emsworker.local import LocalDatabase
     from emsworker.local.errors import ServerMissing
 
-    server = Database(tmp_path_factory.mktemp("ems-server"))
+    server = LocalDatabase(tmp_path_factory.mktemp("ems-server"))
     try:
         server.start(_START_S)
     except ServerMissing as error:
@@ -111,7 +111,7 @@ def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 @pytest.fixture
-def ems_stream(ems_server: Database, tmp_path: Path) -> Iterator[EmsStream]:
+def ems_stream(ems_server: LocalDatabase, tmp_path: Path) -> Iterator[EmsStream]:
     """A new, empty stream on a real server, dropped after the test."""
     from emsworker.store.database import Database as Store
     from emsworker.store.schema import create_database, drop_database, migrate

@@ -33,7 +33,7 @@ Finder = Callable[[Sequence[bytes]], dict[bytes, ResultRow]]
 ProgressFinder = Callable[[Sequence[bytes]], dict[bytes, Progress]]
 
 
-class Backend(Protocol):
+class ResultBackend(Protocol):
     """A store of results."""
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
@@ -55,7 +55,7 @@ class MysqlResults:
         return [self._app.catalog.topic(name).id for name in self._topics]
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the results that exist; see :class:`Backend`."""
+        """Return the results that exist; see :class:`ResultBackend`."""
         topic_ids = self._topic_ids()
         return self._app.database.call(lambda session: store.find(session, topic_ids, uids, self._group))
 
@@ -70,7 +70,7 @@ class MysqlResults:
         return self._app.database.call(lambda session: reports.find(session, topic_ids, uids, self._group))
 
     def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete results; see :class:`Backend`."""
+        """Delete results; see :class:`ResultBackend`."""
         topic_ids = self._topic_ids()
         self._app.database.call(lambda session: store.forget(session, topic_ids, uids))
 
@@ -103,7 +103,7 @@ class RedisResults:
         self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the results that exist; see :class:`Backend`.
+        """Return the results that exist; see :class:`ResultBackend`.
 
         Raises:
             DecodeError: a value there is not a result.
@@ -115,7 +115,7 @@ class RedisResults:
         return found
 
     def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete results; see :class:`Backend`."""
+        """Delete results; see :class:`ResultBackend`."""
         if uids:
             self._redis.delete(*[self._key(uid) for uid in uids])
 
@@ -156,7 +156,7 @@ class ResultSet(Sequence["AsyncResult"]):
     def __init__(
         self,
         uids: Sequence[bytes],
-        backend: Backend,
+        backend: ResultBackend,
         find_buried: Finder,
         patience_s: float | None = None,
         find_progress: ProgressFinder = lambda uids: {},
@@ -179,7 +179,7 @@ class ResultSet(Sequence["AsyncResult"]):
         if not all(isinstance(message, Receipt) for message in messages):
             topics |= {app.settings.topic, *(route.topic for route in app.routes.values())}
         mysql = MysqlResults(app, topics, group)
-        backend: Backend = mysql
+        backend: ResultBackend = mysql
         if app.settings.result_backend == "redis":
             assert app.settings.redis_url is not None, "checked by Settings"
             backend = RedisResults(app.settings.redis_url, app.stream_id)

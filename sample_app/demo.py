@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 import click
 
 from emsworker import Ems, EmsError
-from emsworker.local import Database, Redis, ServerFailed, ServerMissing
+from emsworker.local import LocalDatabase, Redis, ServerFailed, ServerMissing
 from emsworker.store.database import Database as StoreDatabase
 from emsworker.store.schema import migrate
 from sample_app import config, night, report, tables
@@ -119,7 +119,10 @@ def _folder(keep: bool) -> Iterator[Path]:
 @contextmanager
 def _stream(folder: Path, options: Options) -> Iterator[dict[str, str]]:
     """A private server, and Redis if it is to allocate; yields the environment of all that is to use them."""
-    database, redis = Database(folder / "database", options.server, options=_SERVER_OPTIONS), Redis(folder / "redis")
+    database, redis = (
+        LocalDatabase(folder / "database", options.server, options=_SERVER_OPTIONS),
+        Redis(folder / "redis"),
+    )
     try:
         database.start()
         click.echo(f"started a private {database.kind} {database.version}, every commit on disk, in {database.folder}")

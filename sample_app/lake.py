@@ -14,7 +14,7 @@ from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.pipeline import load
 from emsworker.pipeline.manifest import read_archive
-from emsworker.pipeline.output import Report, Table, write
+from emsworker.pipeline.output import JobReport, Table, write
 from emsworker.pipeline.session import open_session
 from sample_app.expected import Expected
 from sample_app.figures import Figures, figures
@@ -57,14 +57,14 @@ def _analyse(spark: Any, archived: Any = None) -> Mapping[str, Any]:
     return results
 
 
-def _run(outcome: Outcome, spark: Any, name: str, pages: Path, /, **options: Any) -> Report:
+def _run(outcome: Outcome, spark: Any, name: str, pages: Path, /, **options: Any) -> JobReport:
     """Run a report, and write it as a page; a report that calls itself failed is a difference."""
     job = load(name)
     result = job.run(spark, job.options(**options))
     if result.failure is not None:
         outcome.differences.append(f"report {name}: {result.failure}")
     if result.report is None:
-        return Report(name, [Table(name, name, (), [])])
+        return JobReport(name, [Table(name, name, (), [])])
     (page,) = write(result.report, "html", pages / "reports" / f"{name}.html", result.summary)
     click.echo(f"report {name}: {dict(result.summary)} ({page})")
     return result.report
@@ -85,7 +85,7 @@ def _compare_delays(outcome: Outcome, where: str, results: Mapping[str, Any], wa
                 outcome.differences.append(f"{name} of {where}, {key}: {have} in Spark, and should be {need}")
 
 
-def _compare_topics(outcome: Outcome, report: Report, expected: Expected, want: Figures) -> None:
+def _compare_topics(outcome: Outcome, report: JobReport, expected: Expected, want: Figures) -> None:
     found = {name: {"messages": 0, "dead": 0} for name in (FLIGHTS, AIRCRAFT_EVENTS, NOTIFICATIONS)}
     for row in report.tables[0].records():
         for column in found.get(row["topic"], ()):
@@ -101,7 +101,7 @@ def _compare_topics(outcome: Outcome, report: Report, expected: Expected, want: 
         outcome.number(f"topic {topic}: dead letters", found[topic]["dead"], dead)
 
 
-def _compare_latency(outcome: Outcome, report: Report, expected: Expected, want: Figures) -> None:
+def _compare_latency(outcome: Outcome, report: JobReport, expected: Expected, want: Figures) -> None:
     counts: dict[str, int] = {}
     for row in report.tables[0].records():
         counts[row["group"]] = counts.get(row["group"], 0) + row["messages"]
@@ -113,7 +113,7 @@ def _compare_latency(outcome: Outcome, report: Report, expected: Expected, want:
         outcome.number(f"group {group}: messages taken", counts.get(group, 0), count)
 
 
-def _compare_story(outcome: Outcome, report: Report, expected: Expected, late: int) -> None:
+def _compare_story(outcome: Outcome, report: JobReport, expected: Expected, late: int) -> None:
     """A flight that left very late: it, its aircraft's event and its notice, in every group."""
     from sample_app.data import read_rows
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 import hypothesis
 import pytest
 
-from emsworker.local import Database, Redis
+from emsworker.local import LocalDatabase, Redis
 from tests.support.servers import IS_WORKER, TestServers, chosen_flavors, fresh_database
 
 _SERVERS = pytest.StashKey[TestServers]()
@@ -63,13 +63,13 @@ def servers(request: pytest.FixtureRequest) -> Iterator[TestServers]:
 
 
 @pytest.fixture(scope="session", params=chosen_flavors())
-def server(servers: TestServers, request: pytest.FixtureRequest) -> Database:
+def server(servers: TestServers, request: pytest.FixtureRequest) -> LocalDatabase:
     """A running database server; a test that uses it runs once per flavor."""
     return servers.database(request.param)
 
 
 @pytest.fixture
-def database(server: Database) -> Iterator[str]:
+def database(server: LocalDatabase) -> Iterator[str]:
     """The URL of a new, empty database, dropped afterwards."""
     with fresh_database(server) as url:
         yield url

@@ -12,7 +12,7 @@ from bench.load import BODY
 from bench.stage import NotRight, Stage
 from bench.studies.backlog import extend, wait_done
 from bench.studies.finding import Finding, Lab, Study
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 

@@ -14,7 +14,7 @@ from emsworker.store.database import Database
 _KEEP: Any = object()
 
 
-class Limits:
+class GroupLimits:
     """Limits of a stream's groups.
 
     Args:

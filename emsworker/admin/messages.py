@@ -24,7 +24,7 @@ from emsworker.store import search
 from emsworker.store import trace as trace_store
 from emsworker.store.database import Database
 from emsworker.store.messages import find_uids
-from emsworker.store.search import Found, Window
+from emsworker.store.search import Found, SearchWindow
 from emsworker.store.session import Session
 
 WINDOW = 1000
@@ -173,7 +173,7 @@ class Messages:
         for window in windows(ranges, WINDOW, after, newest=newest):
             if len(messages) >= limit or looked_at >= scan:
                 return Page(tuple(messages), looked_at, unreadable, last)
-            look = Look(self._database, where, window, choice.predicate, bodies=bodies, newest=newest)
+            look = MessageSearch(self._database, where, window, choice.predicate, bodies=bodies, newest=newest)
             messages += look.first(limit - len(messages))
             looked_at, unreadable = looked_at + window.hi - window.lo + 1, unreadable + look.unreadable
             last = messages[-1].place if len(messages) >= limit else (window.partition, _far_end(window, newest))
@@ -194,11 +194,13 @@ class Messages:
         looked_at = 0
         for position in positions:
             found: list[StoredMessage] = []
-            whole = Window(where.id, position.partition, max(position.cursor, position.log_start), position.end - 1)
+            whole = SearchWindow(
+                where.id, position.partition, max(position.cursor, position.log_start), position.end - 1
+            )
             for window in windows([whole], WINDOW):
                 if len(found) >= limit or looked_at >= scan:
                     break
-                found += Look(self._database, where, window, Predicate(), one.filter).first(limit - len(found))
+                found += MessageSearch(self._database, where, window, Predicate(), one.filter).first(limit - len(found))
                 looked_at += window.hi - window.lo + 1
             messages += found
         return Page(tuple(messages), looked_at, 0, None)
@@ -231,8 +233,8 @@ class Messages:
         return tuple(found)
 
     def _at(self, topic: Topic, place: Place) -> Iterable[StoredMessage]:
-        window = Window(topic.id, place[0], place[1], place[1])
-        return Look(self._database, topic, window, Predicate()).first(1)
+        window = SearchWindow(topic.id, place[0], place[1], place[1])
+        return MessageSearch(self._database, topic, window, Predicate()).first(1)
 
     def contains(self, topic: str, ids: Iterable[str]) -> dict[str, str | None]:
         """Look messages up: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).
@@ -265,11 +267,11 @@ def _check_counts(**counts: Any) -> None:
         )
 
 
-def _far_end(window: Window, newest: bool) -> int:
+def _far_end(window: SearchWindow, newest: bool) -> int:
     return window.lo if newest else window.hi
 
 
-class Look:
+class MessageSearch:
     """Search in one window of offsets.
 
     Args:
@@ -285,7 +287,7 @@ class Look:
         self,
         database: Database,
         topic: Topic,
-        window: Window,
+        window: SearchWindow,
         predicate: Predicate,
         wanted: Filter = EVERYTHING,
         *,

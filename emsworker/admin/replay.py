@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from emsworker.admin.messages import WINDOW, Look
+from emsworker.admin.messages import WINDOW, MessageSearch
 from emsworker.admin.selecting import Choice, Place, Selection, windows
 from emsworker.core.model import Group, Order, Topic
 from emsworker.store import replay as store
 from emsworker.store import search
 from emsworker.store.database import Database
-from emsworker.store.replay import Piece, Replayed
-from emsworker.store.search import Born, Window
+from emsworker.store.replay import Replayed, ReplayPiece
+from emsworker.store.search import Born, SearchWindow
 
 _RANGE_WINDOW = 10_000
 
@@ -72,7 +72,7 @@ class Replay:
             progress(one)
         return list(found.values())
 
-    def _choose(self, window: Window) -> tuple[Piece, int]:
+    def _choose(self, window: SearchWindow) -> tuple[ReplayPiece, int]:
         """Choose messages of a window: places and times as ranges, others one by one.
 
         A group that runs in order takes ranges in the order of their offsets, but retries as they become due: it gets
@@ -82,14 +82,14 @@ class Replay:
         if self._choice.selection.is_range:
             rows = self._born(window)
             chosen = [born.offset for born in rows if predicate.may_match(born)]
-            return Piece(window, chosen, [born.offset for born in rows]), 0
+            return ReplayPiece(window, chosen, [born.offset for born in rows]), 0
         between = None
         if self._group.order is not Order.NONE:
             between = [born.offset for born in self._born(window)]
-        look = Look(self._database, self._topic, window, predicate, wanted, bodies=False)
-        return Piece(window, [message.offset for message in look.matching()], between), look.unreadable
+        look = MessageSearch(self._database, self._topic, window, predicate, wanted, bodies=False)
+        return ReplayPiece(window, [message.offset for message in look.matching()], between), look.unreadable
 
-    def _born(self, window: Window) -> list[Born]:
+    def _born(self, window: SearchWindow) -> list[Born]:
         return self._database.call(lambda session: search.list_wanted(session, window, self._group.filter))
 
 

@@ -18,7 +18,7 @@ from emsworker.core.predicate_parser import parse_node
 from emsworker.store import search
 from emsworker.store.cursors import Position, find_offset_at
 from emsworker.store.messages import find_uids
-from emsworker.store.search import Window
+from emsworker.store.search import SearchWindow
 from emsworker.store.session import Session
 
 # Offsets and times agree except for concurrent sends: a producer may take an offset, and write a moment later.
@@ -81,7 +81,7 @@ class Choice:
         self.selection = selection
         self.predicate = Predicate(*parts)
 
-    def ranges(self, session: Session, topic: Topic) -> list[Window]:
+    def ranges(self, session: Session, topic: Topic) -> list[SearchWindow]:
         """Return the ranges of the partitions that may hold chosen messages, by indexes alone.
 
         Raises:
@@ -100,16 +100,18 @@ class Choice:
         found = [self._range(session, topic.id, bounds, position) for position in chosen.values()]
         return [one for one in found if one.lo <= one.hi]
 
-    def _by_id(self, session: Session, topic_id: int, bounds: Bounds, chosen: dict[int, Position]) -> list[Window]:
+    def _by_id(
+        self, session: Session, topic_id: int, bounds: Bounds, chosen: dict[int, Position]
+    ) -> list[SearchWindow]:
         places = find_uids(session, topic_id, [parse_uid(one) for one in sorted(bounds.ids or ())])
         found = []
         for partition, offset in sorted(places.values()):
             if partition in chosen:
                 whole = self._range(session, topic_id, bounds, chosen[partition])
-                found += [Window(topic_id, partition, offset, offset)] if whole.lo <= offset <= whole.hi else []
+                found += [SearchWindow(topic_id, partition, offset, offset)] if whole.lo <= offset <= whole.hi else []
         return found
 
-    def _range(self, session: Session, topic_id: int, bounds: Bounds, position: Position) -> Window:
+    def _range(self, session: Session, topic_id: int, bounds: Bounds, position: Position) -> SearchWindow:
         lo, hi = max(bounds.lo, position.log_start), min(bounds.hi, position.end - 1)
         start, end = self.selection.start, self.selection.end
         if start is not None and not _is_time(start):
@@ -119,7 +121,7 @@ class Choice:
         if bounds.bounds_time:
             lo = max(lo, find_offset_at(session, topic_id, position, bounds.born_from - _DISORDER))
             hi = min(hi, find_offset_at(session, topic_id, position, bounds.born_to + _DISORDER) - 1)
-        return Window(topic_id, position.partition, lo, hi)
+        return SearchWindow(topic_id, position.partition, lo, hi)
 
 
 def _texts(what: str, values: tuple[str | bytes, ...]) -> tuple[str, ...]:
@@ -142,7 +144,9 @@ def _within(bounds: Bounds, partition: int) -> bool:
     return bounds.partitions is None or partition in bounds.partitions
 
 
-def windows(ranges: list[Window], size: int, after: Place | None = None, *, newest: bool = False) -> Iterator[Window]:
+def windows(
+    ranges: list[SearchWindow], size: int, after: Place | None = None, *, newest: bool = False
+) -> Iterator[SearchWindow]:
     """Split ranges into windows of at most ``size`` offsets, in order of partition and offset.
 
     Args:

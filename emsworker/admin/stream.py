@@ -12,7 +12,7 @@ from emsworker.admin.alarms import Alarms
 from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
-from emsworker.admin.limits import Limits
+from emsworker.admin.limits import GroupLimits
 from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers, check_broadcast
 from emsworker.admin.replay import Replay
@@ -67,7 +67,7 @@ class Admin:
         self._database = stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
-        self.limits = Limits(self._database, self.group)
+        self.limits = GroupLimits(self._database, self.group)
         self.backlogs = Backlogs(self._database, self.group)
         self.messages = Messages(self._database, self.topics, self.topic, self.group)
         self.alarms = Alarms(self._database)

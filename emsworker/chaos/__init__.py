@@ -9,24 +9,34 @@ a checker that shares no code with the system compares the histories with the co
 """
 
 from emsworker.chaos.checker import check, check_stream
-from emsworker.chaos.history import Deed, Fault, History, Operation, Recorder, Run, Sent, note_operation, read_history
-from emsworker.chaos.report import Finding, Kind, Report, Rules
-from emsworker.chaos.window import Effects, Window
+from emsworker.chaos.history import (
+    Deed,
+    Fault,
+    HandlerRun,
+    History,
+    Operation,
+    Recorder,
+    Sent,
+    note_operation,
+    read_history,
+)
+from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
+from emsworker.chaos.window import CheckWindow, Effects
 
 __all__ = [
+    "ChaosReport",
+    "CheckWindow",
     "Deed",
     "Effects",
     "Fault",
-    "Finding",
+    "HandlerRun",
     "History",
     "Kind",
     "Operation",
     "Recorder",
-    "Report",
     "Rules",
-    "Run",
     "Sent",
-    "Window",
+    "Violation",
     "check",
     "check_stream",
     "note_operation",

@@ -9,10 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from emsworker.chaos.facts import Facts
-from emsworker.chaos.history import History, Run, read_history
+from emsworker.chaos.history import HandlerRun, History, read_history
 from emsworker.chaos.log import check_log
 from emsworker.chaos.order import check_order
-from emsworker.chaos.report import Finding, Kind, Report, Rules
+from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
 from emsworker.core.counted import counted
 from emsworker.store.database import Database
 from emsworker.store.snapshot import Snapshot, read_snapshot
@@ -23,7 +23,7 @@ def check_stream(
     folder: Path | str,
     rules: Rules | None = None,
     effects: Callable[[], Mapping[str, Mapping[str, int]]] | None = None,
-) -> Report:
+) -> ChaosReport:
     """Check the history in a folder against a stream, which may be in use meanwhile.
 
     The confirmed sends are read before the stream, and everything else after it, so that events in between are not
@@ -47,7 +47,7 @@ def check_stream(
     return check(history, snapshot, rules)
 
 
-def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
+def check(history: History, snapshot: Snapshot, rules: Rules) -> ChaosReport:
     """Judge a history.
 
     Args:
@@ -56,7 +56,7 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
     """
     facts = Facts(history, snapshot, rules)
     repeated, beyond = _repetitions(facts)
-    parts: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    parts: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
         _lost,
         _phantoms,
         _effects,
@@ -68,59 +68,59 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> Report:
     found = [finding for part in parts for finding in part(facts)]
     confirmed = sum(sent.confirmed_at is not None for sent in history.sent.values())
     finished = sum(run.ended is not None for run in history.runs)
-    return Report(len(history.sent), confirmed, finished, repeated, [*found, *beyond])
+    return ChaosReport(len(history.sent), confirmed, finished, repeated, [*found, *beyond])
 
 
-def _lost(facts: Facts) -> Iterator[Finding]:
+def _lost(facts: Facts) -> Iterator[Violation]:
     for sent in facts.history.sent.values():
         if sent.confirmed_at is None or facts.is_pending(sent):
             continue  # a delayed message has no place yet, though a later run may give one
         place = facts.place_of(sent)
         if place is None:
             if not facts.run_anywhere(sent) and facts.operations.cancelled_at(sent) is None:
-                yield Finding(Kind.LOST, f"{sent.topic} {sent.uid}", "it was confirmed and is not in the stream")
+                yield Violation(Kind.LOST, f"{sent.topic} {sent.uid}", "it was confirmed and is not in the stream")
             continue
         for group_id in facts.groups_of(sent.topic):
             if not facts.is_settled(group_id, sent, place) and not facts.is_waiting(group_id, place):
                 group = facts.snapshot.groups[group_id].name
                 text = f"{sent.uid} was confirmed and has neither run to its end, nor does it wait, nor is it dead"
-                yield Finding(Kind.LOST, _where(sent.topic, *place), text, group)
+                yield Violation(Kind.LOST, _where(sent.topic, *place), text, group)
         if gone := facts.gone(sent, place):
-            yield Finding(Kind.LOST, _where(sent.topic, *place), gone)
+            yield Violation(Kind.LOST, _where(sent.topic, *place), gone)
 
 
-def _phantoms(facts: Facts) -> Iterator[Finding]:
+def _phantoms(facts: Facts) -> Iterator[Violation]:
     asked, topics = facts.history.sent, {topic for topic, _ in facts.history.sent}
     for run in facts.history.runs:
         if run.topic in topics and (run.topic, run.uid) not in asked:
-            yield Finding(Kind.PHANTOM, _where(*run.place), f"{run.uid} was run, and nobody sent it", run.group)
+            yield Violation(Kind.PHANTOM, _where(*run.place), f"{run.uid} was run, and nobody sent it", run.group)
     for topic, places in facts.places.items():
         for uid, found in places.items():
             if topic in topics and (topic, uid) not in asked:
-                yield Finding(Kind.PHANTOM, _where(topic, *found[0]), f"{uid} is in the stream, and nobody sent it")
+                yield Violation(Kind.PHANTOM, _where(topic, *found[0]), f"{uid} is in the stream, and nobody sent it")
             if len(found) > 1:
-                yield Finding(
+                yield Violation(
                     Kind.DUPLICATE, _where(topic, *found[1]), f"{uid} is in the stream {counted(len(found), 'time')}"
                 )
 
 
-def _effects(facts: Facts) -> Iterator[Finding]:
+def _effects(facts: Facts) -> Iterator[Violation]:
     asked = {uid: sent for (_, uid), sent in facts.history.sent.items()}
     for group, effects in facts.rules.effects.items():
         for uid, count in effects.items():
             if uid not in asked:
-                yield Finding(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
+                yield Violation(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
             elif count > facts.most_effects(group, asked[uid]):
-                yield Finding(Kind.EFFECT, uid, f"its effect is there {counted(count, 'time')}", group)
+                yield Violation(Kind.EFFECT, uid, f"its effect is there {counted(count, 'time')}", group)
         # A message that was finished only now may have got its effect after these were counted.
         for sent in asked.values() if facts.rules.settled else ():
             if not effects.get(sent.uid) and facts.should_have_effect(group, sent):
-                yield Finding(Kind.EFFECT, sent.uid, "it is done, and its effect is not there", group)
+                yield Violation(Kind.EFFECT, sent.uid, "it is done, and its effect is not there", group)
 
 
-def _cancelled(facts: Facts) -> Iterator[Finding]:
+def _cancelled(facts: Facts) -> Iterator[Violation]:
     """Find runs of cancelled messages: one cancelled while delayed is never run, others only if read before."""
-    runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[HandlerRun]] = defaultdict(list)
     for run in facts.history.runs:
         runs[run.topic, run.uid].append(run)
     for where, sent in facts.history.sent.items():
@@ -130,10 +130,10 @@ def _cancelled(facts: Facts) -> Iterator[Finding]:
         for run in runs[where]:
             if run.began > operation.until + facts.rules.read_ahead_s:
                 text = f"{sent.uid} was run {run.began - operation.until:.3f} s after it had been cancelled"
-                yield Finding(Kind.CANCELLED, _where(*run.place), text, run.group)
+                yield Violation(Kind.CANCELLED, _where(*run.place), text, run.group)
 
 
-def _reused(facts: Facts) -> Iterator[Finding]:
+def _reused(facts: Facts) -> Iterator[Violation]:
     seen: dict[tuple[str, int, int], str] = {}
     confirmed = [
         ((sent.topic, sent.partition, sent.offset), sent.uid)
@@ -143,13 +143,13 @@ def _reused(facts: Facts) -> Iterator[Finding]:
     for place, uid in [*confirmed, *((run.place, run.uid) for run in facts.history.runs)]:
         first = seen.setdefault(place, uid)
         if first != uid:
-            yield Finding(Kind.OFFSET_REUSED, _where(*place), f"it was {first}, and later {uid}")
+            yield Violation(Kind.OFFSET_REUSED, _where(*place), f"it was {first}, and later {uid}")
 
 
-def _repetitions(facts: Facts) -> tuple[int, list[Finding]]:
+def _repetitions(facts: Facts) -> tuple[int, list[Violation]]:
     """Count the finished runs that were repeated for a known reason, and return findings for the others."""
-    by_message: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    last: dict[tuple[int, int], Run] = {}
+    by_message: dict[tuple[str, str, str], list[HandlerRun]] = defaultdict(list)
+    last: dict[tuple[int, int], HandlerRun] = {}
     for run in facts.history.runs:
         if run.ended is None or not facts.is_final(run):
             continue
@@ -170,7 +170,7 @@ def _repetitions(facts: Facts) -> tuple[int, list[Finding]]:
                 repeated += 1
                 continue
             text = f"{uid} had run to its end in process {run.pid}, which no fault had hit, and was run again"
-            beyond.append(Finding(Kind.DUPLICATE, _where(topic, run.partition, run.offset), text, group))
+            beyond.append(Violation(Kind.DUPLICATE, _where(topic, run.partition, run.offset), text, group))
     return repeated, beyond
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from emsworker.chaos.history import Fault, History, Run, Sent
+from emsworker.chaos.history import Fault, HandlerRun, History, Sent
 from emsworker.chaos.operations import Operations, without_deleted
 from emsworker.chaos.report import Rules
-from emsworker.store.snapshot import ClaimRow, Snapshot
+from emsworker.store.snapshot import ClaimSnapshot, Snapshot
 
 _FINAL = frozenset({"done", "ignored", "expired"})
-_TELLING_S = 0.05  # between the records of one moment by two processes
+_REPORTING_S = 0.05  # between the records of one moment by two processes
 
 
 class Facts:
@@ -49,8 +49,8 @@ class Facts:
                     places[self.snapshot.topics[topic_id]][uid].append((partition, offset))
         return places
 
-    def _live_claims(self) -> dict[tuple[int, int], list[ClaimRow]]:
-        live: dict[tuple[int, int], list[ClaimRow]] = defaultdict(list)
+    def _live_claims(self) -> dict[tuple[int, int], list[ClaimSnapshot]]:
+        live: dict[tuple[int, int], list[ClaimSnapshot]] = defaultdict(list)
         for claim in self.snapshot.claims:
             if claim.state != "done" and claim.source == "stream":
                 live[claim.group_id, claim.partition].append(claim)
@@ -87,7 +87,7 @@ class Facts:
         """Return the ids of a topic's groups."""
         return self._group_ids[topic]
 
-    def is_final(self, run: Run) -> bool:
+    def is_final(self, run: HandlerRun) -> bool:
         """Return whether a run finished its message."""
         return run.outcome in _FINAL
 
@@ -141,7 +141,7 @@ class Facts:
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    def may_be_repeated(self, run: Run, *, is_last: bool) -> bool:
+    def may_be_repeated(self, run: HandlerRun, *, is_last: bool) -> bool:
         """Return whether a fault hit a finished run before its end could be acknowledged.
 
         Args:
@@ -155,17 +155,17 @@ class Facts:
                 return True
         return False
 
-    def timed_out(self, run: Run) -> bool:
+    def timed_out(self, run: HandlerRun) -> bool:
         """Return whether a run exceeded its group's timeout, so that the message was handed out again."""
         group_id = self.by_name.get((run.topic, run.group))
         if group_id is None or run.ended is None:
             return False
         return run.ended - run.began > self.snapshot.groups[group_id].timeout_s
 
-    def was_hit(self, run: Run, until: float) -> bool:
+    def was_hit(self, run: HandlerRun, until: float) -> bool:
         """Return whether a fault hit a run's process between its beginning and ``until``, so that others took over."""
         return any(
-            fault.at - _TELLING_S <= until and fault.until + self.rules.healing_s >= run.began
+            fault.at - _REPORTING_S <= until and fault.until + self.rules.healing_s >= run.began
             for fault in self._faults_of(run.pid)
         )
 

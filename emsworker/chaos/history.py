@@ -164,7 +164,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Run:
+class HandlerRun:
     """Run of a message in a group.
 
     Attributes:
@@ -251,7 +251,7 @@ class History:
     """Recorded history; ``sent`` is keyed by topic and uid, ``latest`` is the time of the last event."""
 
     sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[HandlerRun] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     latest: float = -math.inf
@@ -315,7 +315,7 @@ class Gathering:
 
     def __init__(self) -> None:
         self.history = History()
-        self.begun: dict[str, Run] = {}
+        self.begun: dict[str, HandlerRun] = {}
 
     def take(self, event: dict[str, Any]) -> None:
         """Add an event; the events of a process must come in order."""
@@ -331,7 +331,7 @@ class Gathering:
             self.begun[event["run"]] = _begun(event)
         elif kind == "end":
             run = self.begun.pop(event["run"])
-            history.runs.append(Run(**vars(run) | {"ended": event["at"], "outcome": event["outcome"]}))
+            history.runs.append(HandlerRun(**vars(run) | {"ended": event["at"], "outcome": event["outcome"]}))
         elif kind == "fault":
             history.faults.append(Fault(event["name"], event["began"], event["until"], event["pid"]))
         elif kind == "operation":
@@ -360,10 +360,10 @@ def _confirm(history: History, event: dict[str, Any]) -> None:
     history.sent[where] = Sent(**vars(first) | {"uid": event["as_uid"]} | confirmed)
 
 
-def _begun(event: dict[str, Any]) -> Run:
+def _begun(event: dict[str, Any]) -> HandlerRun:
     partition, offset = event["place"]
     pid, thread = event["process"]
-    return Run(
+    return HandlerRun(
         uid=event["uid"],
         topic=event["topic"],
         partition=partition,

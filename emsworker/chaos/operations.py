@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from emsworker.chaos.history import Deed, History, Operation, Run, Sent
+from emsworker.chaos.history import Deed, HandlerRun, History, Operation, Sent
 
 Epoch = tuple[float, ...]
 
@@ -36,19 +36,19 @@ class Operations:
         """Return the resets and replays that have a message run once more, in chronological order."""
         return [one for one in self._of(topic, Deed.RESET, Deed.REPLAY, group=group) if one.covers(partition, offset)]
 
-    def explains(self, run: Run, following: Run) -> bool:
+    def explains(self, run: HandlerRun, following: HandlerRun) -> bool:
         """Return whether an operation lies between two runs of a message, so that the second is not a repetition."""
         again = self.again(run.topic, run.group, run.partition, run.offset)
         return any(one.at <= following.began and one.until >= run.began for one in again)
 
-    def is_stale(self, run: Run) -> bool:
+    def is_stale(self, run: HandlerRun) -> bool:
         """Return whether a run had ended before an operation requested another; it no longer settles the message."""
         return any(
             run.ended is not None and run.ended < one.at - (self._bound_s if one.deed is Deed.REPLAY else 0)
             for one in self.again(run.topic, run.group, run.partition, run.offset)
         )
 
-    def takes_away(self, run: Run, until: float) -> bool:
+    def takes_away(self, run: HandlerRun, until: float) -> bool:
         """Return whether a reset took a message from its owner during a run, so that another may run it in parallel."""
         return any(
             one.deed is Deed.RESET and one.at <= until and one.until + self._bound_s >= run.began
@@ -61,7 +61,7 @@ class Operations:
 
     # -- order ---------------------------------------------------------------------------------------------------------
 
-    def epoch(self, run: Run, is_repeated: bool) -> Epoch | None:
+    def epoch(self, run: HandlerRun, is_repeated: bool) -> Epoch | None:
         """Return the pass over the stream that a run belongs to; ``None`` if it is unknown, or the run has no order.
 
         Args:

@@ -7,18 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from emsworker.chaos.facts import Facts
-from emsworker.chaos.history import Run
+from emsworker.chaos.history import HandlerRun
 from emsworker.chaos.operations import Epoch
-from emsworker.chaos.report import Finding, Kind
+from emsworker.chaos.report import Kind, Violation
 
 _ORDERED = ("partition", "key")
 Lane = tuple[str, str, int, str | None, Epoch]
 
 
-def check_order(facts: Facts) -> Iterator[Finding]:
+def check_order(facts: Facts) -> Iterator[Violation]:
     """Find runs that began too early in their order, and runs of one message at the same time."""
-    lanes: dict[Lane, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    messages: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    lanes: dict[Lane, dict[int, list[HandlerRun]]] = defaultdict(lambda: defaultdict(list))
+    messages: dict[tuple[str, str, str], list[HandlerRun]] = defaultdict(list)
     for run in sorted(facts.history.runs, key=lambda run: run.began):
         runs = messages[run.topic, run.uid, run.group]
         repeated = any(one.ended is not None and one.ended < run.began and facts.is_final(one) for one in runs)
@@ -31,7 +31,7 @@ def check_order(facts: Facts) -> Iterator[Finding]:
         yield from _at_once(facts, runs)
 
 
-def _lane(facts: Facts, run: Run, repeated: bool) -> Lane | None:
+def _lane(facts: Facts, run: HandlerRun, repeated: bool) -> Lane | None:
     group_id = facts.by_name.get((run.topic, run.group))
     order = facts.snapshot.groups[group_id].order if group_id is not None else "none"
     if order not in _ORDERED or (order == "key" and run.key is None):
@@ -40,7 +40,7 @@ def _lane(facts: Facts, run: Run, repeated: bool) -> Lane | None:
     return None if epoch is None else (run.topic, run.group, run.partition, run.key if order == "key" else None, epoch)
 
 
-def _early(facts: Facts, lane: Lane, by_offset: dict[int, list[Run]]) -> Iterator[Finding]:
+def _early(facts: Facts, lane: Lane, by_offset: dict[int, list[HandlerRun]]) -> Iterator[Violation]:
     """Find runs that began before all earlier messages of their lane had ended, in their first complete or last run."""
     free_at, blocker = -math.inf, 0
     for offset in sorted(by_offset):
@@ -48,13 +48,13 @@ def _early(facts: Facts, lane: Lane, by_offset: dict[int, list[Run]]) -> Iterato
         first = min(runs, key=lambda run: run.began)
         if first.began < free_at:
             text = f"it began {free_at - first.began:.3f} s before {blocker} had ended"
-            yield Finding(Kind.ORDER, f"{lane[0]}/{lane[2]}/{offset}", text, lane[1])
+            yield Violation(Kind.ORDER, f"{lane[0]}/{lane[2]}/{offset}", text, lane[1])
         ends = _ended_at(facts, lane, offset, runs)
         if ends > free_at:
             free_at, blocker = ends, offset
 
 
-def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[Run]) -> float:
+def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[HandlerRun]) -> float:
     ends = [run.ended for run in runs if run.ended is not None and facts.is_final(run)]
     if ends:
         return min(ends)
@@ -68,7 +68,7 @@ def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[Run]) -> float:
     return math.inf
 
 
-def _at_once(facts: Facts, runs: list[Run]) -> Iterator[Finding]:
+def _at_once(facts: Facts, runs: list[HandlerRun]) -> Iterator[Violation]:
     for number, run in enumerate(runs):
         group_id = facts.by_name.get((run.topic, run.group))
         if run.ended is None or group_id is None:
@@ -83,4 +83,4 @@ def _at_once(facts: Facts, runs: list[Run]) -> Iterator[Finding]:
                 continue
             text = f"process {other.pid} began to run {run.uid} while process {run.pid} ran it"
             where = f"{run.topic}/{run.partition}/{run.offset}"
-            yield Finding(Kind.CLAIMED_TWICE, where, text, run.group)
+            yield Violation(Kind.CLAIMED_TWICE, where, text, run.group)

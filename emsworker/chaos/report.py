@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Violation:
     """Violation that the checker found.
 
     Attributes:
@@ -68,7 +68,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Report:
+class ChaosReport:
     """Result of a check.
 
     Attributes:
@@ -80,7 +80,7 @@ class Report:
     confirmed: int
     runs: int
     repeated: int
-    findings: Sequence[Finding]
+    findings: Sequence[Violation]
 
     @property
     def counts(self) -> Counter[Kind]:

@@ -1,6 +1,6 @@
 """Incremental checker of an endless history: settled messages are checked, counted and forgotten.
 
-:func:`check_stream` holds a whole history. A :class:`Window` continues to read where it has stopped, and forgets the
+:func:`check_stream` holds a whole history. A :class:`CheckWindow` continues where it stopped, and forgets the
 messages of a partition below a *horizon*: below it retention has deleted everything (so every group has run it, or
 given it up), and nothing has happened for a while. Any later event of an offset below the horizon is a finding in
 itself, so forgetting overlooks nothing. Memory is bounded by the size of the retained stream and by ``linger_s``, and
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from emsworker.chaos.checker import check
-from emsworker.chaos.history import Gathering, Run, Sent
-from emsworker.chaos.report import Finding, Kind, Report, Rules
+from emsworker.chaos.history import Gathering, HandlerRun, Sent
+from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
 from emsworker.store.database import Database
 from emsworker.store.snapshot import Snapshot, read_snapshot
 
@@ -51,7 +51,7 @@ class NoEffects:
         """Do nothing."""
 
 
-class Window:
+class CheckWindow:
     """Checker that reads and checks a history while it is written, with each call of :meth:`look`.
 
     A finding counts if two looks in a row have it: its explanation, such as a lost lease, may be recorded late.
@@ -83,7 +83,7 @@ class Window:
         self._files = _Files(Path(folder), prune)
         self._gathering = Gathering()
         self._horizons: dict[Lane, int] = {}
-        self._late: list[Finding] = []
+        self._late: list[Violation] = []
         self._suspects: set[Where] = set()
         self._told: set[Where] = set()
         self._asked = self._confirmed = self._runs = self._repeated = 0
@@ -93,7 +93,7 @@ class Window:
         history = self._gathering.history
         return len(history.sent) + len(history.runs) + len(self._gathering.begun)
 
-    def look(self, settled: bool = False) -> Report:
+    def look(self, settled: bool = False) -> ChaosReport:
         """Read new events, check, and forget settled messages.
 
         Args:
@@ -121,7 +121,7 @@ class Window:
         repeated = self._repeated + report.repeated
         if not self._suspects:
             self._forget(snapshot, until)
-        return Report(self._asked, self._confirmed, self._runs, repeated, found)
+        return ChaosReport(self._asked, self._confirmed, self._runs, repeated, found)
 
     def _confirmed_so_far(self) -> set[tuple[str, str]]:
         known = {where for where, sent in self._gathering.history.sent.items() if sent.confirmed_at is not None}
@@ -160,7 +160,7 @@ class Window:
         if offset >= self._horizons.get((topic, partition), 0):
             return False
         text = f"{event['uid']} was run again after retention had deleted it"
-        self._late.append(Finding(Kind.DUPLICATE, f"{topic}/{partition}/{offset}", text, event["group"]))
+        self._late.append(Violation(Kind.DUPLICATE, f"{topic}/{partition}/{offset}", text, event["group"]))
         return True
 
     def _tell_begun(self, begun: list[dict[str, Any]]) -> None:
@@ -171,7 +171,7 @@ class Window:
             if sent is not None and event["attempt"] == 1:
                 self._on_begin(sent, event["group"], event["at"])
 
-    def _sure(self, found: list[Finding], settled: bool) -> list[Finding]:
+    def _sure(self, found: list[Violation], settled: bool) -> list[Violation]:
         """Return the findings that an earlier look has found as well, but not returned."""
         new = {(one.kind, one.where, one.group): one for one in found}
         new = {where: one for where, one in new.items() if where not in self._told}
@@ -234,7 +234,7 @@ class Window:
     def _forget_runs(self) -> None:
         gathering = self._gathering
         ended: Counter[Where] = Counter()
-        kept: list[Run] = []
+        kept: list[HandlerRun] = []
         for run in gathering.history.runs:
             if not self._is_below(*run.place):
                 kept.append(run)

@@ -12,7 +12,7 @@ MAX_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     """Progress report of a run.
 
     Attributes:
@@ -28,7 +28,7 @@ class Report:
     text: str
 
     @classmethod
-    def checked(cls, uid: bytes, attempt: int, fraction: float | None, text: str) -> Report:
+    def checked(cls, uid: bytes, attempt: int, fraction: float | None, text: str) -> ProgressReport:
         """Return a report with the values that a handler gives, after checking them.
 
         Raises:
@@ -97,7 +97,7 @@ class Run:
             RunEnded: the message has another owner by now.
             ValueError: the fraction does not lie between 0 and 1.
         """
-        Report.checked(b"", 1, fraction, text)
+        ProgressReport.checked(b"", 1, fraction, text)
 
 
 def check_span(seconds: float) -> None:

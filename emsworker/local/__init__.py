@@ -3,9 +3,9 @@
 They listen on 127.0.0.1 only, read no system configuration, and never touch a server that they did not start.
 """
 
-from emsworker.local.database import Database
+from emsworker.local.database import LocalDatabase
 from emsworker.local.errors import ServerFailed, ServerMissing
 from emsworker.local.redis_server import Redis
 from emsworker.local.stack import LocalStack
 
-__all__ = ["Database", "LocalStack", "Redis", "ServerFailed", "ServerMissing"]
+__all__ = ["LocalDatabase", "LocalStack", "Redis", "ServerFailed", "ServerMissing"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.local.binaries import find_programs
-from emsworker.local.database import Database
+from emsworker.local.database import LocalDatabase
 from emsworker.local.engines import Flavor
 from emsworker.local.errors import ServerMissing, StatementFailed
 from emsworker.local.files import write_private
@@ -20,7 +20,7 @@ _MISSING = (
 
 
 @dataclass(frozen=True)
-class Result:
+class ClientResult:
     """Rows that one statement returned.
 
     Attributes:
@@ -32,7 +32,7 @@ class Result:
     rows: Sequence[Sequence[Any]]
 
 
-def client_command(database: Database) -> list[str]:
+def client_command(database: LocalDatabase) -> list[str]:
     """Return the command line of an interactive client, as the user `ems` in the database `ems`.
 
     The password is in a file that only its owner can read, and never on the command line.
@@ -51,7 +51,7 @@ def client_command(database: Database) -> list[str]:
     return [str(program), f"--defaults-file={options}", "ems"]
 
 
-def run_statements(database: Database, text: str) -> Iterator[Result]:
+def run_statements(database: LocalDatabase, text: str) -> Iterator[ClientResult]:
     """Run statements, separated by semicolons, and yield the results of those that return rows.
 
     Each statement is committed by itself. After an error the rest is not run.
@@ -78,7 +78,7 @@ def run_statements(database: Database, text: str) -> Iterator[Result]:
             more: bool | None = True
             while more:
                 if cursor.description is not None:
-                    yield Result([column[0] for column in cursor.description], cursor.fetchall())
+                    yield ClientResult([column[0] for column in cursor.description], cursor.fetchall())
                 more = cursor.nextset()
     except MySQLError as error:
         raise StatementFailed(" ".join(map(str, error.args))) from error

@@ -27,7 +27,7 @@ _BINLOG_DEFAULTS: Mapping[str, str] = {"sync-binlog": "1", "binlog-format": "ROW
 _CONNECT_TIMEOUT_S = 2
 
 
-class Database(Server):
+class LocalDatabase(Server):
     """Database server with full durability: each commit is on disk when it returns.
 
     It has the user `ems`, who owns the database `ems` and may create databases named `ems_...`, and the

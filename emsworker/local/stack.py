@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from emsworker.local.database import Database
+from emsworker.local.database import LocalDatabase
 from emsworker.local.errors import ServerMissing
 from emsworker.local.redis_server import Redis
 from emsworker.local.server import Server
@@ -27,7 +27,7 @@ class LocalStack:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self.folder = Path(folder) if folder is not None else default_folder()
-        self.database = Database(self.folder / "database")
+        self.database = LocalDatabase(self.folder / "database")
         self.redis = Redis(self.folder / "redis")
 
     def start(self, timeout_s: float = 60) -> None:

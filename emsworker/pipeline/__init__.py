@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from emsworker.pipeline.job import Job, Options, Result, WrongOption
+from emsworker.pipeline.job import Job, JobResult, Options, WrongOption
 
 JOBS: dict[str, tuple[str, str]] = {
     "archive": ("archive", "Move what retention may drop to Parquet files, compare, and only then drop it."),
@@ -43,4 +43,4 @@ def load(name: str) -> Job[Any]:
     return job
 
 
-__all__ = ["JOBS", "Job", "Options", "Result", "WrongOption", "load"]
+__all__ = ["JOBS", "Job", "JobResult", "Options", "WrongOption", "load"]

@@ -13,9 +13,9 @@ from typing import Any
 from emsworker.core import forks
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, EmsError, Problem
-from emsworker.pipeline.job import Job, Options, Result, option
+from emsworker.pipeline.job import Job, JobResult, Options, option
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_count, read_span, read_whole
-from emsworker.pipeline.watching import CONSUME_TIMEOUT, ERROR_RATE, LAG, Limits
+from emsworker.pipeline.watching import CONSUME_TIMEOUT, ERROR_RATE, LAG, AlertLimits
 from emsworker.spark.profile import open_stream
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -92,13 +92,13 @@ class AlertOptions(Options):
         return {name: float(limit) for name, limit in given.items() if limit is not None}
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> AlertLimits:
         """The rules with their spans, as :mod:`emsworker.pipeline.watching` takes them."""
-        return Limits(self.rules, self.lasting, self.within, self.least)
+        return AlertLimits(self.rules, self.lasting, self.within, self.least)
 
 
 @dataclass
-class Delivery:
+class AlertDelivery:
     """Deliver the events of each micro-batch. A batch that is run again writes the same file and the same messages.
 
     Args:
@@ -181,15 +181,15 @@ def start(spark: Any, config: AlertOptions, deliver: Callable[[Any, int], None])
     return writer.trigger(**trigger).start()
 
 
-def run(spark: Any, config: AlertOptions) -> Result:
+def run(spark: Any, config: AlertOptions) -> JobResult:
     """Run ``ems pipeline alerts`` until it is interrupted, or once."""
     summary: dict[str, Any] = {"rules": config.rules, "checkpoint": config.checkpoint}
     if config.dry_run:
         reading = Reading(profile=config.profile, topic=config.topic, group=config.group)
-        return Result(summary | {"groups": Datasets(None, reading).groups()})
+        return JobResult(summary | {"groups": Datasets(None, reading).groups()})
     from pyspark.errors import StreamingQueryException
 
-    delivery = Delivery(config, config.progress)
+    delivery = AlertDelivery(config, config.progress)
     try:
         query = start(spark.newSession(), config, delivery)
         try:
@@ -203,7 +203,7 @@ def run(spark: Any, config: AlertOptions) -> Result:
             query.stop()
     finally:
         delivery.close()
-    return Result(summary | delivery.counts)
+    return JobResult(summary | delivery.counts)
 
 
 JOB = Job("alerts", AlertOptions, run, needs_spark)

@@ -29,14 +29,14 @@ from emsworker.pipeline.checksums import sums
 from emsworker.pipeline.copying import Slice, copy, cut
 from emsworker.pipeline.dropping import drop
 from emsworker.pipeline.folder import Folder, open_folder
-from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, Options, WrongOption, option
 from emsworker.pipeline.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
 from emsworker.pipeline.reading import read_whole
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import archive as store
 from emsworker.store import retention, topics
-from emsworker.store.archive import Range, Sum
+from emsworker.store.archive import ArchiveRange, Sum
 from emsworker.store.database import Database
 from emsworker.store.retention import Kept
 from emsworker.store.scan import Piece
@@ -71,7 +71,7 @@ class Tally:
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("messages", "claims", "attempts"), 0))
 
 
-def run(spark: Any, config: ArchiveOptions) -> Result:
+def run(spark: Any, config: ArchiveOptions) -> JobResult:
     """Archive the topics; the steps are in the module's docstring.
 
     Raises:
@@ -91,7 +91,7 @@ def run(spark: Any, config: ArchiveOptions) -> Result:
         for kept in chosen.values():
             _Archiver(spark, config, database, folder, str(app.stream_id), kept, tally).run()
     summary = {"topics": list(chosen), "segments": tally.segments}
-    return Result(summary | {"copied": tally.copied, "dropped": tally.dropped})
+    return JobResult(summary | {"copied": tally.copied, "dropped": tally.dropped})
 
 
 def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
@@ -116,13 +116,13 @@ def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
     return found
 
 
-def _plan(database: Database, chosen: dict[str, list[Kept]]) -> Result:
+def _plan(database: Database, chosen: dict[str, list[Kept]]) -> JobResult:
     """Count the offsets that a run would archive now."""
     plan = {}
     for topic, partitions in chosen.items():
         ends = [_rise(database, kept, 1 << 62, plan_only=True) for kept in partitions]
         plan[topic] = sum(end - kept.trimmed for kept, end in zip(partitions, ends, strict=True))
-    return Result({"topics": list(chosen), "offsets": plan})
+    return JobResult({"topics": list(chosen), "offsets": plan})
 
 
 def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False) -> int:
@@ -182,7 +182,7 @@ class _Archiver:
                 self._tell(f"removing segment {name}, which was never completed")
                 self._folder.remove(segment_path(self._topic, name))
 
-    def _next_ranges(self) -> list[Range]:
+    def _next_ranges(self) -> list[ArchiveRange]:
         """Return the next offsets to archive, at most one segment."""
         left, ranges = self._config.segment, []
         for kept in self._partitions:
@@ -192,11 +192,11 @@ class _Archiver:
             log_start, trimmed = place
             hi = min(_rise(self._database, replace(kept, log_start=log_start), trimmed + left), trimmed + left)
             if hi > trimmed:
-                ranges.append(Range(kept.topic_id, kept.partition, trimmed, hi))
+                ranges.append(ArchiveRange(kept.topic_id, kept.partition, trimmed, hi))
                 left -= hi - trimmed
         return ranges
 
-    def _look_back(self, ranges: list[Range]) -> None:
+    def _look_back(self, ranges: list[ArchiveRange]) -> None:
         """Find rows of earlier segments that dead letters kept until now: they are archived with this segment."""
         partitions = {one.partition for one in ranges}
         places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))
@@ -205,7 +205,7 @@ class _Archiver:
 
     # -- one segment ---------------------------------------------------------------------------------------------------
 
-    def _archive(self, ranges: list[Range], lock: store.Lock) -> Manifest:
+    def _archive(self, ranges: list[ArchiveRange], lock: store.Lock) -> Manifest:
         """Copy a segment, compare it, and commit it with its manifest."""
         segment = f"{self._prefix}{new_uid().hex()}"
         count = sum(one.hi - one.lo for one in ranges)
@@ -229,7 +229,7 @@ class _Archiver:
             self._tally.copied[part.dataset] += part.rows
         return manifest
 
-    def _slices(self, ranges: list[Range]) -> dict[str, list[Slice]]:
+    def _slices(self, ranges: list[ArchiveRange]) -> dict[str, list[Slice]]:
         groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
         found: dict[str, list[Slice]] = {"messages": [], "claims": [], "attempts": []}
         for one in ranges:
@@ -253,7 +253,7 @@ class _Archiver:
     def _left_by(self, group_id: int, partition: int) -> list[int]:
         return [offset for *whose, offset in self._left if whose == [group_id, partition]]
 
-    def _compare(self, segment: str, ranges: list[Range], datasets: list[str]) -> tuple[list[Part], list[File]]:
+    def _compare(self, segment: str, ranges: list[ArchiveRange], datasets: list[str]) -> tuple[list[Part], list[File]]:
         """Return the parts and files of a segment if the server's sums and Spark's are equal.
 
         Raises:
@@ -282,7 +282,7 @@ class _Archiver:
                 )
         return parts, files
 
-    def _expected(self, dataset: str, ranges: list[Range]) -> Iterator[Part]:
+    def _expected(self, dataset: str, ranges: list[ArchiveRange]) -> Iterator[Part]:
         """Yield the parts that the files must have, with the server's counts and checksums."""
         groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
         for one in ranges:

@@ -18,7 +18,7 @@ Trimmed = dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """A defect that a check found.
 
     Attributes:
@@ -39,7 +39,7 @@ class Finding:
     damaged: str | None = None
 
 
-def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trimmed: Trimmed) -> Iterator[Finding]:
+def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trimmed: Trimmed) -> Iterator[AuditFinding]:
     """Find all defects of an archive.
 
     Args:
@@ -61,15 +61,15 @@ def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trim
         yield from _unfinished(topic, mine, trimmed)
 
 
-def _stray(folder: Folder, topic: str, manifests: list[Manifest]) -> Iterator[Finding]:
+def _stray(folder: Folder, topic: str, manifests: list[Manifest]) -> Iterator[AuditFinding]:
     known = {manifest.segment for manifest in manifests}
     for name in folder.children(f"data/{quoted(topic)}"):
         if name not in known:
             text = f"segment {name} has files but no manifest: its job died or runs; the next archive removes it"
-            yield Finding("archive", NOTE, topic, None, None, len(folder.files(segment_path(topic, name))), text)
+            yield AuditFinding("archive", NOTE, topic, None, None, len(folder.files(segment_path(topic, name))), text)
 
 
-def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
+def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[AuditFinding]:
     path = segment_path(manifest.topic, manifest.segment)
     there = {f"{path}/{name}": size for name, size in folder.files(path).items()}
     bad = [one for one in manifest.files if there.get(one.path) != one.bytes]
@@ -77,19 +77,19 @@ def _files(spark: Any, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
         size = there.get(one.path)
         found = "is missing" if size is None else f"has {size} bytes instead of {one.bytes}"
         text = f"{one.path} {found}: restore it from a backup"
-        yield Finding("archive", ERROR, manifest.topic, None, None, one.rows, text, manifest.segment)
+        yield AuditFinding("archive", ERROR, manifest.topic, None, None, one.rows, text, manifest.segment)
     for dataset in sorted({part.dataset for part in manifest.parts}):
         if any(one.dataset == dataset for one in bad):
             continue  # already reported; reading it would fail
         yield from _sums(spark, folder, manifest, dataset)
 
 
-def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Iterator[Finding]:
+def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Iterator[AuditFinding]:
     try:
         found, _ = sums(spark, folder, dataset, manifest.files)
     except Exception as error:  # a damaged Parquet file fails in many ways
         text = f"segment {manifest.segment}: {dataset} cannot be read ({str(error).strip().splitlines()[0][:200]})"
-        yield Finding("archive", ERROR, manifest.topic, None, None, 0, text, manifest.segment)
+        yield AuditFinding("archive", ERROR, manifest.topic, None, None, 0, text, manifest.segment)
         return
     for part in manifest.of(dataset):
         sum_ = found.pop((part.group, part.partition), None)
@@ -100,13 +100,13 @@ def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Itera
                 f"{part.rows} ({part.checksum:x}): restore its files from a backup"
             )
             place = (manifest.topic, part.group or None, part.partition)
-            yield Finding("archive", ERROR, *place, part.rows, text, manifest.segment)
+            yield AuditFinding("archive", ERROR, *place, part.rows, text, manifest.segment)
     for (group, partition), sum_ in found.items():
         text = f"segment {manifest.segment} has {dataset} that its manifest does not know"
-        yield Finding("archive", ERROR, manifest.topic, group or None, partition, sum_.rows, text)
+        yield AuditFinding("archive", ERROR, manifest.topic, group or None, partition, sum_.rows, text)
 
 
-def _ranges(topic: str, manifests: list[Manifest]) -> Iterator[Finding]:
+def _ranges(topic: str, manifests: list[Manifest]) -> Iterator[AuditFinding]:
     """Check that the segments of a partition neither overlap nor leave gaps."""
     by_place: dict[tuple[str, int, int], list[tuple[int, int, str]]] = {}
     for manifest in manifests:
@@ -117,16 +117,16 @@ def _ranges(topic: str, manifests: list[Manifest]) -> Iterator[Finding]:
         for (_, hi, first), (lo, _, second) in pairwise(sorted(ranges)):
             if lo < hi:
                 text = f"offsets {lo} to {hi - 1} are in segment {first} and in {second}"
-                yield Finding("archive", ERROR, topic, None, partition, hi - lo, text)
+                yield AuditFinding("archive", ERROR, topic, None, partition, hi - lo, text)
             elif lo > hi:
                 text = f"offsets {hi} to {lo - 1} are in no segment: retention did not wait for the archive then"
-                yield Finding("archive", NOTE, topic, None, partition, lo - hi, text)
+                yield AuditFinding("archive", NOTE, topic, None, partition, lo - hi, text)
 
 
-def _unfinished(topic: str, manifests: list[Manifest], trimmed: Trimmed) -> Iterator[Finding]:
+def _unfinished(topic: str, manifests: list[Manifest], trimmed: Trimmed) -> Iterator[AuditFinding]:
     for manifest in manifests:
         for part in manifest.of("messages"):
             done = trimmed.get((topic, part.partition))
             if done is not None and done < part.hi:
                 text = f"segment {manifest.segment} is archived but not dropped yet: run the archive job again"
-                yield Finding("archive", NOTE, topic, None, part.partition, part.hi - max(done, part.lo), text)
+                yield AuditFinding("archive", NOTE, topic, None, part.partition, part.hi - max(done, part.lo), text)

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from emsworker.pipeline import JOBS, load
-from emsworker.pipeline.job import Job, Options, Result, Shape
+from emsworker.pipeline.job import Job, JobResult, Options, Shape
 from emsworker.pipeline.output import FORMATS, as_json, as_text, plain, shown, write
 from emsworker.pipeline.session import DEFAULT_MASTER, open_session
 
@@ -159,7 +159,7 @@ def _settings(given: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
-def _show(result: Result, summary: Mapping[str, Any], format: str, output: Path | None, as_lines: bool) -> None:
+def _show(result: JobResult, summary: Mapping[str, Any], format: str, output: Path | None, as_lines: bool) -> None:
     report = result.report
     if report is not None and output is not None:
         paths = write(report, format, output, summary)

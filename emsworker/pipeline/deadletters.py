@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.pipeline.job import Job, Result, WrongOption, option
-from emsworker.pipeline.output import Chart, Report, Table
+from emsworker.pipeline.job import Job, JobResult, WrongOption, option
+from emsworker.pipeline.output import Chart, JobReport, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_count
 
 _COLUMNS = (
@@ -111,11 +111,11 @@ def write_replay(letters: Any, path: Path) -> int:
     return count
 
 
-def run(spark: Any, config: DeadOptions) -> Result:
+def run(spark: Any, config: DeadOptions) -> JobResult:
     """Run ``ems pipeline deadletters``."""
     data = Datasets(spark, config)
     if config.dry_run:
-        return Result({"groups": data.groups(), "replay": config.replay})
+        return JobResult({"groups": data.groups(), "replay": config.replay})
     data.lags()  # an unknown group is an error here too, though the stream may have no topic at all
     letters = choose(classify(data.log("deadletters", *_COLUMNS)), config)
     table = Table.of("deadletters", "Dead letters by exception, topic and group", kinds(letters, config.samples))
@@ -129,7 +129,7 @@ def run(spark: Any, config: DeadOptions) -> Result:
         summary |= {"replay": config.replay, "to_replay": write_replay(letters, Path(config.replay))}
     labels = [f"{row['exception']} / {row['topic']} / {row['group']}" for row in records[:_MOST_BARS]]
     chart = Chart("Dead letters", "bar", labels, {"letters": [row["letters"] for row in records[:_MOST_BARS]]})
-    return Result(summary, Report("Dead letters", [table], [chart] if labels else []))
+    return JobResult(summary, JobReport("Dead letters", [table], [chart] if labels else []))
 
 
 JOB = Job("deadletters", DeadOptions, run, needs_spark)

@@ -11,7 +11,7 @@ from typing import Any
 from emsworker.pipeline.folder import Folder
 from emsworker.pipeline.manifest import Manifest, Part, read_files
 from emsworker.store import archive as store
-from emsworker.store.archive import Range
+from emsworker.store.archive import ArchiveRange
 from emsworker.store.database import Database
 
 _KEYS = 1000
@@ -37,7 +37,7 @@ def drop(
             for log in manifest.of(dataset):
                 if log.partition == part.partition:
                     yield dataset, _drop_log(spark, database, folder, manifest, log)
-        where = Range(manifest.topic_id, part.partition, max(trimmed, part.lo), part.hi)
+        where = ArchiveRange(manifest.topic_id, part.partition, max(trimmed, part.lo), part.hi)
         for count in store.delete_messages(database, where):
             yield "messages", count
 

@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.pipeline.output import Report
+from emsworker.pipeline.output import JobReport
 
 C = TypeVar("C", bound="Options")
 Progress = Callable[[str], None]
@@ -70,7 +70,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Result:
+class JobResult:
     """Result of a job.
 
     Attributes:
@@ -80,7 +80,7 @@ class Result:
     """
 
     summary: Mapping[str, Any]
-    report: Report | None = None
+    report: JobReport | None = None
     failure: str | None = None
 
 
@@ -97,5 +97,5 @@ class Job(Generic[C]):
 
     name: str
     options: type[C]
-    run: Callable[[Any, C], Result]
+    run: Callable[[Any, C], JobResult]
     needs_spark: Callable[[C], bool] = lambda config: True

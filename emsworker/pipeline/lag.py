@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.monitoring import GroupLag
-from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, WrongOption, option
 from emsworker.pipeline.outcomes import read_outcomes
-from emsworker.pipeline.output import Chart, Report, Table
+from emsworker.pipeline.output import Chart, JobReport, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_span
 
 _MOST_STEPS = 10_000
@@ -64,13 +64,13 @@ def lag_over_time(outcomes: Any, every_s: float) -> Any:
     )
 
 
-def run(spark: Any, config: LagOptions) -> Result:
+def run(spark: Any, config: LagOptions) -> JobResult:
     """Run ``ems pipeline lag``."""
     data = Datasets(spark, config)
     lags = data.lags()
     summary: dict[str, Any] = {"groups": len(lags), "lag_now": sum(lag.lag for lag in lags)}
     if config.dry_run:
-        return Result(summary | {"every_s": config.every})
+        return JobResult(summary | {"every_s": config.every})
     frame = read_outcomes(data, all_times=True).select("topic", "group", "state", "timestamp", "endedAt").persist()
     try:
         return _report(frame, config, lags, summary)
@@ -78,7 +78,7 @@ def run(spark: Any, config: LagOptions) -> Result:
         frame.unpersist()
 
 
-def _report(frame: Any, config: LagOptions, lags: list[GroupLag], summary: dict[str, Any]) -> Result:
+def _report(frame: Any, config: LagOptions, lags: list[GroupLag], summary: dict[str, Any]) -> JobResult:
     from pyspark.sql import functions as F
 
     _check_steps(frame, config)
@@ -92,7 +92,7 @@ def _report(frame: Any, config: LagOptions, lags: list[GroupLag], summary: dict[
     peak = max(records, key=lambda row: row["lag"], default=None)
     if peak is not None:
         summary |= {"peak": peak["lag"], "peak_at": peak["at"], "peak_group": f"{peak['topic']}/{peak['group']}"}
-    return Result(summary, Report("Lag", [_now(lags), table], _charts(records)))
+    return JobResult(summary, JobReport("Lag", [_now(lags), table], _charts(records)))
 
 
 def _check_steps(frame: Any, config: LagOptions) -> None:

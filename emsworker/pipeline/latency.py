@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.model import TASK_HEADER
-from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, WrongOption, option
 from emsworker.pipeline.outcomes import header, read_outcomes
-from emsworker.pipeline.output import Chart, Report, Table
+from emsworker.pipeline.output import Chart, JobReport, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark
 
 BY = ("topic", "group", "task", "hour")
@@ -72,11 +72,11 @@ def prepare(outcomes: Any) -> Any:
     return outcomes.withColumn("task", header(TASK_HEADER)).withColumn("hour", F.date_trunc("hour", "timestamp"))
 
 
-def run(spark: Any, config: LatencyOptions) -> Result:
+def run(spark: Any, config: LatencyOptions) -> JobResult:
     """Run ``ems pipeline latency``."""
     data = Datasets(spark, config)
     if config.dry_run:
-        return Result({"by": list(config.by), "groups": data.groups()})
+        return JobResult({"by": list(config.by), "groups": data.groups()})
     frame = prepare(read_outcomes(data, "rawHeaders binary"))
     table = Table.of("latency", "Queueing and run time, milliseconds", latency(frame, config.by))
     records = table.records()
@@ -86,7 +86,7 @@ def run(spark: Any, config: LatencyOptions) -> Result:
         "queued_max_ms": max((row["queued_max_ms"] for row in records if row["messages"]), default=None),
         "ran_max_ms": max((row["ran_max_ms"] for row in records if row["runs"]), default=None),
     }
-    return Result(summary, Report("Latency", [table], _charts(records, config.by)))
+    return JobResult(summary, JobReport("Latency", [table], _charts(records, config.by)))
 
 
 def _charts(records: list[dict[str, Any]], by: tuple[str, ...]) -> list[Chart]:

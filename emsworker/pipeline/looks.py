@@ -41,7 +41,7 @@ class LookSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the columns: topic, group and the fields of :class:`~emsworker.pipeline.watching.Look`."""
+        """Return the columns: topic, group and the fields of :class:`~emsworker.pipeline.watching.GroupSample`."""
         return _COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

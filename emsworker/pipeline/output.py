@@ -73,7 +73,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Report:
+class JobReport:
     """Tables and charts under a title."""
 
     title: str
@@ -112,7 +112,7 @@ def shown(value: Any) -> str:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) -> list[Path]:
+def write(report: JobReport, format: str, path: Path, summary: Mapping[str, Any]) -> list[Path]:
     """Write a report to files.
 
     Args:
@@ -134,7 +134,7 @@ def write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) -
         raise ConfigError([Problem("--output", str(path), fix)]) from None
 
 
-def _write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) -> list[Path]:
+def _write(report: JobReport, format: str, path: Path, summary: Mapping[str, Any]) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if format in ("csv", "parquet"):
         writer: Callable[[Table, Path], None] = _write_csv if format == "csv" else _write_parquet
@@ -156,13 +156,13 @@ def _write(report: Report, format: str, path: Path, summary: Mapping[str, Any]) 
     return [path]
 
 
-def as_json(report: Report, summary: Mapping[str, Any]) -> str:
+def as_json(report: JobReport, summary: Mapping[str, Any]) -> str:
     """Format the summary and each table, a list of objects, as JSON."""
     tables = {table.name: plain(table.records()) for table in report.tables}
     return json.dumps({**plain(summary), "tables": tables}, indent=2, ensure_ascii=False)
 
 
-def as_text(report: Report) -> str:
+def as_text(report: JobReport) -> str:
     """Format the tables as aligned text for a terminal."""
     return "\n\n".join(_text(table) for table in report.tables)
 

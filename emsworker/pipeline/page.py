@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from emsworker.pipeline.output import Chart, Report, Table, shown
+from emsworker.pipeline.output import Chart, JobReport, Table, shown
 
 _COLORS = ("#2f6fb0", "#d9792b", "#3a9459", "#b8433f", "#7c5aa6", "#8a6d4b", "#c264a4", "#6b7280")
 _WIDTH, _HEIGHT = 860, 280
@@ -26,7 +26,7 @@ svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-seri
 """
 
 
-def page(report: Report, summary: Mapping[str, Any]) -> str:
+def page(report: JobReport, summary: Mapping[str, Any]) -> str:
     """Render a report and its summary as HTML."""
     facts = Table("summary", "Summary", ("what", "value"), [(name, value) for name, value in summary.items()])
     parts = [_table(facts), *(_chart(chart) for chart in report.charts), *(_table(table) for table in report.tables)]

@@ -9,12 +9,12 @@ from typing import Any
 
 from emsworker.core.counted import counted, plural
 from emsworker.core.model import Group, Topic
-from emsworker.pipeline.auditing import ERROR, NOTE, Finding, Trimmed, audit
+from emsworker.pipeline.auditing import ERROR, NOTE, AuditFinding, Trimmed, audit
 from emsworker.pipeline.copying import Slice, cut, frame_of
 from emsworker.pipeline.folder import open_folder
-from emsworker.pipeline.job import Job, Options, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, Options, WrongOption, option
 from emsworker.pipeline.manifest import File, read_files, read_manifests
-from emsworker.pipeline.output import Report, Table
+from emsworker.pipeline.output import JobReport, Table
 from emsworker.pipeline.reading import read_span
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
@@ -49,7 +49,7 @@ class _Stream:
     bounds: dict[tuple[int, int], tuple[int, int, int]]  # (topic, partition) -> log start offset, trimmed, end
 
 
-def run(spark: Any, config: QualityOptions) -> Result:
+def run(spark: Any, config: QualityOptions) -> JobResult:
     """Run the checks.
 
     Raises:
@@ -63,15 +63,17 @@ def run(spark: Any, config: QualityOptions) -> Result:
             "offsets": sum(end - log_start for log_start, _, end in found.bounds.values()),
         }
         if config.dry_run:
-            return Result(summary)
+            return JobResult(summary)
         findings = list(_Checks(prepared(spark), config, database, found, str(app.stream_id)).run())
     findings.sort(key=lambda one: (one.severity, one.check, one.topic, one.partition or 0))
     rows = [tuple(getattr(one, name) for name in _COLUMNS) for one in findings]
     errors = sum(one.severity == ERROR for one in findings)
     by_check = {name: sum(one.check == name for one in findings) for name in sorted({one.check for one in findings})}
-    report = Report("Quality of the stream", [Table("findings", "Findings", _COLUMNS, rows)])
+    report = JobReport("Quality of the stream", [Table("findings", "Findings", _COLUMNS, rows)])
     failure = f"{counted(errors, 'error')} {plural(errors, 'was')} found" if errors else None
-    return Result({**summary, "errors": errors, "notes": len(findings) - errors, "by_check": by_check}, report, failure)
+    return JobResult(
+        {**summary, "errors": errors, "notes": len(findings) - errors, "by_check": by_check}, report, failure
+    )
 
 
 def _look(database: Database, wanted: tuple[str, ...]) -> _Stream:
@@ -96,7 +98,7 @@ class _Checks:
         self._names = {topic.id: topic.name for topic in found.topics}
         self._now_us = round(database.call(server_now).timestamp() * 1_000_000)
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[AuditFinding]:
         # The archive first: the other checks leave out damaged segments.
         damaged = set()
         for one in self._audit():
@@ -116,7 +118,7 @@ class _Checks:
         yield from self._orphans()
         yield from self._pointing_at_nothing()
 
-    def _audit(self) -> Iterator[Finding]:
+    def _audit(self) -> Iterator[AuditFinding]:
         if self._config.folder is None:
             return
         self._config.progress("comparing the archive with its manifests")
@@ -162,7 +164,7 @@ class _Checks:
 
     # -- the checks ----------------------------------------------------------------------------------------------------
 
-    def _gaps(self, messages: Any) -> Iterator[Finding]:
+    def _gaps(self, messages: Any) -> Iterator[AuditFinding]:
         """Find offsets without a row, which block every group; a young one may still be filled by its producer."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
@@ -181,9 +183,9 @@ class _Checks:
         for row in rows:
             lo, hi = row.before + 1, row.offset - 1
             text = f"offsets {lo} to {hi} have no row: a worker closes such holes in a second; is none running?"
-            yield Finding("gaps", ERROR, row.topic, None, row.partition, hi - lo + 1, text)
+            yield AuditFinding("gaps", ERROR, row.topic, None, row.partition, hi - lo + 1, text)
 
-    def _duplicates(self, messages: Any, damaged: set[str | None]) -> Iterator[Finding]:
+    def _duplicates(self, messages: Any, damaged: set[str | None]) -> Iterator[AuditFinding]:
         """Find ids at two places, the archive included, and messages that a group has finished several times."""
         from pyspark.sql import functions as F
 
@@ -194,14 +196,14 @@ class _Checks:
         for row in rows.where("size(places) > 1").orderBy("topic", "uid").limit(_SAMPLES).collect():
             places = ", ".join(f"{one.partition}/{one.offset}" for one in sorted(row.places))
             text = f"message {row.uid} is at {places}: it was sent again under its id after retention dropped it"
-            yield Finding("duplicates", NOTE, row.topic, None, None, len(row.places) - 1, text)
+            yield AuditFinding("duplicates", NOTE, row.topic, None, None, len(row.places) - 1, text)
         done = self._log("attempts").where("outcome = 'done'").groupBy("topic", "group", "partition", "offset").count()
         for row in done.where("count > 1").orderBy("topic", "group", "partition", "offset").limit(_SAMPLES).collect():
             times = counted(row["count"], "time")
             text = f"offset {row.offset} was finished {times}: replayed, or run again after a crash"
-            yield Finding("duplicates", NOTE, row.topic, row.group, row.partition, row["count"] - 1, text)
+            yield AuditFinding("duplicates", NOTE, row.topic, row.group, row.partition, row["count"] - 1, text)
 
-    def _future(self, messages: Any) -> Iterator[Finding]:
+    def _future(self, messages: Any) -> Iterator[AuditFinding]:
         """Find times later than the server's: its clock was set back."""
         from pyspark.sql import functions as F
 
@@ -219,9 +221,9 @@ class _Checks:
                 text = (
                     f"{what} with times up to {row.latest} UTC, which is in the future: the server's clock was set back"
                 )
-                yield Finding("future", ERROR, row.topic, row.group, row.partition, row.n, text)
+                yield AuditFinding("future", ERROR, row.topic, row.group, row.partition, row.n, text)
 
-    def _orphans(self) -> Iterator[Finding]:
+    def _orphans(self) -> Iterator[AuditFinding]:
         """Find claims beyond the end of the stream, and attempts of deleted messages."""
         from pyspark.sql import functions as F
 
@@ -240,9 +242,9 @@ class _Checks:
             )
             for row in grouped.orderBy("topic", "group", "partition").collect():
                 detail = f"{text} (the first at offset {row.first})"
-                yield Finding("orphans", severity, row.topic, row.group, row.partition, row.n, detail)
+                yield AuditFinding("orphans", severity, row.topic, row.group, row.partition, row.n, detail)
 
-    def _pointing_at_nothing(self) -> Iterator[Finding]:
+    def _pointing_at_nothing(self) -> Iterator[AuditFinding]:
         retries = self._database.call(store.orphan_retries)
         claims = self._database.call(partial(store.ownerless_claims, patience_s=_PATIENCE_S))
         for rows, text in (
@@ -253,7 +255,7 @@ class _Checks:
                 if one.topic_id in self._names:
                     detail = f"{text} (the first at offset {one.first})"
                     name = self._names[one.topic_id]
-                    yield Finding("orphans", ERROR, name, one.group, one.partition, one.count, detail)
+                    yield AuditFinding("orphans", ERROR, name, one.group, one.partition, one.count, detail)
 
 
 JOB = Job("quality", QualityOptions, run)

@@ -15,7 +15,7 @@ from uuid import UUID
 from emsworker.core.counted import counted
 from emsworker.core.model import Group, Order
 from emsworker.pipeline.choosing import Chosen, choose, find, job_name
-from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, WrongOption, option
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.store import putback, topics
@@ -33,7 +33,7 @@ class ReplayOptions(Chosen):
     group: str = option(help="The group of the topic that runs them again.", metavar="NAME")
 
 
-def run(spark: Any, config: ReplayOptions) -> Result:
+def run(spark: Any, config: ReplayOptions) -> JobResult:
     """Put the chosen messages back for the group.
 
     Raises:
@@ -52,8 +52,8 @@ def run(spark: Any, config: ReplayOptions) -> Result:
     name = job_name("replay", config, of_this, f"{config.topic}/{config.group}")
     summary = {"topic": config.topic, "group": config.group, "job_id": name}
     if config.dry_run:
-        return Result({**summary, "messages": chosen.count()})
-    return Result(summary | asdict(_replay(chosen, config, group, name)))
+        return JobResult({**summary, "messages": chosen.count()})
+    return JobResult(summary | asdict(_replay(chosen, config, group, name)))
 
 
 def _group(session: Session, config: ReplayOptions) -> Group:

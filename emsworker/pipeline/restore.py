@@ -14,11 +14,11 @@ from typing import Any
 from emsworker.core.counted import counted
 from emsworker.core.errors import DecodeError, EmsError
 from emsworker.pipeline.choosing import Chosen, choose, find, job_name
-from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, WrongOption, option
 from emsworker.pipeline.session import prepared
 from emsworker.spark.profile import call
 from emsworker.store import staging, topics
-from emsworker.store.staging import Batch
+from emsworker.store.staging import SinkBatch
 
 RESTORED_FROM, RESTORED_ID, RESTORED_BORN = "ems-restored-from", "ems-restored-id", "ems-restored-born"
 
@@ -35,7 +35,7 @@ class RestoreOptions(Chosen):
     keep_partitions: bool = option(False, help="Each goes to the partition of the number that it came from.")
 
 
-def run(spark: Any, config: RestoreOptions) -> Result:
+def run(spark: Any, config: RestoreOptions) -> JobResult:
     """Send the chosen messages.
 
     Raises:
@@ -57,17 +57,17 @@ def run(spark: Any, config: RestoreOptions) -> Result:
     total = sum(row["count"] for row in found)
     summary = {"topic": config.topic, "to": config.to, "messages": total, "job_id": name, "already_done": False}
     if config.dry_run:
-        return Result(summary)
-    state = call(config.profile, partial(staging.state, batch=Batch(f"job:{name}")))
+        return JobResult(summary)
+    state = call(config.profile, partial(staging.state, batch=SinkBatch(f"job:{name}")))
     if state == "done":
         config.progress(f"job {name} is done already; give another --job to send the messages once more")
-        return Result({**summary, "already_done": True})
+        return JobResult({**summary, "already_done": True})
     config.progress(f"sending {counted(total, 'message')} of {config.topic} to {config.to}")
     writer = _rows(chosen, config.keep_partitions).write.format("ems").option("topic", config.to)
     if config.profile is not None:
         writer = writer.option("profile", config.profile)
     writer.option("jobId", name).mode("append").save()
-    return Result(summary)
+    return JobResult(summary)
 
 
 def _rows(chosen: Any, keep_partitions: bool) -> Any:

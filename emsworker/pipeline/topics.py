@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.pipeline.job import Job, Result, WrongOption, option
+from emsworker.pipeline.job import Job, JobResult, WrongOption, option
 from emsworker.pipeline.outcomes import ATTEMPT_COLUMNS, FAILURES
-from emsworker.pipeline.output import Chart, Report, Table
+from emsworker.pipeline.output import Chart, JobReport, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark, read_count, read_span
 
 RANKED = ("messages", "bytes", "errors")
@@ -69,13 +69,13 @@ def ranking(messages: Any, attempts: Any, dead: Any, window_s: float) -> Any:
     return sums
 
 
-def run(spark: Any, config: TopicsOptions) -> Result:
+def run(spark: Any, config: TopicsOptions) -> JobResult:
     """Run ``ems pipeline topics``."""
     from pyspark.sql import functions as F
 
     data = Datasets(spark, config)
     if config.dry_run:
-        return Result({"window_s": config.window, "by": config.by, "groups": data.groups()})
+        return JobResult({"window_s": config.window, "by": config.by, "groups": data.groups()})
     messages = data.messages("topic string", "timestamp timestamp", "size int")
     attempts = _between(data.log("attempts", *ATTEMPT_COLUMNS), "endedAt", config)
     dead = _between(data.log("deadletters", "topic string", "deadAt timestamp"), "deadAt", config)
@@ -93,7 +93,7 @@ def run(spark: Any, config: TopicsOptions) -> Result:
     }
     first = sorted(totals, key=lambda name: (-totals[name], name))[: config.top]
     chart = Chart(f"{config.by} in all windows", "bar", first, {config.by: [totals[name] for name in first]})
-    return Result(summary, Report("Topics", [table], [chart] if first else []))
+    return JobResult(summary, JobReport("Topics", [table], [chart] if first else []))
 
 
 def _between(frame: Any, time: str, config: TopicsOptions) -> Any:

@@ -11,9 +11,9 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import TASK_HEADER
 from emsworker.correlation import CAUSATION, CORRELATION
 from emsworker.monitoring import Monitoring
-from emsworker.pipeline.job import Job, Result, option
+from emsworker.pipeline.job import Job, JobResult, option
 from emsworker.pipeline.outcomes import ATTEMPT_COLUMNS, FILTER_COLUMNS, header, outcomes, read_stories
-from emsworker.pipeline.output import Report, Table
+from emsworker.pipeline.output import JobReport, Table
 from emsworker.pipeline.reading import Datasets, Reading, needs_spark
 from emsworker.spark.profile import closing_session, open_stream
 
@@ -126,16 +126,18 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def run(spark: Any, config: TraceOptions) -> Result:
+def run(spark: Any, config: TraceOptions) -> JobResult:
     """Run ``ems pipeline trace``."""
     data = Datasets(spark, config)
     value = _correlation(config)
     if config.dry_run:
-        return Result({config.header: value, "groups": data.groups()})
+        return JobResult({config.header: value, "groups": data.groups()})
     family = find_family(data.messages(*_COLUMNS), value, config.header).persist()
     try:
         if family.isEmpty():
-            return Result({config.header: value, "messages": 0}, failure=f"no message has {config.header} = {value!r}")
+            return JobResult(
+                {config.header: value, "messages": 0}, failure=f"no message has {config.header} = {value!r}"
+            )
         return _report(data, family, {config.header: value})
     finally:
         family.unpersist()
@@ -155,7 +157,7 @@ def _correlation(config: TraceOptions) -> str:
     return str(traces[0].headers.get(config.header, uid))
 
 
-def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> Result:
+def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> JobResult:
     from pyspark.sql import functions as F
     from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -197,7 +199,7 @@ def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> Result:
         "unfinished": sum(row["state"] in ("unclaimed", "waiting", "claimed", "retry") for row in rows),
         "dead": sum(row["state"] == "dead" for row in rows),
     }
-    return Result(summary, Report(f"Trace of {next(iter(summary.values()))}", [messages, table]))
+    return JobResult(summary, JobReport(f"Trace of {next(iter(summary.values()))}", [messages, table]))
 
 
 JOB = Job("trace", TraceOptions, run, needs_spark)

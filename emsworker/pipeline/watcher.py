@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from emsworker.pipeline.watching import Event, Limits, Look, State, as_plain, end, from_plain, step
+from emsworker.pipeline.watching import AlertLimits, Event, GroupSample, State, as_plain, end, from_plain, step
 
 EVENT = (
     "id string, alert string, state string, rule string, topic string, `group` string, value double, `limit` double, "
@@ -26,7 +26,7 @@ class Watcher(StatefulProcessor):
         gone_ms: milliseconds without a look after which a group is gone.
     """
 
-    def __init__(self, limits: Limits, gone_ms: int) -> None:
+    def __init__(self, limits: AlertLimits, gone_ms: int) -> None:
         self._limits = limits
         self._gone_ms = gone_ms
 
@@ -42,7 +42,7 @@ class Watcher(StatefulProcessor):
         self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._gone_ms)
         state = self._load()
         for row in sorted(rows, key=lambda row: row.at):
-            look = Look(row.at, row.lag, row.oldest_s, row.position, row.failed, row.retried)
+            look = GroupSample(row.at, row.lag, row.oldest_s, row.position, row.failed, row.retried)
             for event in step((key[0], key[1]), state, look, self._limits):
                 yield _row(event)
         self._state.update((json.dumps(as_plain(state)),))

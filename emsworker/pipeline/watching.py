@@ -14,7 +14,7 @@ _SPACE = uuid.UUID("6f1d6c0e-95f3-4c1b-9d59-2f3c7d1ad0c4")
 
 
 @dataclass(frozen=True)
-class Look:
+class GroupSample:
     """A sample of a group.
 
     Attributes:
@@ -35,7 +35,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Limits:
+class AlertLimits:
     """The rules: a value above the limit is a breach; a rule without a limit is off.
 
     Attributes:
@@ -87,7 +87,7 @@ class Event:
     reason: str
 
 
-def step(key: tuple[str, str], state: State, look: Look, limits: Limits) -> Iterator[Event]:
+def step(key: tuple[str, str], state: State, look: GroupSample, limits: AlertLimits) -> Iterator[Event]:
     """Apply a look to the state, and yield the events.
 
     Each uninterrupted breach of a rule is one alert: it fires once when the breach has lasted for ``for_s``, and is
@@ -118,7 +118,7 @@ def end(key: tuple[str, str], state: State, at: int) -> Iterator[Event]:
             yield _event(key, RESOLVED, rule, since, at, None, None, "the group is gone")
 
 
-def _remember(state: State, look: Look, limits: Limits) -> None:
+def _remember(state: State, look: GroupSample, limits: AlertLimits) -> None:
     """Add a look to the history; points close to each other are merged to keep it short."""
     points, within_us = state.points, round(limits.within_s * 1_000_000)
     point = (look.at, look.position, look.failed, look.retried)
@@ -130,7 +130,7 @@ def _remember(state: State, look: Look, limits: Limits) -> None:
         points.pop(0)
 
 
-def _error_rate(state: State, limits: Limits) -> float:
+def _error_rate(state: State, limits: AlertLimits) -> float:
     """Divide failed attempts by all: the messages taken since the first point, and the retries."""
     first, *later = state.points
     failed, retried = sum(point[2] for point in later), sum(point[3] for point in later)

@@ -19,7 +19,7 @@ from emsworker.core.errors import EmsError
 from emsworker.core.url import redact
 from emsworker.delivery import LONGEST_S, deliver
 from emsworker.store import alarms as store
-from emsworker.store.alarms import Delivery
+from emsworker.store.alarms import AlarmDelivery
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ _NONE_BEATS = 5
 _SHARE = 10  # measuring takes at most a tenth of the time
 
 
-class Alarms:
+class AlarmWatch:
     """The alarm service; it uses no app, only the rules that ``ems alarms create`` has written."""
 
     def __init__(self) -> None:
-        self._back: queue.SimpleQueue[tuple[Delivery, str | None]] = queue.SimpleQueue()
+        self._back: queue.SimpleQueue[tuple[AlarmDelivery, str | None]] = queue.SimpleQueue()
         self._flying = 0
         self._next_watch = 0.0
         self._has_rules = False  # without a rule there is nothing to deliver
@@ -54,7 +54,7 @@ class Alarms:
                 self._send(delivery, settings.alarm_commands)
         return _FLYING_LOOK_S if self._flying else settings.beat_s
 
-    def _send(self, delivery: Delivery, allowed: tuple[str, ...]) -> None:
+    def _send(self, delivery: AlarmDelivery, allowed: tuple[str, ...]) -> None:
         def run() -> None:
             problem = None
             try:
@@ -78,7 +78,7 @@ class Alarms:
                 _try_again(session, delivery, problem)
 
 
-def _try_again(session: Session, delivery: Delivery, problem: str) -> None:
+def _try_again(session: Session, delivery: AlarmDelivery, problem: str) -> None:
     if delivery.age_s > _GIVE_UP_S:
         log.error("alarm %s: given up after a day: %s: %s", delivery.rule, problem, delivery.body)
         store.finish_deliveries(session, [delivery.event_id])

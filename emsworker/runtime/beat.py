@@ -63,7 +63,7 @@ class Beat(Runnable):
         self._settings = settings
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
-        self._next_lead = 0.0
+        self._next_claim_of_leadership = 0.0
         self._next = {leading: dict.fromkeys(SERVICES if leading else STANDBY, 0.0) for leading in (True, False)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
@@ -72,26 +72,26 @@ class Beat(Runnable):
     def step(self) -> None:
         """Try to lead if it is time, run the services that are due, and sleep until the next one."""
         try:
-            if ticks() >= self._next_lead:
+            if ticks() >= self._next_claim_of_leadership:
                 self._lead()
             self._run_services()
         except (ConnectionLost, Conflict) as error:
-            self._miss_turn(error, self._settings.beat_s)
+            self._skip_turn(error, self._settings.beat_s)
         except Exception as error:  # it must not end this worker, and every other worker after it
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self._miss_turn(error, self._pause_s, exc_info=not isinstance(error, EmsError))
+            self._skip_turn(error, self._pause_s, exc_info=not isinstance(error, EmsError))
         else:
             self._pause_s = self._settings.beat_s
             self._trouble.over("the beat does its turns")
-        self.sleep(min([self._next_lead, *self._next[self.leading].values()]) - ticks())
+        self.sleep(min([self._next_claim_of_leadership, *self._next[self.leading].values()]) - ticks())
 
-    def _miss_turn(self, error: Exception, pause_s: float, *, exc_info: bool = False) -> None:
+    def _skip_turn(self, error: Exception, pause_s: float, *, exc_info: bool = False) -> None:
         self._trouble.note("the beat missed a turn", error, exc_info=exc_info)
-        self._next_lead = 0.0
+        self._next_claim_of_leadership = 0.0
         self.sleep(pause_s)
 
     def _lead(self) -> None:
-        self._next_lead = ticks() + max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
+        self._next_claim_of_leadership = ticks() + max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
         leads = clients.try_to_lead(self._session, LEADER_OF_BEAT, self._holder, self._settings.beat_lease_s)
         if leads != self.leading:
             log.info("this beat %s", "leads" if leads else "leads no longer")

@@ -33,7 +33,7 @@ from emsworker.runtime.result_writer import ResultWriter
 from emsworker.runtime.runnable import Runnable, Trouble
 from emsworker.runtime.work import Work
 from emsworker.store import broadcast as store
-from emsworker.store.broadcast import Batch, Extent, NamedReader
+from emsworker.store.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.database import Database, until_connected
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole_at
@@ -42,7 +42,7 @@ from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
 
-Ends = dict[tuple[int, int], Extent]
+Ends = dict[tuple[int, int], ReadableExtent]
 
 _IDLE_S = 5.0
 _AWAY_S = 0.5
@@ -68,7 +68,7 @@ class _Place:
 
 
 @dataclass
-class Listener:
+class BroadcastListener:
     """A broadcast subscription of this process.
 
     Args:
@@ -124,12 +124,12 @@ class BroadcastReader(Runnable):
         self._place = place
         self._on_hang = on_hang
         self._loop = EventLoop(on_death)
-        self._listeners: list[Listener] = []
+        self._listeners: list[BroadcastListener] = []
         self._ends: Ends = {}
         self._rung = forks.Event()
         self._pause_s = _IDLE_S
         self._next_look = 0.0
-        self._running: tuple[Listener, Work] | None = None
+        self._running: tuple[BroadcastListener, Work] | None = None
         self.hangs = False
         self._trouble = Trouble(log)
 
@@ -162,7 +162,7 @@ class BroadcastReader(Runnable):
             name = f"{route.group}/{self._place}"
             reader = NamedReader(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
             sizer = BatchSizer(self._settings.claim_s, self._settings.batch)
-            self._listeners.append(Listener(topic, route, executor, sizer, reader))
+            self._listeners.append(BroadcastListener(topic, route, executor, sizer, reader))
         until_connected(self._begin, self._settings.connect_timeout_s)
 
     def _may_go_on(self) -> bool:
@@ -180,7 +180,9 @@ class BroadcastReader(Runnable):
             self._take_places(listener, own, {partition: one.end for partition, one in own.items()})
         self._rung.set()
 
-    def _take_places(self, listener: Listener, extents: dict[int, Extent], beginning: dict[int, int]) -> None:
+    def _take_places(
+        self, listener: BroadcastListener, extents: dict[int, ReadableExtent], beginning: dict[int, int]
+    ) -> None:
         if listener.reader is None:
             listener.places |= {partition: _Place(offset) for partition, offset in beginning.items()}
             return
@@ -240,7 +242,7 @@ class BroadcastReader(Runnable):
                 went_on |= self._read(listener, partition)
         return went_on
 
-    def _read(self, listener: Listener, partition: int) -> bool:
+    def _read(self, listener: BroadcastListener, partition: int) -> bool:
         place = listener.places[partition]
         if place.deaths >= _MOST_DEATHS:
             self._pass_over(
@@ -263,7 +265,7 @@ class BroadcastReader(Runnable):
         self._run(listener, partition, batch.hi, batch)
         return True
 
-    def _at_gap(self, listener: Listener, partition: int, batch: Batch) -> bool:
+    def _at_gap(self, listener: BroadcastListener, partition: int, batch: BroadcastBatch) -> bool:
         """Handle an empty next offset: retention has deleted it, or a producer is about to write there."""
         place = listener.places[partition]
         if batch.log_start > place.next:
@@ -285,7 +287,7 @@ class BroadcastReader(Runnable):
             self._pause_s = gap_s / 4
         return closed
 
-    def _run(self, listener: Listener, partition: int, hi: int, batch: Batch) -> None:
+    def _run(self, listener: BroadcastListener, partition: int, hi: int, batch: BroadcastBatch) -> None:
         place, began = listener.places[partition], ticks()
         messages = [Message(listener.topic.name, partition, row, self._decoder) for row in batch.rows]
         claim = Claim(
@@ -314,7 +316,7 @@ class BroadcastReader(Runnable):
         self._keep(listener, partition)
         listener.sizer.record(work.passed(finished), ticks() - began)
 
-    def _pass_over(self, listener: Listener, partition: int, why: str) -> None:
+    def _pass_over(self, listener: BroadcastListener, partition: int, why: str) -> None:
         place = listener.places[partition]
         log.error(
             "%s passes over offset %d of partition %d of topic %s: %s",
@@ -327,7 +329,7 @@ class BroadcastReader(Runnable):
         place.next += 1
         self._keep(listener, partition)
 
-    def _keep(self, listener: Listener, partition: int) -> None:
+    def _keep(self, listener: BroadcastListener, partition: int) -> None:
         """Store the position, if the reader has a stable name."""
         place = listener.places[partition]
         if listener.reader is None:
@@ -359,7 +361,7 @@ class BroadcastReader(Runnable):
             self._leave_hanging(listener, work, running)
             self._on_hang(f"a broadcast handler ran for {now - since:.1f} s, over its limit of {work.time_limit_s:g} s")
 
-    def _leave_hanging(self, listener: Listener, work: Work, offset: int) -> None:
+    def _leave_hanging(self, listener: BroadcastListener, work: Work, offset: int) -> None:
         """Skip the message that hangs: this process will be replaced, and the next one must not run it."""
         self.hangs = True
         flush = work.unfinished()
@@ -393,7 +395,7 @@ class BroadcastReader(Runnable):
         self._session.close()
 
 
-def _tell(listener: Listener, flush: Flush) -> None:
+def _tell(listener: BroadcastListener, flush: Flush) -> None:
     for failure in flush.failures:
         if failure.outcome not in (Outcome.IGNORED, Outcome.EXPIRED):
             log.error(

@@ -17,7 +17,7 @@ from emsworker.core.model import Message
 from emsworker.declaring.options import HandlerOptions
 from emsworker.declaring.task import Handler
 from emsworker.runtime.coroutines import guarded
-from emsworker.runtime.lanework import Entry, LaneWork
+from emsworker.runtime.lanework import LaneEntry, LaneWork
 from emsworker.runtime.watch import NO_LIMITS, Lane
 from emsworker.runtime.work import Ended
 
@@ -98,9 +98,9 @@ class Lanes:
                     break
                 handler = self._resolve(message)
                 entry = work.enter(lane, message, self._limits_of(handler, work))
-                if entry is Entry.BLOCKED:
+                if entry is LaneEntry.BLOCKED:
                     continue
-                if entry is Entry.STOP:
+                if entry is LaneEntry.STOP:
                     break
                 ended = self._attempt(work, message, handler, lane)
                 if not lane.stop():

@@ -16,7 +16,7 @@ from emsworker.store.progress import Flush
 from emsworker.store.session import Session
 
 
-class Entry(Enum):
+class LaneEntry(Enum):
     """Action of a lane for its next message: run it, skip it because it is blocked, or stop."""
 
     RUN = 0
@@ -45,17 +45,17 @@ class LaneWork(Work):
         self.lanes = lanes
         return True
 
-    def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> Entry:
+    def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> LaneEntry:
         """Decide what a lane does with its next message, and note that it runs if so."""
         with self.lock:
             if self.lost or self.detached or self._late is not None:
-                return Entry.STOP
+                return LaneEntry.STOP
             if self.waits(message):
                 self._end(Ended(message, (), (), blocked=True))
-                return Entry.BLOCKED
+                return LaneEntry.BLOCKED
             self._started[message.offset] = message
             lane.start(message, options)
-            return Entry.RUN
+            return LaneEntry.RUN
 
     def end(self, ended: Ended) -> None:
         """Record the end of a message, perhaps before lower ones; its outcome counts once all those have ended."""

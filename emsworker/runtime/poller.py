@@ -20,7 +20,7 @@ from emsworker.core.config import Settings
 from emsworker.core.polling import PollInterval
 from emsworker.runtime.hints import Chooser, Hint
 from emsworker.runtime.runnable import Runnable, Trouble
-from emsworker.store.claims import Work, find_work
+from emsworker.store.claims import AvailableWork, find_work
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost
 from emsworker.store.messages import close_hole
@@ -213,7 +213,7 @@ class Poller(Runnable):
             self._open.setdefault(self._topic_of[group_id], []).append(group_id)
         self._fresh = {hint for hint in self._fresh if hint.group_id in group_ids}
 
-    def _hints_of(self, group_id: int, work: Work) -> list[Hint]:
+    def _hints_of(self, group_id: int, work: AvailableWork) -> list[Hint]:
         hints = [Hint(group_id, "waiting", work.highest_waiting)] if work.waiting else []
         if work.retries:
             hints.append(Hint(group_id, "retries"))

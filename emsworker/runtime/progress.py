@@ -8,7 +8,7 @@ from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded
 from emsworker.core.forks import Mutex
 from emsworker.core.model import Message
-from emsworker.core.run import Report
+from emsworker.core.run import ProgressReport
 
 _PAUSE_S = 0.5
 
@@ -22,13 +22,13 @@ class ProgressBuffer:
 
     def __init__(self, lock: Mutex) -> None:
         self._lock = lock
-        self._fresh: dict[bytes, Report] = {}
+        self._fresh: dict[bytes, ProgressReport] = {}
         self._told: set[bytes] = set()  # uids of running messages that have reported
         self._stale: list[bytes] = []  # uids of those that have ended since
         self._written_at = 0.0
         self.closed = False
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: ProgressReport) -> None:
         """Keep the last report of a running message for the next flush.
 
         Raises:
@@ -56,7 +56,7 @@ class ProgressBuffer:
         return bool(self._fresh) and ticks() - self._written_at >= _PAUSE_S
 
     @property
-    def fresh(self) -> tuple[Report, ...]:
+    def fresh(self) -> tuple[ProgressReport, ...]:
         """Reports to write."""
         return tuple(self._fresh.values())
 
@@ -65,7 +65,7 @@ class ProgressBuffer:
         """Uids whose reports are to be removed."""
         return tuple(self._stale)
 
-    def written(self, fresh: Sequence[Report], stale: Sequence[bytes]) -> None:
+    def written(self, fresh: Sequence[ProgressReport], stale: Sequence[bytes]) -> None:
         """Drop reports and removals that have been committed."""
         del self._stale[: len(stale)]
         for report in fresh:

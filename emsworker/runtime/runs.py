@@ -12,7 +12,7 @@ from emsworker.core import forks
 from emsworker.core.clock import ticks
 from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
-from emsworker.core.run import Report, Run, check_span
+from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.declaring.options import HandlerOptions
 from emsworker.runtime.watch import Watch
 from emsworker.runtime.work import Work
@@ -47,7 +47,9 @@ class ThreadRun(Run):
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report progress; see :class:`Run`."""
-        self._work.progress_buffer.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
+        self._work.progress_buffer.tell(
+            ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
+        )
 
 
 class CoroutineRun(Run):
@@ -129,4 +131,6 @@ class CoroutineRun(Run):
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report progress; see :class:`Run`."""
-        self._work.progress_buffer.tell(Report.checked(self._message.uid, self._message.attempt, fraction, text))
+        self._work.progress_buffer.tell(
+            ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
+        )

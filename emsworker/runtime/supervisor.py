@@ -182,7 +182,6 @@ class Supervisor:
             os.close(writer)
         os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
         slot.status = os.fdopen(reader, "rb", buffering=0)
-        os.set_blocking(reader, False)  # if a task has forked, the pipe never ends
         slot.ready = slot.told = slot.restarting = slot.ending = False
         slot.silent_s = 0.0
         slot.last_words, slot.started_at, slot.ready_at = "", ticks(), None

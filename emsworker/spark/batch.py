@@ -14,7 +14,7 @@ from emsworker.core.errors import UnknownTopic
 from emsworker.spark import planning
 from emsworker.spark.arrow import Batches
 from emsworker.spark.options import ReadOptions
-from emsworker.spark.planning import DataLoss, Range
+from emsworker.spark.planning import DataLoss, ReadRange
 from emsworker.spark.profile import call, open_database
 from emsworker.spark.pushing import Pushed
 from emsworker.store import scan
@@ -31,7 +31,7 @@ class EmsPartition(InputPartition):
     group: str | None = None
 
     @classmethod
-    def of(cls, one: Range) -> EmsPartition:
+    def of(cls, one: ReadRange) -> EmsPartition:
         """Make the input partition of a range."""
         group = one.source.group
         return cls(one.piece, one.source.topic.name, group.name if group is not None else None)
@@ -80,7 +80,7 @@ class EmsReader(DataSourceReader):
             room -= weight
         return [Pack(tuple(parts)) for parts in packs]
 
-    def _plan(self, session: Session) -> list[Range]:
+    def _plan(self, session: Session) -> list[ReadRange]:
         options = self._options
         ranges = [
             self._pushed.narrow(session, one)

@@ -9,7 +9,7 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.spark import planning
 from emsworker.spark.columns import LOG_APPEND_TIME
 from emsworker.spark.options import read_options
-from emsworker.spark.planning import Range
+from emsworker.spark.planning import ReadRange
 from emsworker.spark.profile import open_stream
 from emsworker.store import scan
 from emsworker.store.session import Session
@@ -48,7 +48,7 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         raise ConfigError([Problem(f"option {name}", given.get(name, ""), fix) for name, on in refused.items() if on])
     app = open_stream(options.profile)
 
-    def plan(session: Session) -> list[Range]:
+    def plan(session: Session) -> list[ReadRange]:
         ranges = planning.plan(session, options)
         return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, "messages", one.piece))
 

@@ -41,7 +41,7 @@ _CLIENTS = (
 
 
 @dataclass(frozen=True)
-class Subscription:
+class TopicSelection:
     """The topics, or partitions of topics, to read."""
 
     names: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Subscription:
 
 
 @dataclass(frozen=True)
-class Limit:
+class OffsetLimit:
     """The beginning or end of a read; the first given attribute in this list counts.
 
     Attributes:
@@ -70,12 +70,12 @@ class Limit:
 class ReadOptions:
     """Options of a reader; docs/how-to/spark.md explains each."""
 
-    subscription: Subscription
+    subscription: TopicSelection
     dataset: str
     group: str | None
     profile: str | None
-    starting: Limit
-    ending: Limit
+    starting: OffsetLimit
+    ending: OffsetLimit
     min_partitions: int | None
     max_records_per_partition: int | None
     partition_bytes: int
@@ -351,20 +351,20 @@ def _job(text: str) -> str:
     return text
 
 
-def _subscription(options_in: OptionReader) -> Subscription:
+def _subscription(options_in: OptionReader) -> TopicSelection:
     given = [name for name in ("subscribe", "subscribePattern", "assign") if options_in.has(name)]
     if len(given) != 1:
         options_in.problem("subscribe", "give exactly one of subscribe, subscribePattern and assign")
-    return Subscription(
+    return TopicSelection(
         options_in.get("subscribe", _names, ()),
         options_in.get("subscribePattern", _pattern, None),
         options_in.get("assign", _assignment, None),
     )
 
 
-def _starting(options_in: OptionReader, streaming: bool) -> Limit:
+def _starting(options_in: OptionReader, streaming: bool) -> OffsetLimit:
     strategy = options_in.get("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error")
-    return Limit(
+    return OffsetLimit(
         options_in.get(
             "startingOffsets", _offsets if streaming else _starting_offsets, "latest" if streaming else "earliest"
         ),
@@ -374,8 +374,8 @@ def _starting(options_in: OptionReader, streaming: bool) -> Limit:
     )
 
 
-def _ending(options_in: OptionReader) -> Limit:
-    return Limit(
+def _ending(options_in: OptionReader) -> OffsetLimit:
+    return OffsetLimit(
         options_in.get("endingOffsets", _ending_offsets, "latest"),
         options_in.get("endingTimestamp", _milliseconds, None),
         options_in.get("endingOffsetsByTimestamp", lambda text: by_partition(text, 0), None),

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
-from emsworker.spark.options import EARLIEST, LATEST, Limit, Offsets, ReadOptions
+from emsworker.spark.options import EARLIEST, LATEST, OffsetLimit, Offsets, ReadOptions
 from emsworker.store import scan, topics
-from emsworker.store.scan import Bounds, Piece
+from emsworker.store.scan import PartitionBounds, Piece
 from emsworker.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Source:
     """A partition of a topic, with a group if the dataset belongs to groups."""
 
     topic: Topic
-    bounds: Bounds
+    bounds: PartitionBounds
     group: Group | None = None
 
     @property
@@ -41,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Range:
+class ReadRange:
     """A range of offsets of a source to read; ``hi`` is exclusive."""
 
     source: Source
@@ -81,7 +81,7 @@ def find_sources(session: Session, options: ReadOptions) -> list[Source]:
     return sources if options.dataset == "messages" else _with_groups(session, sources, options)
 
 
-def _assigned(name: str, bounds: list[Bounds], wanted: tuple[int, ...]) -> list[Bounds]:
+def _assigned(name: str, bounds: list[PartitionBounds], wanted: tuple[int, ...]) -> list[PartitionBounds]:
     there = {one.partition for one in bounds}
     if missing := sorted(set(wanted) - there):
         raise UnknownTopic(f"topic {name!r} has no partition {missing[0]}; it has {min(there)} to {max(there)}")
@@ -102,7 +102,7 @@ def _with_groups(session: Session, sources: list[Source], options: ReadOptions) 
 # -- from where to where -----------------------------------------------------------------------------------------------
 
 
-def plan(session: Session, options: ReadOptions) -> list[Range]:
+def plan(session: Session, options: ReadOptions) -> list[ReadRange]:
     """Plan the ranges of a batch read, one for each source.
 
     Raises:
@@ -117,7 +117,7 @@ def plan(session: Session, options: ReadOptions) -> list[Range]:
     return [_log_range(session, options, source) for source in sources]
 
 
-def check_covered(limit: Limit, sources: list[Source], name: str) -> None:
+def check_covered(limit: OffsetLimit, sources: list[Source], name: str) -> None:
     """Check that offsets by partition name each partition that is read, as Kafka's source requires.
 
     Raises:
@@ -132,7 +132,7 @@ def check_covered(limit: Limit, sources: list[Source], name: str) -> None:
                 raise OutOfRange(f"{name} names no offset for {source.place}; name every partition that is read")
 
 
-def _message_range(session: Session, options: ReadOptions, source: Source) -> Range:
+def _message_range(session: Session, options: ReadOptions, source: Source) -> ReadRange:
     bounds = source.bounds
     lo = start_of(session, options, source)
     hi, exact = _end_of(session, options.ending, source)
@@ -145,17 +145,17 @@ def _message_range(session: Session, options: ReadOptions, source: Source) -> Ra
             f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "
             "it; read up to there, or try again when the workers have closed it"
         )
-    return Range(source, lo, hole)
+    return ReadRange(source, lo, hole)
 
 
-def _log_range(session: Session, options: ReadOptions, source: Source) -> Range:
+def _log_range(session: Session, options: ReadOptions, source: Source) -> ReadRange:
     """Plan the log of a group, which may begin below the log start offset: dead letters outlive their messages."""
     default = options.starting.timestamp_ms is None and options.starting.by_timestamp is None
     if default and options.starting.offsets == "earliest":
         lo = 0
     else:
         lo = start_of(session, replace(options, fail_on_data_loss=False), source)
-    return Range(source, lo, max(lo, _end_of(session, options.ending, source)[0]))
+    return ReadRange(source, lo, max(lo, _end_of(session, options.ending, source)[0]))
 
 
 def start_of(session: Session, options: ReadOptions, source: Source) -> int:
@@ -201,7 +201,7 @@ def above_log_start(options: ReadOptions, source: Source, offset: int) -> int:
     return log_start
 
 
-def _end_of(session: Session, limit: Limit, source: Source) -> tuple[int, bool]:
+def _end_of(session: Session, limit: OffsetLimit, source: Source) -> tuple[int, bool]:
     """Return the exclusive end, and whether the options name exactly that offset."""
     time_ms = time_of(limit, source)
     if time_ms is not None:
@@ -210,14 +210,14 @@ def _end_of(session: Session, limit: Limit, source: Source) -> tuple[int, bool]:
     return (source.bounds.end, False) if offset == LATEST else (offset, True)
 
 
-def time_of(limit: Limit, source: Source) -> int | None:
+def time_of(limit: OffsetLimit, source: Source) -> int | None:
     """Return the time of a limit for a source in milliseconds, or ``None`` if the limit is not a time."""
     if limit.timestamp_ms is not None:
         return limit.timestamp_ms
     return None if limit.by_timestamp is None else limit.by_timestamp[source.topic.name][source.bounds.partition]
 
 
-def offset_of(limit: Limit, source: Source) -> int:
+def offset_of(limit: OffsetLimit, source: Source) -> int:
     """Return the offset of a limit for a source, -2 and -1 included."""
     if isinstance(limit.offsets, dict):
         return limit.offsets[source.topic.name][source.bounds.partition]
@@ -232,7 +232,7 @@ def _offset_at(session: Session, source: Source, time_ms: int) -> int:
 # -- in how many pieces ------------------------------------------------------------------------------------------------
 
 
-def split(ranges: list[Range], options: ReadOptions, weigh: Callable[[Range], int]) -> list[Range]:
+def split(ranges: list[ReadRange], options: ReadOptions, weigh: Callable[[ReadRange], int]) -> list[ReadRange]:
     """Cut ranges by partitionBytes, maxRecordsPerPartition and minPartitions; every cut is by offsets.
 
     Args:
@@ -252,9 +252,9 @@ def split(ranges: list[Range], options: ReadOptions, weigh: Callable[[Range], in
     return pieces
 
 
-def _cut(one: Range, parts: int) -> list[Range]:
+def _cut(one: ReadRange, parts: int) -> list[ReadRange]:
     edges = [one.lo + (one.hi - one.lo) * number // parts for number in range(parts + 1)]
-    return [Range(one.source, lo, hi) for lo, hi in pairwise(edges)]
+    return [ReadRange(one.source, lo, hi) for lo, hi in pairwise(edges)]
 
 
 def offsets_json(places: Iterable[tuple[Source, int]]) -> Offsets:

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from emsworker.spark.planning import Range, Source
+from emsworker.spark.planning import ReadRange, Source
 from emsworker.store import scan
-from emsworker.store.scan import Window
+from emsworker.store.scan import ScanWindow
 from emsworker.store.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,9 +62,9 @@ class Pushed:
         return False
 
     @property
-    def window(self) -> Window | None:
+    def window(self) -> ScanWindow | None:
         """The time window of the filters, or ``None`` if they have none."""
-        return None if self._times == (0, _LAST_US) else Window(*self._times)
+        return None if self._times == (0, _LAST_US) else ScanWindow(*self._times)
 
     def wants(self, source: Source) -> bool:
         """Return whether the filters accept any row of a source."""
@@ -73,7 +73,7 @@ class Pushed:
             values["group"] = source.group.name
         return all(values[name] in wanted for name, wanted in self._names.items())
 
-    def narrow(self, session: Session, one: Range) -> Range:
+    def narrow(self, session: Session, one: ReadRange) -> ReadRange:
         """Return the part of a range that can have accepted rows."""
         lo, hi = max(one.lo, self._offsets[0]), min(one.hi, self._offsets[1])
         if self.window is not None and one.source.group is None and lo < hi:

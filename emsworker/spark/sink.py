@@ -20,7 +20,7 @@ from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.spark.rows import Rows
 from emsworker.store import staging
 from emsworker.store.schema import server_facts
-from emsworker.store.staging import Batch, Staged, StagedRow
+from emsworker.store.staging import SinkBatch, Staged, StagedRow
 
 _QUERY_ID = "sql.streaming.queryId"
 _PACKET_SLACK = 65536
@@ -50,7 +50,7 @@ class EmsWriter(DataSourceArrowWriter):
     def __init__(self, rows: Rows, options: WriteOptions) -> None:
         self._rows = rows
         self._options = options
-        self._batch = Batch(f"job:{options.job_id or new_uid().hex()}")
+        self._batch = SinkBatch(f"job:{options.job_id or new_uid().hex()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Stage one task's rows, on an executor."""
@@ -88,7 +88,7 @@ class EmsStreamWriter(DataSourceStreamArrowWriter):
         query_id = queries.pop()
         if queries or query_id is None:
             raise WriteFailed(f"the tasks of batch {batchId} do not name one query: {[query_id, *queries]}")
-        _commit(self._options, Batch(f"query:{query_id}", batchId), _staged(messages))
+        _commit(self._options, SinkBatch(f"query:{query_id}", batchId), _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the staged rows, like :meth:`EmsWriter.abort`."""
@@ -99,7 +99,7 @@ def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
     return [one.staged for one in messages if isinstance(one, TaskDone)]
 
 
-def _commit(options: WriteOptions, batch: Batch, tasks: Sequence[Staged]) -> None:
+def _commit(options: WriteOptions, batch: SinkBatch, tasks: Sequence[Staged]) -> None:
     app, who = open_stream(options.profile), f"spark-{socket.gethostname()}-{os.getpid()}"[-128:]
     with closing_session(app.database) as database:
         if not database.call(partial(staging.commit, batch=batch, tasks=tasks)):

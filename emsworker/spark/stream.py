@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from emsworker.spark import planning
 from emsworker.spark.batch import EmsPartition, read_piece
 from emsworker.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
-from emsworker.spark.planning import DataLoss, Range, Source
+from emsworker.spark.planning import DataLoss, ReadRange, Source
 from emsworker.spark.profile import call
 from emsworker.store import scan
 from emsworker.store.session import Session
@@ -77,7 +77,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         return _journal({_place(one.source): end for one, end in zip(ranges, _share(ranges, most), strict=True)})
 
-    def _open_ranges(self, session: Session, start: dict[Place, int], most: int | None) -> list[Range]:
+    def _open_ranges(self, session: Session, start: dict[Place, int], most: int | None) -> list[ReadRange]:
         """Return the readable ranges; of a long backlog only as much is checked for holes as a micro-batch may have."""
         sources = planning.find_sources(session, self._options)
         self._check_all_there(start, sources)
@@ -91,7 +91,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hi = min(hi, self._goal.get(_place(source), lo))
             near = hi if far is None else min(hi, lo + far)
             found = self._high_watermark(session, source, lo, near)
-            ranges.append(Range(source, lo, max(lo, hi if found == near else found)))
+            ranges.append(ReadRange(source, lo, max(lo, hi if found == near else found)))
         return ranges
 
     def _check_all_there(self, start: dict[Place, int], sources: Sequence[Source]) -> None:
@@ -155,7 +155,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = call(self._options.profile, lambda session: self._plan(session, _places(start), _places(end)))
         return [EmsPartition.of(one) for one in pieces]
 
-    def _plan(self, session: Session, start: dict[Place, int], end: dict[Place, int]) -> list[Range]:
+    def _plan(self, session: Session, start: dict[Place, int], end: dict[Place, int]) -> list[ReadRange]:
         options = self._options
         sources = {_place(source): source for source in planning.find_sources(session, options)}
         ranges = []
@@ -164,7 +164,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place in sources and lo != LATEST:
                 source = sources[place]
                 lo = source.bounds.log_start if lo == EARLIEST else planning.above_log_start(options, source, lo)
-                ranges.append(Range(source, min(lo, hi), hi))
+                ranges.append(ReadRange(source, min(lo, hi), hi))
         return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ def _places(journal: Journal | Offsets) -> dict[Place, int]:
     return {(topic, int(number)): offset for topic, places in journal.items() for number, offset in places.items()}
 
 
-def _share(ranges: Sequence[Range], most: int | None) -> list[int]:
+def _share(ranges: Sequence[ReadRange], most: int | None) -> list[int]:
     """Return the ends of a batch of at most ``most`` offsets: each partition gets its share, at least one offset."""
     total = sum(one.hi - one.lo for one in ranges)
     if most is None or total <= most:

@@ -25,7 +25,7 @@ Values = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class Delivery:
+class AlarmDelivery:
     """A delivery of one alarm to one receiver.
 
     Attributes:
@@ -240,7 +240,7 @@ def new_alarm(rule: Rule, topic: str, group: str, value: float, now: datetime) -
 # -- delivering --------------------------------------------------------------------------------------------------------
 
 
-def take_deliveries(session: Session, limit: int, taken_s: float) -> list[Delivery]:
+def take_deliveries(session: Session, limit: int, taken_s: float) -> list[AlarmDelivery]:
     """Take at most ``limit`` due deliveries; no other process takes them for ``taken_s`` seconds."""
     taken = []
     for event_id, rule, target, body, tries, age_s, webhook, command in session.rows(
@@ -249,7 +249,7 @@ def take_deliveries(session: Session, limit: int, taken_s: float) -> list[Delive
         args = {"event_id": event_id, "taken_s": taken_s}
         address = webhook if target == "webhook" else command
         if session.change(_SQL.take_event, args) == 1:
-            taken.append(Delivery(int(event_id), rule, target, body, int(tries), float(age_s), address or ""))
+            taken.append(AlarmDelivery(int(event_id), rule, target, body, int(tries), float(age_s), address or ""))
     return taken
 
 

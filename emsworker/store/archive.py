@@ -34,7 +34,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Range:
+class ArchiveRange:
     """A range of offsets of a partition, ``hi`` exclusive."""
 
     topic_id: int
@@ -78,7 +78,7 @@ def get_place(session: Session, topic_id: int, partition: int) -> tuple[int, int
     return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
 
-def sum_messages(database: Database, where: Range) -> Sum:
+def sum_messages(database: Database, where: ArchiveRange) -> Sum:
     """Count the rows of a range and sum their hashes, on the server."""
     total = Sum()
     for piece in _pieces(where, _SUM_OFFSETS):
@@ -86,12 +86,12 @@ def sum_messages(database: Database, where: Range) -> Sum:
     return total
 
 
-def sum_claims(database: Database, group_id: int, where: Range) -> Sum:
+def sum_claims(database: Database, group_id: int, where: ArchiveRange) -> Sum:
     """Count and sum the done claims of a group that end below ``where.hi``, wherever they begin."""
     return database.call(lambda s: _sum(s, _SQL.sum_claims, where.args | {"group_id": group_id}))
 
 
-def sum_attempts(database: Database, group_id: int, where: Range, late: Sequence[int] = ()) -> Sum:
+def sum_attempts(database: Database, group_id: int, where: ArchiveRange, late: Sequence[int] = ()) -> Sum:
     """Count and sum the attempts of a range and of the ``late`` offsets below it, except those of dead letters."""
     args = where.args | {"group_id": group_id}
     total = database.call(partial(_sum, statement=_SQL.sum_attempts, args=args))
@@ -135,13 +135,13 @@ def delete_attempts(session: Session, group_id: int, partition: int, keys: Seque
     return session.change(_SQL.delete_attempts, args | values)
 
 
-def delete_messages(database: Database, where: Range) -> Iterator[int]:
+def delete_messages(database: Database, where: ArchiveRange) -> Iterator[int]:
     """Delete a range below the log start offset in chunks, and yield the size of each; idempotent."""
     for piece in _pieces(where, _DELETE_OFFSETS):
         database.call(partial(retention.delete_messages, piece=piece.args))
         yield piece.hi - piece.lo
 
 
-def _pieces(where: Range, size: int) -> Iterator[Range]:
+def _pieces(where: ArchiveRange, size: int) -> Iterator[ArchiveRange]:
     for lo in range(where.lo, where.hi, size):
-        yield Range(where.topic_id, where.partition, lo, min(lo + size, where.hi))
+        yield ArchiveRange(where.topic_id, where.partition, lo, min(lo + size, where.hi))

@@ -23,7 +23,7 @@ _SQL = Statements("broadcast")
 
 
 @dataclass(frozen=True)
-class Extent:
+class ReadableExtent:
     """A partition: the first offset that is kept, the one after its last row, and whether it may be read."""
 
     log_start: int
@@ -32,7 +32,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BroadcastBatch:
     """The result of a read from an offset on.
 
     Attributes:
@@ -51,7 +51,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Position:
+class ReaderPosition:
     """A named reader's position in a partition, and how many earlier readers have died there."""
 
     next_offset: int
@@ -89,18 +89,18 @@ class NamedReader:
         object.__setattr__(self, "args", values)
 
 
-def find_ends(session: Session, topic_ids: Sequence[int]) -> dict[tuple[int, int], Extent]:
+def find_ends(session: Session, topic_ids: Sequence[int]) -> dict[tuple[int, int], ReadableExtent]:
     """The extent of every partition of these topics, by topic id and partition."""
     rows = session.rows(_SQL.find_ends, {"topic_ids": sorted(topic_ids)})
     return {
-        (int(topic_id), int(partition)): Extent(int(log_start), max(int(log_start), int(end)), bool(readable))
+        (int(topic_id), int(partition)): ReadableExtent(int(log_start), max(int(log_start), int(end)), bool(readable))
         for topic_id, partition, log_start, end, readable in rows
     }
 
 
 def read(
     session: Session, topic: Topic, partition: int, offset: int, limit: int, limit_bytes: int, wanted: Filter
-) -> Batch:
+) -> BroadcastBatch:
     """Read from an offset up to the first hole, at most ``limit`` offsets and ``limit_bytes`` of bodies."""
     where = {"topic_id": topic.id, "partition": partition}
     packet = session.packet()
@@ -114,15 +114,15 @@ def read(
             break
         hi, size = int(found), size + int(bytes_)
     if hi < offset:
-        return Batch(None, log_start, int(sizes[0][0]) if sizes else None)
+        return BroadcastBatch(None, log_start, int(sizes[0][0]) if sizes else None)
     packet = session.packet()
     packet.add(_SQL.get_now)
     packet.add(_SQL.read_bodies, where | {"lo": offset, "hi": hi} | wanted.args)
     now, rows = (result.rows for result in packet.send())
-    return Batch(hi, log_start, offset, rows, now[0][0])
+    return BroadcastBatch(hi, log_start, offset, rows, now[0][0])
 
 
-def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int, int]) -> dict[int, Position]:
+def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int, int]) -> dict[int, ReaderPosition]:
     """Take a name over from its previous reader; return its position in each partition.
 
     Args:
@@ -140,7 +140,7 @@ def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int
 
     session.transaction(work)
     rows = session.rows(_SQL.get_positions, reader.args)
-    return {int(partition): Position(int(offset), int(deaths)) for partition, offset, deaths in rows}
+    return {int(partition): ReaderPosition(int(offset), int(deaths)) for partition, offset, deaths in rows}
 
 
 def store_position(session: Session, reader: NamedReader, partition: int, offset: int) -> bool:

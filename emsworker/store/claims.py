@@ -71,7 +71,7 @@ class NothingClaimed(Enum):
 
 
 @dataclass(frozen=True)
-class Work:
+class AvailableWork:
     """Work available to a group: waiting claims, due retries, partitions with messages, and holes at its cursors.
 
     A group that runs in order has only partitions here, whatever is available in them.
@@ -93,7 +93,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Look:
+class PollAnswer:
     """The result of a search for work.
 
     Attributes:
@@ -103,18 +103,18 @@ class Look:
         due_s: seconds until something else is due, which may be work then; ``None`` if nothing is known.
     """
 
-    work: dict[int, Work]
+    work: dict[int, AvailableWork]
     due_s: float | None = None
     open: frozenset[int] = frozenset()
 
 
-def find_work(session: Session, group_ids: Sequence[int]) -> Look:
+def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
     """Find, without any lock, the work available to these groups."""
     found: dict[int, dict[str, Any]] = {}
     due_s: float | None = None
     opened: set[int] = set()
     if not group_ids:
-        return Look({})
+        return PollAnswer({})
     for kind, group_id, partition, mark, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         if kind == 4:
             if head is not None and head > 0:
@@ -132,7 +132,9 @@ def find_work(session: Session, group_ids: Sequence[int]) -> Look:
             if mark:
                 found.setdefault(int(group_id), {})["retries"] = True
     limited = {group_id for group_id, work in found.items() if "limited" in work}
-    return Look({group_id: Work(**work) for group_id, work in found.items()}, due_s, frozenset(opened - limited))
+    return PollAnswer(
+        {group_id: AvailableWork(**work) for group_id, work in found.items()}, due_s, frozenset(opened - limited)
+    )
 
 
 def take_range(

@@ -111,7 +111,7 @@ def reset(session: Session, group: Group, partition: int, to: int, reason: str) 
     def work(session: Session) -> int:
         held = hold(session, group, partition)
         if held is None:
-            raise UnknownGroup(f"group {group.name!r} was deleted meanwhile; no cursor was moved in partition {partition}")
+            raise UnknownGroup(f"group {group.name!r} was deleted meanwhile; partition {partition} was not reset")
         target = max(to, held.log_start)
         if target > held.cursor:
             return _forward(session, where, held.cursor, target, reason)

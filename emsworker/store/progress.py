@@ -12,7 +12,7 @@ from typing import Any
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, ClaimState, Failure, Isolation, Order
-from emsworker.core.run import Report
+from emsworker.core.run import ProgressReport
 from emsworker.store import blocking
 from emsworker.store.errors import AssertionBroken
 from emsworker.store.reports import add_reports
@@ -50,7 +50,7 @@ class Flush:
     done_offsets: Sequence[tuple[int, int, int]] = ()
     failures: Sequence[Failure] = ()
     results: Sequence[ResultRow] = ()
-    reports: Sequence[Report] = ()
+    reports: Sequence[ProgressReport] = ()
     reports_ended: Sequence[bytes] = ()
     blocked: Sequence[tuple[int, bytes | None]] = ()
     was: int | None = None

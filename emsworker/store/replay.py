@@ -19,7 +19,7 @@ from emsworker.core.errors import UnknownGroup
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Group
 from emsworker.store import cursors
-from emsworker.store.search import Window
+from emsworker.store.search import SearchWindow
 from emsworker.store.session import Session
 from emsworker.store.sql import Statements
 
@@ -28,7 +28,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Piece:
+class ReplayPiece:
     """Messages of one window that are to be run again.
 
     Args:
@@ -37,7 +37,7 @@ class Piece:
             messages as ranges; ``None`` to run each message by itself.
     """
 
-    window: Window
+    window: SearchWindow
     offsets: Sequence[int]
     wanted: Sequence[int] | None
 
@@ -65,14 +65,14 @@ class Replayed:
     unreadable: int = 0
 
 
-def plan_piece(session: Session, group: Group, piece: Piece) -> Replayed:
+def plan_piece(session: Session, group: Group, piece: ReplayPiece) -> Replayed:
     """Return what :func:`replay_piece` would do now; changes nothing."""
     where = _where(group, piece)
     rows = session.rows(_SQL.get_cursor, where)
     return _judge(piece, int(rows[0][0]) if rows else 0, 1, _taken(session, where))[0]
 
 
-def replay_piece(session: Session, group: Group, piece: Piece) -> Replayed:
+def replay_piece(session: Session, group: Group, piece: ReplayPiece) -> Replayed:
     """Replay the messages of a piece in one transaction; deletes the dead letters of those that are run again.
 
     Raises:
@@ -99,7 +99,7 @@ def replay_piece(session: Session, group: Group, piece: Piece) -> Replayed:
     return session.transaction(work)
 
 
-def _where(group: Group, piece: Piece) -> dict[str, Any]:
+def _where(group: Group, piece: ReplayPiece) -> dict[str, Any]:
     return piece.window.args | {"group_id": group.id}
 
 
@@ -114,7 +114,7 @@ def _taken(session: Session, where: dict[str, Any]) -> list[Range]:
     return found
 
 
-def _judge(piece: Piece, cursor: int, log_start: int, taken: list[Range]) -> tuple[Replayed, list[int]]:
+def _judge(piece: ReplayPiece, cursor: int, log_start: int, taken: list[Range]) -> tuple[Replayed, list[int]]:
     below = [offset for offset in piece.offsets if log_start <= offset < cursor]
     again = [offset for offset in below if not _covers(taken, offset)]
     unclaimed = sum(offset >= cursor for offset in piece.offsets)

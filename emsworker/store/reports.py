@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker.core.model import Claim
-from emsworker.core.run import Progress, Report
+from emsworker.core.run import Progress, ProgressReport
 from emsworker.store.dead import utc
 from emsworker.store.results import questions
 from emsworker.store.session import Packet, Session
@@ -15,7 +15,9 @@ from emsworker.store.sql import Statements
 _SQL = Statements("reports")
 
 
-def add_reports(packet: Packet, claim: Claim, topic_id: int, reports: Sequence[Report], ended: Sequence[bytes]) -> None:
+def add_reports(
+    packet: Packet, claim: Claim, topic_id: int, reports: Sequence[ProgressReport], ended: Sequence[bytes]
+) -> None:
     """Append the reports of a claim's messages to an open transaction, and remove those of messages that have ended."""
     if reports:
         shape = "(%(topic_id)s,%(uid)s,%(group_id)s,%(client_id)s,%(attempt)s,%(fraction)s,%(text)s,NOW(6))"

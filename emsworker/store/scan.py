@@ -22,7 +22,7 @@ _FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
 
 
 @dataclass(frozen=True)
-class Bounds:
+class PartitionBounds:
     """Bounds of a partition: its first offset, up to where it is known to have no hole, and one past its last row."""
 
     partition: int
@@ -32,7 +32,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Window:
+class ScanWindow:
     """Time range in which a message was inserted, in microseconds since 1970; ``to_us`` is exclusive."""
 
     from_us: int
@@ -54,7 +54,7 @@ class Query:
 
     dataset: str
     columns: tuple[str, ...]
-    window: Window | None = None
+    window: ScanWindow | None = None
     cancelled: bool = False
     fetch_bytes: int = 16 << 20
     tombstones: bool = False
@@ -91,10 +91,10 @@ class Fetched:
     log_start: int | None
 
 
-def list_bounds(session: Session, topic_id: int) -> list[Bounds]:
+def list_bounds(session: Session, topic_id: int) -> list[PartitionBounds]:
     """List the bounds of a topic's partitions."""
     rows = session.rows(_SQL.list_bounds, {"topic_id": topic_id})
-    return [Bounds(*map(int, row)) for row in rows]
+    return [PartitionBounds(*map(int, row)) for row in rows]
 
 
 def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int) -> int:
@@ -115,7 +115,7 @@ def find_hole(session: Session, topic_id: int, partition: int, lo: int, hi: int)
     return hi
 
 
-def find_high_watermark(session: Session, topic_id: int, bounds: Bounds, lo: int, hi: int) -> int:
+def find_high_watermark(session: Session, topic_id: int, bounds: PartitionBounds, lo: int, hi: int) -> int:
     """Return the first hole in ``[lo, hi)``, or ``hi``; the part below the known high watermark is not read."""
     known = max(lo, bounds.high_watermark)
     return find_hole(session, topic_id, bounds.partition, known, hi) if known < hi else hi

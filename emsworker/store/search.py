@@ -16,7 +16,7 @@ _SQL = Statements("search")
 
 
 @dataclass(frozen=True)
-class Window:
+class SearchWindow:
     """A range of a partition: offsets from ``lo`` to ``hi``, both included."""
 
     topic_id: int
@@ -53,7 +53,7 @@ class Born:
     born_at: datetime
 
 
-def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter = EVERYTHING) -> list[Found]:
+def list_window(session: Session, window: SearchWindow, bounds: Bounds, wanted: Filter = EVERYTHING) -> list[Found]:
     """List the messages of a window within the bounds, by offset.
 
     Args:
@@ -66,7 +66,7 @@ def list_window(session: Session, window: Window, bounds: Bounds, wanted: Filter
     ]
 
 
-def list_wanted(session: Session, window: Window, wanted: Filter) -> list[Born]:
+def list_wanted(session: Session, window: SearchWindow, wanted: Filter) -> list[Born]:
     """List the messages of a window that pass a group's filter, by offset."""
     return [
         Born(int(offset), utc(born_at)) for offset, born_at in session.rows(_SQL.list_wanted, window.args | wanted.args)

@@ -32,7 +32,7 @@ class GroupRow(NamedTuple):
     timeout_s: float
 
 
-class ClaimRow(NamedTuple):
+class ClaimSnapshot(NamedTuple):
     """A claim as recorded in the log."""
 
     group_id: int
@@ -64,7 +64,7 @@ class Snapshot:
     messages: dict[tuple[int, int], dict[int, tuple[str | None, str]]] = field(default_factory=dict)
     log_starts: dict[tuple[int, int], int] = field(default_factory=dict)
     cursors: dict[tuple[int, int], int] = field(default_factory=dict)
-    claims: list[ClaimRow] = field(default_factory=list)
+    claims: list[ClaimSnapshot] = field(default_factory=list)
     retries: set[Place] = field(default_factory=set)
     dead: set[Place] = field(default_factory=set)
     given_up: set[Place] = field(default_factory=set)
@@ -97,7 +97,7 @@ def _read(session: Session) -> Snapshot:
         log_starts=log_starts,
         cursors={(row[0], row[1]): row[2] for row in session.rows(_SQL.list_cursors)},
         # The claims of a group that is being deleted are deleted after its name.
-        claims=[ClaimRow(*row) for row in session.rows(_SQL.list_claims) if row[0] in groups],
+        claims=[ClaimSnapshot(*row) for row in session.rows(_SQL.list_claims) if row[0] in groups],
         retries=_places(session.rows(_SQL.list_retries)),
         dead=_places(session.rows(_SQL.list_dead)),
         given_up={row[:3] for row in attempts if row[3]},

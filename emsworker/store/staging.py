@@ -39,7 +39,7 @@ class StagingLost(EmsError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class SinkBatch:
     """Commit of a sink.
 
     Attributes:
@@ -89,7 +89,7 @@ def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow])
     session.transaction(lambda s: s.send(f"{_SQL.insert_rows} {values} {_SQL.keep_first}"))
 
 
-def commit(session: Session, batch: Batch, tasks: Sequence[Staged]) -> bool:
+def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:
     """Commit the rows of these tasks as the batch, without moving them yet.
 
     Returns:
@@ -122,13 +122,13 @@ def commit(session: Session, batch: Batch, tasks: Sequence[Staged]) -> bool:
     return True
 
 
-def state(session: Session, batch: Batch) -> str | None:
+def state(session: Session, batch: SinkBatch) -> str | None:
     """Return ``moving`` or ``done``; ``None`` if this batch is not committed."""
     found = session.rows(_SQL.get_batch, batch.args)
     return str(found[0][0]) if found else None
 
 
-def move(session: Session, batch: Batch, producer_id: str) -> set[int]:
+def move(session: Session, batch: SinkBatch, producer_id: str) -> set[int]:
     """Move the rest of a committed batch into the stream; idempotent, and safe if two processes do it at once.
 
     Returns:
@@ -179,13 +179,13 @@ def _move_chunk(session: Session, args: dict[str, object]) -> set[int]:
     return session.again_on_conflict(attempt)
 
 
-def _end(session: Session, batch: Batch) -> None:
+def _end(session: Session, batch: SinkBatch) -> None:
     session.execute(_SQL.end_batch, batch.args)
     session.execute(_SQL.delete_tasks, batch.args)
     session.execute(_SQL.forget_old_batches, batch.args | {"before": max(0, batch.number - _REPLAYABLE)})
 
 
-def forget(session: Session, batch: Batch) -> None:
+def forget(session: Session, batch: SinkBatch) -> None:
     """Delete the ledger's row of a batch that is done and that no job can name again."""
     session.change(_SQL.forget_batch, batch.args)
 
@@ -211,7 +211,7 @@ def tidy(session: Session, producer_id: str, abandoned_s: int = _ABANDONED_S, st
     topics: set[int] = set()
     for sink, number in session.rows(_SQL.list_stuck, {"age_s": stuck_s, "limit": _MOST}):
         try:
-            topics |= move(session, Batch(bytes(sink).decode(), int(number)), producer_id)
+            topics |= move(session, SinkBatch(bytes(sink).decode(), int(number)), producer_id)
         except UnknownTopic as error:  # one job's error must not block the others
             log.error("%s", error)
     abandoned = session.rows(_SQL.list_abandoned, {"age_s": abandoned_s, "limit": _MOST})

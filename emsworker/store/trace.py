@@ -87,7 +87,7 @@ class AttemptRow:
 
 
 @dataclass(frozen=True)
-class History:
+class MessageHistory:
     """All that is known of one message in one group."""
 
     cursor: int | None
@@ -131,14 +131,14 @@ def _attempt(row: tuple[Any, ...]) -> AttemptRow:
     return AttemptRow(utc(ended_at), attempt, Outcome(outcome), ran_ms, client_id, error)
 
 
-def get_history(session: Session, group_id: int, place: Place) -> History:
+def get_history(session: Session, group_id: int, place: Place) -> MessageHistory:
     """Read all that is known of one message in one group, in one packet."""
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
     packet = session.packet()
     for statement in (_SQL.get_cursor, _SQL.find_claims, _SQL.get_retry, _SQL.get_dead, _SQL.list_attempts):
         packet.add(statement, args)
     cursor, claims, retry, dead, attempts = (result.rows for result in packet.send())
-    return History(
+    return MessageHistory(
         int(cursor[0][0]) if cursor else None,
         _last_claim(claims, place[1]),
         _retry(retry[0]) if retry else None,

@@ -1,5 +1,5 @@
 """In-memory app for users' own tests: no server, the same API, the worker's own rules."""
 
-from emsworker.testing.app import DeadLetter, TestApp
+from emsworker.testing.app import DeadCall, TestApp
 
-__all__ = ["DeadLetter", "TestApp"]
+__all__ = ["DeadCall", "TestApp"]

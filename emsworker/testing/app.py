@@ -45,7 +45,7 @@ _CLAIM = 500
 _MOST_RUNS = 20_000
 
 
-class DeadLetter(NamedTuple):
+class DeadCall(NamedTuple):
     """A message that was given up.
 
     Attributes:
@@ -114,7 +114,7 @@ class TestApp:
     def __init__(self, app: Ems, *, connection: Any = None, eager: bool = False) -> None:
         self.app = app
         self.sent: list[Message] = []
-        self.dead: list[DeadLetter] = []
+        self.dead: list[DeadCall] = []
         self._eager = eager
         self._connection = connection
         self._offset_s = timedelta()
@@ -317,7 +317,7 @@ class TestApp:
             waiting.attempt += 1
             heapq.heappush(self._waiting, waiting)
         elif failure.dead is not None:
-            self.dead.append(DeadLetter(message, waiting.route.group, failure.attempt, failure.dead, failure.error))
+            self.dead.append(DeadCall(message, waiting.route.group, failure.attempt, failure.dead, failure.error))
 
 
 def _comes_before(one: _Waiting, other: _Waiting) -> bool:

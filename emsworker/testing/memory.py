@@ -128,7 +128,7 @@ class MemoryKeys:
         self._done_until.pop(key, None)
 
 
-class Stream(Protocol):
+class MemoryStream(Protocol):
     """Interface of the in-memory stream that the outbox uses."""
 
     @property
@@ -170,7 +170,7 @@ class MemoryOutbox:
         connection: for the SQL of :meth:`transaction`.
     """
 
-    def __init__(self, app: Ems, stream: Stream, connection: Any) -> None:
+    def __init__(self, app: Ems, stream: MemoryStream, connection: Any) -> None:
         self._app = app
         self._stream = stream
         self._connection = connection

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from itertools import dropwhile, groupby
 from pathlib import Path
 
-from emsworker.local import Database, Redis
+from emsworker.local import LocalDatabase, Redis
 from tests.chaos import held, mutants, table
 from tests.chaos.held import Held
 from tests.chaos.mutants import MUTANTS, catch
@@ -94,7 +94,7 @@ def _catch_all(arguments: argparse.Namespace) -> int:
         redis = Redis(folder / "redis")
         stack.callback(redis.kill)
         for flavor in chosen_flavors():
-            server = Database(folder / flavor, flavor)
+            server = LocalDatabase(folder / flavor, flavor)
             stack.callback(server.kill)
             for number, mutant in enumerate(chosen_ones):
                 rows.append(catch(mutant, server, redis, folder / f"{flavor}-mutant-{number}", arguments.seed))
@@ -116,14 +116,14 @@ def _run_all(
         beside = []
         for flavor in chosen_flavors() if hold_s else ():
             where = folder / f"{flavor}-held"
-            beside.append(Held(Database(where / "server", flavor), where / "logs", _PHASE_S, hold_s))
+            beside.append(Held(LocalDatabase(where / "server", flavor), where / "logs", _PHASE_S, hold_s))
             stack.callback(beside[-1].close)
             yield from _told(_begun(beside[-1]), held.NAME, flavor)
         redis = Redis(folder / "redis") if "redis" in chosen() else None
         if redis:
             stack.callback(redis.kill)
         for place, flavor in enumerate(chosen_flavors()):
-            server = Database(folder / flavor, flavor)
+            server = LocalDatabase(folder / flavor, flavor)
             stack.callback(server.kill)
             for number, (shared, some) in enumerate(groupby(scenarios, lambda one: one.place)):
                 group = list(some)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from emsworker import Ems
-from emsworker.chaos import Recorder, Run, read_history
+from emsworker.chaos import HandlerRun, Recorder, read_history
 from tests.chaos.arena import LEASE_S, Arena
 from tests.chaos.breaks.database import variable
 from tests.chaos.names import KEYS, TOPIC
@@ -195,7 +195,7 @@ def _stopped(pid: int) -> Iterator[None]:
 def _stopped_in(arena: Arena, group: str, for_s: float) -> int:
     """Stop a child that has been running a message of a group for so many seconds, and runs it still."""
 
-    def running(pids: list[int]) -> list[Run]:
+    def running(pids: list[int]) -> list[HandlerRun]:
         runs = [run for run in read_history(arena.folder / "history").runs if run.pid in pids and run.ended is None]
         return [run for run in runs if run.group == group and run.began < time.monotonic() - for_s]
 

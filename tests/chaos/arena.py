@@ -17,9 +17,9 @@ from typing import Any
 
 import pymysql
 
-from emsworker.chaos import Fault, Report, Rules, check_stream
+from emsworker.chaos import ChaosReport, Fault, Rules, check_stream
 from emsworker.chaos.history import Log, note_fault
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
@@ -248,7 +248,7 @@ class Arena:
         retries = rows("SELECT group_id, `partition`, `offset`, due_at, claim_id FROM ems_retry LIMIT 5")
         return [*behind, *claims, *retries, *rows("SELECT topic_id FROM ems_outbox LIMIT 5")]
 
-    def judge(self, settled: bool = True, client_grace_s: float = 15.0) -> Report:
+    def judge(self, settled: bool = True, client_grace_s: float = 15.0) -> ChaosReport:
         """What the checker says; ``settled``: all is done."""
         rules = Rules(settled=settled, bound_s=_COMMIT_S, client_grace_s=client_grace_s, read_ahead_s=_READ_AHEAD_S)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from tests.chaos.running import Row
 from tests.chaos.throughput import AFTER, UNDER, Feeder, begin_snapshot, sender
 from tests.process.stream import Stream, open_stream

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from emsworker.chaos import Kind, Report
-from emsworker.local import Database as Server
+from emsworker.chaos import ChaosReport, Kind
+from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from tests.chaos import aimed, sites
 from tests.chaos.arena import Arena, opened
@@ -249,7 +249,7 @@ def _try_as_it_is(
 
 def _try(
     mutant: Mutant, server: Server, redis: Redis | None, folder: Path, chance: random.Random, root: Path
-) -> Report:
+) -> ChaosReport:
     allocator = "redis" if mutant.redis else "mysql"
     options: dict[str, Any] = {"allocator": allocator, "chance": chance, "root": root, "topic": mutant.topic or {}}
     with opened(sites.alone, server, redis if mutant.redis else None, folder, **options) as arena:
@@ -264,7 +264,7 @@ def _try(
                 raise
             # Spoiled code may as well stall; what it has done until then is judged.
         arena.note_lost_leases()
-        report: Report = arena.judge(settled, client_grace_s=_GRACE_S)
+        report: ChaosReport = arena.judge(settled, client_grace_s=_GRACE_S)
         return report
 
 

@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from emsworker.chaos import Fault, History, Run
+from emsworker.chaos import Fault, HandlerRun, History
 from tests.chaos.arena import LOST_LEASE, ORPHANED
 from tests.chaos.names import GROUPS
 
@@ -83,7 +83,7 @@ def too_much_again(history: History) -> list[str]:
     for run in history.runs:
         if run.outcome == "done":
             later[run.uid, run.group] = max(later[run.uid, run.group], run.began)
-    threads: dict[tuple[int, int], list[Run]] = defaultdict(list)
+    threads: dict[tuple[int, int], list[HandlerRun]] = defaultdict(list)
     for run in history.runs:
         if run.pid in killed and run.outcome == "done" and later[run.uid, run.group] > killed[run.pid]:
             threads[run.pid, run.thread].append(run)

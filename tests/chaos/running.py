@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emsworker.chaos import Finding, History, Kind, Report, read_history
+from emsworker.chaos import ChaosReport, History, Kind, Violation, read_history
 from emsworker.core.ids import uid_text
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from tests.chaos.arena import Arena, opened
 from tests.chaos.recovery import recovery_s, too_much_again, undone
@@ -74,8 +74,8 @@ class Show:
 
     arena: Arena
     allocator: str
-    _seen: set[Finding] = field(default_factory=set)
-    _before: Report | None = None
+    _seen: set[Violation] = field(default_factory=set)
+    _before: ChaosReport | None = None
 
     def row(self, scenario: Scenario, settled: bool = False) -> Row:
         """Bring a scenario about, and judge.

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from tests.chaos.network import Network
 from tests.support.replication import Replicated, replicating
 from tests.support.servers import fresh_database

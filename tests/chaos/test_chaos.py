@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.local import Database, Redis
+from emsworker.local import LocalDatabase, Redis
 from tests.chaos import table
 from tests.chaos.arena import Arena
 from tests.chaos.running import run_scenarios
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.slow]
 
 @pytest.mark.parametrize("bring_about", [in_short, misused_in_short])
 def test_nothing_is_lost_whatever_breaks(
-    server: Database, servers: TestServers, tmp_path: Path, bring_about: Callable[[Arena], None]
+    server: LocalDatabase, servers: TestServers, tmp_path: Path, bring_about: Callable[[Arena], None]
 ) -> None:
     redis: Redis | None = servers.redis() if server.flavor == "mysql" and "redis" in chosen() else None
     scenario = Scenario("in short", bring_about, redis=redis is not None)

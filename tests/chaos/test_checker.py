@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from emsworker.chaos import Deed, Fault, History, Kind, Operation, Rules, Run, Sent, check, read_history
+from emsworker.chaos import Deed, Fault, HandlerRun, History, Kind, Operation, Rules, Sent, check, read_history
 from emsworker.chaos.history import Log, note_fault, note_operation
-from emsworker.store.snapshot import ClaimRow, GroupRow, Snapshot
+from emsworker.store.snapshot import ClaimSnapshot, GroupRow, Snapshot
 
 PLAIN, KEYED, SERIAL, CASH = 1, 2, 3, 4
 NAMES = {PLAIN: "plain", KEYED: "keyed", SERIAL: "serial", CASH: "cash"}
@@ -20,9 +20,9 @@ ONE, TWO = 100, 200  # processes
 ONES, TWOS = f"ip-{ONE}-aa-{ONE}", f"ip-{TWO}-bb-{TWO}"
 
 
-def run(n: int, group: int, began: float, pid: int = ONE, **more: object) -> Run:
+def run(n: int, group: int, began: float, pid: int = ONE, **more: object) -> HandlerRun:
     values = {"ended": began + 0.1, "outcome": "done", "key": f"k{n % 2}", "thread": pid, **more}
-    return Run(f"u{n}", "t", 0, n, NAMES[group], pid, began, **values)  # type: ignore[arg-type]
+    return HandlerRun(f"u{n}", "t", 0, n, NAMES[group], pid, began, **values)  # type: ignore[arg-type]
 
 
 class World:
@@ -38,7 +38,7 @@ class World:
             messages={(1, 0): {n: (f"u{n}", "message") for n in places}},
             log_starts={(1, 0): 1},
             cursors={(group, 0): COUNT + 1 for group in NAMES},
-            claims=[ClaimRow(group, 0, 1, COUNT, COUNT, "done", "stream", ONES) for group in NAMES],
+            claims=[ClaimSnapshot(group, 0, 1, COUNT, COUNT, "done", "stream", ONES) for group in NAMES],
             clients={ONES: -5.0},
         )
         self.effects = Counter({f"u{n}": 1 for n in places})
@@ -134,7 +134,7 @@ def effect_missing(world: World) -> None:
 
 
 def claims_overlap(world: World) -> None:
-    world.snapshot.claims.append(ClaimRow(PLAIN, 0, 5, 12, 8, "start", "stream", ONES))
+    world.snapshot.claims.append(ClaimSnapshot(PLAIN, 0, 5, 12, 8, "start", "stream", ONES))
 
 
 def run_by_two_at_once(world: World) -> None:
@@ -231,7 +231,7 @@ def lost_after_a_group_was_added(world: World) -> None:
 def claimed_twice_beside_a_reset(world: World) -> None:
     after_a_reset(world)
     claims_overlap(world)
-    world.snapshot.claims.append(ClaimRow(KEYED, 0, 5, 6, 6, "done", "stream", ONES))
+    world.snapshot.claims.append(ClaimSnapshot(KEYED, 0, 5, 6, 6, "done", "stream", ONES))
 
 
 PLANTED: list[tuple[Callable[[World], None], Kind]] = [
@@ -343,7 +343,7 @@ def after_a_reset(world: World) -> None:
     for group in (PLAIN, SERIAL, CASH):
         world.operation(Deed.RESET, 20, NAMES[group], {0: (3, 8)})
         world.history.runs += [run(n, group, 30 + n, TWO) for n in range(3, COUNT + 1)]
-        world.snapshot.claims.append(ClaimRow(group, 0, 3, COUNT, COUNT, "done", "stream", TWOS))
+        world.snapshot.claims.append(ClaimSnapshot(group, 0, 3, COUNT, COUNT, "done", "stream", TWOS))
     world.effects.update({f"u{n}": 1 for n in range(3, COUNT + 1)})
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.local import Database
+from emsworker.local import LocalDatabase
 from tests.chaos import table
 from tests.chaos.running import run_scenarios
 from tests.chaos.scenarios import SCENARIOS
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.slow]
 
 
 @pytest.mark.skipif(os.environ.get("EMS_TEST_LONG") != "1", reason="20 s: set EMS_TEST_LONG=1")
-def test_nothing_is_lost_when_the_disk_is_full(server: Database, tmp_path: Path) -> None:
+def test_nothing_is_lost_when_the_disk_is_full(server: LocalDatabase, tmp_path: Path) -> None:
     scenario = next(one for one in SCENARIOS if one.name == "disk full")
     try:
         rows = list(run_scenarios([scenario], server, None, tmp_path / "arena", seed=1))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emsworker.chaos import Fault, History, Run
+from emsworker.chaos import Fault, HandlerRun, History
 from tests.chaos.arena import LOST_LEASE, ORPHANED
 from tests.chaos.recovery import recovery_s, too_much_again, undone
 
@@ -10,11 +10,11 @@ KILLED, OTHER = 11, 22
 KILL = Fault("kill", 100.0, 100.1, KILLED)
 
 
-def run(uid: str, pid: int, began: float, ended: float | None, group: str = "plain") -> Run:
-    return Run(uid, "acts", 0, int(uid), group, pid, began, ended, "done" if ended else None, thread=pid)
+def run(uid: str, pid: int, began: float, ended: float | None, group: str = "plain") -> HandlerRun:
+    return HandlerRun(uid, "acts", 0, int(uid), group, pid, began, ended, "done" if ended else None, thread=pid)
 
 
-def history(*runs: Run, fault: Fault = KILL) -> History:
+def history(*runs: HandlerRun, fault: Fault = KILL) -> History:
     return History(runs=list(runs), faults=[fault])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems
-from emsworker.chaos import Fault, Finding, Kind, Recorder, Rules, Window, read_history
+from emsworker.chaos import CheckWindow, Fault, Kind, Recorder, Rules, Violation, read_history
 from emsworker.chaos.history import Log, Sent, note_fault
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
@@ -44,7 +44,7 @@ class Stream:
         self.log = Log(folder, sync=False, roll_bytes=ROLL_BYTES)
         self.uids: list[str] = []
         self.effects, self.begun = Counted(), list[tuple[str, str]]()
-        self.window = Window(
+        self.window = CheckWindow(
             self.database,
             folder,
             Rules(bound_s=0.0),
@@ -73,7 +73,7 @@ class Stream:
         self.looker.rows("UPDATE ems_partition SET log_start = %s", offset)
         self.looker.rows("DELETE FROM ems_message WHERE `offset` < %s", offset - 1)  # the last of them is yet to go
 
-    def look(self) -> list[Finding]:
+    def look(self) -> list[Violation]:
         return list(self.window.look().findings)
 
     def close(self) -> None:

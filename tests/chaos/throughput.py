@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from tests.chaos.running import Row
 from tests.process.stream import open_stream
 from tests.support.servers import connect

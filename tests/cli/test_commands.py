@@ -16,7 +16,7 @@ import pytest
 from emsworker import Ems as App
 from emsworker.core.errors import StoreUnavailable
 from emsworker.declaring.periodic import declare_schedules
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
 from emsworker.store.database import Database
 from tests.support.commands import Ems, environment, wait_for

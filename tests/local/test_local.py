@@ -14,16 +14,26 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from emsworker.local import Database, LocalStack, Redis, ServerFailed, ServerMissing, binaries, engines, ports, process
+from emsworker.local import (
+    LocalDatabase,
+    LocalStack,
+    Redis,
+    ServerFailed,
+    ServerMissing,
+    binaries,
+    engines,
+    ports,
+    process,
+)
 from emsworker.local.client import run_statements
 from emsworker.local.files import ServerState
 from tests.support.servers import TestServers, connect
 
 
 @pytest.fixture
-def own(server: Database, tmp_path: Path) -> Iterator[Database]:
+def own(server: LocalDatabase, tmp_path: Path) -> Iterator[LocalDatabase]:
     """A database server that the test may stop and kill; of the same flavor as the shared one."""
-    own = Database(tmp_path / "own", server.flavor)
+    own = LocalDatabase(tmp_path / "own", server.flavor)
     yield own
     own.kill()
 
@@ -65,7 +75,7 @@ def _run_together(count: int, work: Callable[[], None]) -> list[BaseException]:
     return errors
 
 
-def test_start_stop_and_crash_keep_committed_rows(own: Database) -> None:
+def test_start_stop_and_crash_keep_committed_rows(own: LocalDatabase) -> None:
     own.start()
     pid, url = own.pid, own.url
     _add_row(own.url)
@@ -86,7 +96,7 @@ def test_start_stop_and_crash_keep_committed_rows(own: Database) -> None:
     assert _row_count(own.url) == 2
 
 
-def test_a_crash_caused_by_somebody_else_is_survived_at_once(own: Database) -> None:
+def test_a_crash_caused_by_somebody_else_is_survived_at_once(own: LocalDatabase) -> None:
     own.start()
     _add_row(own.url)
     assert own.pid
@@ -95,8 +105,8 @@ def test_a_crash_caused_by_somebody_else_is_survived_at_once(own: Database) -> N
     assert _row_count(own.url) == 1
 
 
-def test_two_starts_at_once_start_one_server(own: Database, server: Database) -> None:
-    errors = _run_together(2, Database(own.folder, server.flavor).start)
+def test_two_starts_at_once_start_one_server(own: LocalDatabase, server: LocalDatabase) -> None:
+    errors = _run_together(2, LocalDatabase(own.folder, server.flavor).start)
     assert errors == []
     assert own.alive
     _add_row(own.url)
@@ -104,10 +114,10 @@ def test_two_starts_at_once_start_one_server(own: Database, server: Database) ->
     assert starts == 1
 
 
-def test_another_process_can_use_and_stop_it(own: Database) -> None:
+def test_another_process_can_use_and_stop_it(own: LocalDatabase) -> None:
     own.start()
     program = (
-        "import sys; from emsworker.local import Database; d = Database(sys.argv[1]); "
+        "import sys; from emsworker.local import LocalDatabase; d = LocalDatabase(sys.argv[1]); "
         "pid = d.pid; d.start(); assert d.pid == pid; d.stop(); print(d.flavor, d.alive)"
     )
     done = subprocess.run(
@@ -117,7 +127,7 @@ def test_another_process_can_use_and_stop_it(own: Database) -> None:
     assert not own.alive
 
 
-def test_durability_and_limits_are_set(server: Database) -> None:
+def test_durability_and_limits_are_set(server: LocalDatabase) -> None:
     expected = {
         "innodb_flush_log_at_trx_commit": 1,
         "max_allowed_packet": 64 * 1024 * 1024,
@@ -132,7 +142,7 @@ def test_durability_and_limits_are_set(server: Database) -> None:
         assert dict(zip(expected, cursor.fetchall()[0], strict=True)) == expected
 
 
-def test_only_our_accounts_exist_and_none_without_a_password(server: Database) -> None:
+def test_only_our_accounts_exist_and_none_without_a_password(server: LocalDatabase) -> None:
     with connect(server.admin_url) as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT user, host FROM mysql.user WHERE user NOT LIKE 'mysql.%%' AND user NOT LIKE 'mariadb.%%'"
@@ -144,7 +154,7 @@ def test_only_our_accounts_exist_and_none_without_a_password(server: Database) -
             connect(f"mysql://{user}:@127.0.0.1:{server.port}/")
 
 
-def test_the_user_may_create_databases_of_its_own_only(server: Database) -> None:
+def test_the_user_may_create_databases_of_its_own_only(server: LocalDatabase) -> None:
     with connect(server.url) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE ems_made_by_ems")
         cursor.execute("DROP DATABASE ems_made_by_ems")
@@ -152,8 +162,8 @@ def test_the_user_may_create_databases_of_its_own_only(server: Database) -> None
             cursor.execute("CREATE DATABASE other")
 
 
-def test_options_win_and_turn_the_binary_log_on(server: Database, tmp_path: Path) -> None:
-    other = Database(tmp_path / "o", server.flavor, options={"log_bin": "binlog", "max_connections": "77"})
+def test_options_win_and_turn_the_binary_log_on(server: LocalDatabase, tmp_path: Path) -> None:
+    other = LocalDatabase(tmp_path / "o", server.flavor, options={"log_bin": "binlog", "max_connections": "77"})
     try:
         other.start()
         with connect(other.url) as connection, connection.cursor() as cursor:
@@ -163,9 +173,9 @@ def test_options_win_and_turn_the_binary_log_on(server: Database, tmp_path: Path
         other.kill()
 
 
-def test_a_folder_may_have_any_name(server: Database, tmp_path: Path) -> None:
+def test_a_folder_may_have_any_name(server: LocalDatabase, tmp_path: Path) -> None:
     """The script that sets MariaDB up does not quote its arguments."""
-    odd = Database(tmp_path / 'it\'s "mine" & $HOME ü', server.flavor)
+    odd = LocalDatabase(tmp_path / 'it\'s "mine" & $HOME ü', server.flavor)
     try:
         odd.start()
         _add_row(odd.url)
@@ -275,7 +285,7 @@ def test_a_missing_program_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv(engines.MYSQL_ROOT_VARIABLE, raising=False)
     for flavor, package in (("mariadb", "mariadb-server"), ("mysql", "mysql-server"), (None, "mariadb-server")):
         with pytest.raises(ServerMissing, match=rf"apt-get install.*{package}.*\n?.*brew install"):
-            Database(tmp_path / "d", flavor).start()  # type: ignore[arg-type]
+            LocalDatabase(tmp_path / "d", flavor).start()  # type: ignore[arg-type]
     with pytest.raises(ServerMissing, match="apt-get install redis-server"):
         Redis(tmp_path / "r").start()
 
@@ -286,14 +296,14 @@ def test_setting_up_uses_no_temporary_folder_of_others(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(engines.MariaDB, "initialize_command", tell)
     with pytest.raises(ServerFailed, match="cannot be set up"):
-        Database(tmp_path / "d", "mariadb").start()
+        LocalDatabase(tmp_path / "d", "mariadb").start()
     assert Path((tmp_path / "told").read_text().strip()) == tmp_path / "d" / "tmp"
 
 
 def test_a_wrong_mysql_root_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(engines.MYSQL_ROOT_VARIABLE, str(tmp_path))
     with pytest.raises(ServerMissing, match=str(tmp_path)):
-        Database(tmp_path / "d", "mysql").start()
+        LocalDatabase(tmp_path / "d", "mysql").start()
 
 
 def test_an_unused_folder_has_no_url_and_nothing_to_stop(tmp_path: Path) -> None:
@@ -307,7 +317,7 @@ def test_an_unused_folder_has_no_url_and_nothing_to_stop(tmp_path: Path) -> None
 def test_a_folder_of_the_other_flavor_is_refused(own_redis: Redis, tmp_path: Path) -> None:
     ServerState("mysql", 1, "s", "p", "a").save(tmp_path / "state.json")
     with pytest.raises(ServerFailed, match="made with mysql"):
-        Database(tmp_path, "mariadb").start()
+        LocalDatabase(tmp_path, "mariadb").start()
 
 
 def test_the_stack_runs_both_and_hides_passwords(servers: TestServers, tmp_path: Path) -> None:
@@ -329,9 +339,9 @@ def test_the_stack_runs_both_and_hides_passwords(servers: TestServers, tmp_path:
         stack.database.kill()
 
 
-def test_the_stack_runs_without_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Database) -> None:
+def test_the_stack_runs_without_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: LocalDatabase) -> None:
     stack = LocalStack(tmp_path / "stack")
-    stack.database = Database(tmp_path / "stack" / "database", server.flavor)
+    stack.database = LocalDatabase(tmp_path / "stack" / "database", server.flavor)
 
     def missing(redis: Redis) -> str:
         raise ServerMissing("no Redis server found")

@@ -15,7 +15,7 @@ from emsworker.admin import Admin
 from emsworker.core.codec import encode_json
 from emsworker.core.ids import new_uid
 from emsworker.core.model import NewMessage, Topic
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store import messages
 from emsworker.store.database import Database
 from tests.model import trace

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.local import Database
+from emsworker.local import LocalDatabase
 from tests.process.stream import Stream, open_stream
 from tests.support.servers import TestServers, chosen_flavors
 
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def stream(request: pytest.FixtureRequest, server: Database, tmp_path: Path) -> Iterator[Stream]:
+def stream(request: pytest.FixtureRequest, server: LocalDatabase, tmp_path: Path) -> Iterator[Stream]:
     """A stream on each flavor."""
     with open_stream(server, tmp_path, as_roles=_as_roles(request)) as stream:
         yield stream

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from tests.process.record import Record

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from tests.process.stream import Stream, open_stream
 from tests.support import hostile
 from tests.support.commands import Ems

@@ -9,7 +9,7 @@ import pytest
 from emsworker import Ems, TaskFailed
 from emsworker.core.errors import MessageTooLarge
 from emsworker.core.ids import new_uid, uid_text
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from tests.process.apps import results as tasks
 from tests.process.stream import Stream, open_stream
 from tests.support.servers import connect, set_globals

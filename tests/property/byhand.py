@@ -20,8 +20,8 @@ from emsworker.store import (
     skipping,
     topics,
 )
-from emsworker.store.claims import Work
-from emsworker.store.search import Window
+from emsworker.store.claims import AvailableWork
+from emsworker.store.search import SearchWindow
 from tests.property.machine import NEAR, RunningMachine
 
 
@@ -102,11 +102,11 @@ class StoreMachine(RunningMachine):
     def replay(self, first: int, length: int, chosen: set[int], singly: bool) -> None:
         """Some messages of a window are run again, as ranges or one by one."""
         lo = max(1, self.oracle.cursor + first)
-        window = Window(self.topic.id, 0, lo, lo + length - 1)
+        window = SearchWindow(self.topic.id, 0, lo, lo + length - 1)
         wanted = [o for o in range(window.lo, window.hi + 1) if self.oracle.rows.get(o) == "message"]
         offsets = [offset for offset in wanted if offset - lo in chosen]
         singly = singly and self.group.order is Order.NONE  # one in order gets ranges
-        piece = replay.Piece(window, offsets, None if singly else wanted)
+        piece = replay.ReplayPiece(window, offsets, None if singly else wanted)
         planned = replay.plan_piece(self.session, self.group, piece)
         done = replay.replay_piece(self.session, self.group, piece)
         again = self.oracle.replay(window.lo, window.hi, set(offsets), singly)
@@ -132,7 +132,7 @@ class StoreMachine(RunningMachine):
     @rule()
     def look(self) -> None:
         """What a worker that looks would find to do; nothing in a group that is paused."""
-        found = claims.find_work(self.session, [self.group.id]).work.get(self.group.id, Work())
+        found = claims.find_work(self.session, [self.group.id]).work.get(self.group.id, AvailableWork())
         assert (found.waiting, found.retries, found.partitions, found.holes) == self.oracle.work()
 
     @rule()

@@ -12,7 +12,7 @@ import pytest
 from emsworker import Ems
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import parse_uid
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from emsworker.store.topics import create_topic

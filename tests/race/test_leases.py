@@ -7,7 +7,7 @@ import pytest
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
-from emsworker.runtime import recovery, services
+from emsworker.runtime import maintenance, recovery
 from emsworker.store import clients, progress
 from tests.support.streams import Stream, flush_of, wait_until
 
@@ -64,7 +64,7 @@ def test_the_beat_tells_for_how_long_a_lease_had_been_over(stream: Stream, caplo
     stream.expire(expired)
     clients.deregister(stream.session, [gone])
     with caplog.at_level(logging.WARNING):
-        services.recover(stream.session, Settings())
+        maintenance.recover(stream.session, Settings())
     told = {record.args[0]: record.getMessage() for record in caplog.records if isinstance(record.args, tuple)}
     assert "orphaned, its lease was over for " in told[expired]
     assert "orphaned, nobody charged" in told[gone]

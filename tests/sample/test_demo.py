@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store.database import Database
 from emsworker.store.schema import migrate
 from sample_app import stream, tables

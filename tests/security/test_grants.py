@@ -17,7 +17,7 @@ from emsworker.cli.main import ems as cli
 from emsworker.core.errors import AccessDenied, InvalidName
 from emsworker.core.ids import new_uid
 from emsworker.core.model import NewMessage
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store import scan, staging
 from emsworker.store.database import Database
 from emsworker.store.grants import ROLES, statements
@@ -243,7 +243,7 @@ def test_a_sink_writes_from_spark(place: Place) -> None:
     session = Database(place.as_role("sink")).thread_session()
     topic = get_topic(session, place.topic)
     assert topic is not None
-    token, batch = os.urandom(16), staging.Batch("job", 1)
+    token, batch = os.urandom(16), staging.SinkBatch("job", 1)
     rows = [staging.StagedRow(topic.id, 0, NewMessage(new_uid(), None, None, b"{}", b"1")) for _ in range(3)]
     staging.begin_task(session, token)
     staging.stage(session, token, 0, rows)

@@ -13,7 +13,7 @@ from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import EmsError
 from emsworker.core.filters import Filter
 from emsworker.core.ids import encode_key, parse_uid
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
 from emsworker.store.progress import flush
 from emsworker.store.results import ResultRow, storable

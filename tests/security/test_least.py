@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store.grants import ALLOWANCES, ROLES
 from emsworker.store.sql import Statements
 from tests.security.role_statements import RUNS, refused, texts

@@ -13,7 +13,7 @@ from emsworker import Ems as App
 from emsworker.checks import check
 from emsworker.core.errors import AccessDenied, ConfigError, StoreUnavailable, TlsError
 from emsworker.core.url import DatabaseUrl
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from emsworker.offsets.connection import connect as connect_redis
 from emsworker.store.database import Database

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from emsworker.local import Database, Redis
+from emsworker.local import LocalDatabase, Redis
 from tests.soak import report
 from tests.soak.running import Plan, soak
 from tests.support.servers import chosen, chosen_flavors
@@ -54,7 +54,7 @@ def main() -> int:
         if redis:
             stack.callback(redis.kill)
         for place, flavor in enumerate(chosen_flavors()):
-            server = Database(folder / flavor, flavor)
+            server = LocalDatabase(folder / flavor, flavor)
             stack.callback(server.kill)
             _say(f"{flavor}: {arguments.hours:g} h, seed {arguments.seed}; logs in {folder}")
             # Half of them with offsets from Redis, as ./dev chaos does.

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from emsworker.chaos import Rules, Window
+from emsworker.chaos import CheckWindow, Rules
 from emsworker.chaos.history import Sent
 from emsworker.chaos.window import Effects
 from emsworker.store.database import Database
@@ -90,10 +90,10 @@ class Latency:
         self._open.clear()
 
 
-def window(arena: SoakArena, latency: Latency, linger_s: float) -> Window:
+def window(arena: SoakArena, latency: Latency, linger_s: float) -> CheckWindow:
     """The checker of an arena's history."""
     rules = Rules(bound_s=2.0, healing_s=min(20.0, linger_s), client_grace_s=15.0)
-    return Window(
+    return CheckWindow(
         Database(arena.url),
         arena.folder / "history",
         rules,

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emsworker.pipeline.output import Chart, Report, Table
+from emsworker.pipeline.output import Chart, JobReport, Table
 from emsworker.pipeline.page import page
 from tests.soak.running import Soaked
 from tests.soak.series import Series
@@ -52,7 +52,7 @@ def write(done: Soaked, folder: Path) -> list[Path]:
     faults = Table("faults", "Faults", ("fault", "times"), sorted(done.faults.items()))
     wrong = Table("wrong", "What the checker found", ("finding",), [(one,) for one in done.wrong])
     trends = Table("trends", "Trends after the warm-up", _COLUMNS, _rows(done))
-    report = Report(f"Soak on {done.server}", [trends, faults, wrong], _charts(done))
+    report = JobReport(f"Soak on {done.server}", [trends, faults, wrong], _charts(done))
     texts = {
         "html": page(report, summary(done)),
         "md": _markdown(done),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems
-from emsworker.chaos import Recorder, Window
-from emsworker.local import Database as Server
+from emsworker.chaos import CheckWindow, Recorder
+from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from tests.chaos import sites
 from tests.chaos.arena import Arena, opened
@@ -185,7 +185,7 @@ def _capacity(arena: SoakArena, plan: Plan) -> float:
 
 
 def _go_through(
-    arena: SoakArena, plan: Plan, done: Soaked, checker: Window, latency: Latency, say: Callable[[str], None]
+    arena: SoakArena, plan: Plan, done: Soaked, checker: CheckWindow, latency: Latency, say: Callable[[str], None]
 ) -> None:
     faults = [*plan.faults, *(plan.redis_faults if arena.redis else ())]
     deadline, order = done.began + plan.for_s, list[Callable[[Arena], None]]()
@@ -211,7 +211,7 @@ def _break(arena: SoakArena, fault: Callable[[Arena], None], done: Soaked, say: 
 def _look(
     arena: SoakArena,
     done: Soaked,
-    checker: Window,
+    checker: CheckWindow,
     latency: Latency,
     say: Callable[[str], None],
     settled: bool = False,

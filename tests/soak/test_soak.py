@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.local import Database
+from emsworker.local import LocalDatabase
 from tests.chaos.breaks import database, processes
 from tests.soak import report
 from tests.soak.running import Plan, Soaked, soak
@@ -39,7 +39,7 @@ LEAKY = Plan(
 KINDS = ("rss", "files", "threads", "rows", "bytes", "claim", "run", "connections", "history", "backlog", "checker")
 
 
-def _soak(server: Database, folder: Path, plan: Plan) -> Soaked:
+def _soak(server: LocalDatabase, folder: Path, plan: Plan) -> Soaked:
     return soak(server, None, folder / "arena", 1, plan, partial(print, flush=True))
 
 

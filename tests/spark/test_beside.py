@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from emsworker.core.model import Group, Topic
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store import progress
 from tests.support.servers import connect
 from tests.support.streams import Stream, failed, flush_of

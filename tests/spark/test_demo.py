@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from emsworker.pipeline.job import Job, Options, Result
-from emsworker.pipeline.output import Report, Table
+from emsworker.pipeline.job import Job, JobResult, Options
+from emsworker.pipeline.output import JobReport, Table
 from sample_app import lake
 from sample_app.expected import Expected, expect
 from sample_app.figures import Figures, figures
@@ -55,8 +55,8 @@ def expected() -> Expected:
     return expect(_LIMIT, 2013, 4)
 
 
-def table(*records: dict[str, Any]) -> Report:
-    return Report("", [Table("t", "", tuple(records[0]), [tuple(record.values()) for record in records])])
+def table(*records: dict[str, Any]) -> JobReport:
+    return JobReport("", [Table("t", "", tuple(records[0]), [tuple(record.values()) for record in records])])
 
 
 def found_wrong(compare: Callable[[Outcome], None]) -> list[str]:
@@ -93,7 +93,7 @@ def test_the_topics_are_compared(expected: Expected, want: Figures) -> None:
 
 
 def test_the_messages_that_groups_took_are_compared(expected: Expected, want: Figures) -> None:
-    def rows(**changes: int) -> Report:
+    def rows(**changes: int) -> JobReport:
         counts = dict.fromkeys(READERS, want.flights + len(expected.malformed))
         counts |= {"rotation": want.rotating, "logbook": want.events, "notifier": want.notices, **changes}
         queued = {"queued_p50_ms": 1.0, "queued_p95_ms": 2.0, "queued_p99_ms": 2.0, "queued_max_ms": 3.5}
@@ -118,8 +118,8 @@ def test_the_story_of_a_flight_is_compared(expected: Expected, want: Figures) ->
 
 
 def test_a_report_that_fails_is_a_difference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    report = Report("Quality", [Table("findings", "Findings", ("at",), [(datetime(2026, 11, 21, tzinfo=UTC),)])])
-    job = Job("quality", Options, lambda spark, config: Result({"errors": 2}, report, "2 errors were found"))
+    report = JobReport("Quality", [Table("findings", "Findings", ("at",), [(datetime(2026, 11, 21, tzinfo=UTC),)])])
+    job = Job("quality", Options, lambda spark, config: JobResult({"errors": 2}, report, "2 errors were found"))
     monkeypatch.setattr(lake, "load", lambda name: job)
     outcome = Outcome()
     assert lake._run(outcome, None, "quality", tmp_path) is report

@@ -16,14 +16,14 @@ from click.testing import CliRunner
 
 from emsworker.core.errors import ConfigError
 from emsworker.pipeline import command
-from emsworker.pipeline.job import Job, Options, Result
-from emsworker.pipeline.output import Chart, Report, Table, as_json, as_text, write
+from emsworker.pipeline.job import Job, JobResult, Options
+from emsworker.pipeline.output import Chart, JobReport, Table, as_json, as_text, write
 
 HOSTILE = "</title></style></svg><script>alert(1)</script>\"' onload=x&amp;<b"
 NOW = datetime(2026, 11, 21, 8, 30, 0, 250_000, tzinfo=UTC)
 
 
-def report() -> Report:
+def report() -> JobReport:
     groups = Table(
         "groups",
         f"Groups of {HOSTILE}",
@@ -35,7 +35,7 @@ def report() -> Report:
         Chart("Rate", "line", ["1", "2", "3", "4"], {"g": [1.0, None, 2.0, 3.0]}),
         Chart("Empty", "line", [], {}),
     ]
-    return Report(HOSTILE, [groups, Table("empty", "Nothing found", ("a",), [])], charts)
+    return JobReport(HOSTILE, [groups, Table("empty", "Nothing found", ("a",), [])], charts)
 
 
 class Page(HTMLParser):
@@ -112,7 +112,7 @@ def test_csv_parquet_and_json_have_every_value(tmp_path: Path) -> None:
     assert rows[0] == ["group", "lag", "share", "at", "names", HOSTILE]
     assert rows[1] == [HOSTILE, "1200", "0.5", "2026-11-21T08:30:00.250000+00:00", json.dumps(["a", HOSTILE]), ""]
     assert rows[2][0] == "bäd\nnäme" and rows[2][5] == "\\xff<"
-    one = Report("one", [Table("t", "T", ("n", "at", "names"), [(1, NOW, ["a"]), (None, None, [])])])
+    one = JobReport("one", [Table("t", "T", ("n", "at", "names"), [(1, NOW, ["a"]), (None, None, [])])])
     (path,) = write(one, "parquet", tmp_path / "one.parquet", {})
     assert parquet.read_table(path).to_pylist() == one.tables[0].records()
     (path,) = write(report(), "json", tmp_path / "r.json", {"messages": 3, "at": NOW})
@@ -125,7 +125,7 @@ def test_csv_parquet_and_json_have_every_value(tmp_path: Path) -> None:
 def test_a_table_on_a_terminal_is_aligned() -> None:
     rows = [("a", 1200, 0.25, NOW), ("long\nname", 7, None, None)]
     table = Table("t", "Groups", ("group", "lag_now", "share", "at"), rows)
-    assert as_text(Report("R", [table, Table("e", "Dead", ("a",), [])])).splitlines() == [
+    assert as_text(JobReport("R", [table, Table("e", "Dead", ("a",), [])])).splitlines() == [
         "Groups",
         "GROUP        LAG NOW  SHARE  AT",
         "a               1200   0.25  2026-11-21 08:30:00.250Z",
@@ -145,14 +145,14 @@ def test_a_path_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
 # -- the command around it ---------------------------------------------------------------------------------------------
 
 
-def run(result: Result, *arguments: str) -> Any:
+def run(result: JobResult, *arguments: str) -> Any:
     """A job that does nothing but to give this result, by its command."""
     job = Job("probe", Options, lambda spark, config: result, lambda config: False)
     return CliRunner().invoke(command.command_of(job, "Try."), list(arguments))
 
 
 def test_the_formats_of_the_command(tmp_path: Path) -> None:
-    result = Result({"messages": 3, "at": NOW, "none": None}, report())
+    result = JobResult({"messages": 3, "at": NOW, "none": None}, report())
     done = run(result)
     assert done.exit_code == 0 and "Nothing found\n  (nothing)" in done.stdout
     assert [line.split()[0] for line in done.stdout.splitlines()[-7:]] == [
@@ -170,17 +170,17 @@ def test_the_formats_of_the_command(tmp_path: Path) -> None:
 
 
 def test_exit_codes_of_the_command() -> None:
-    done = run(Result({"errors": 2}, None, "2 errors were found"))
+    done = run(JobResult({"errors": 2}, None, "2 errors were found"))
     assert (done.exit_code, done.stderr) == (1, "Error: 2 errors were found\n")
-    assert run(Result({}), "--colour", "red").exit_code == 2
-    assert run(Result({}), "--format", "pdf").exit_code == 2
-    done = run(Result({}), "--conf", "no-equals-sign")
+    assert run(JobResult({}), "--colour", "red").exit_code == 2
+    assert run(JobResult({}), "--format", "pdf").exit_code == 2
+    done = run(JobResult({}), "--conf", "no-equals-sign")
     assert done.exit_code == 2 and "'no-equals-sign' must be NAME=VALUE." in done.stderr
     told: list[str] = []
 
-    def half(spark: Any, config: Options) -> Result:
+    def half(spark: Any, config: Options) -> JobResult:
         config.progress("half")
-        return Result({})
+        return JobResult({})
 
     job = Job("probe", Options, half, lambda config: False)
     for arguments in ([], ["--quiet"]):

@@ -6,17 +6,17 @@ from typing import Any
 
 from emsworker.pipeline import load
 from emsworker.pipeline.archive import ArchiveOptions
-from emsworker.pipeline.job import Result
+from emsworker.pipeline.job import JobResult
 from emsworker.pipeline.quality import QualityOptions
 from tests.spark.archives import fill
 from tests.support.streams import Stream
 
 
-def quality(spark: Any, **options: Any) -> Result:
+def quality(spark: Any, **options: Any) -> JobResult:
     return load("quality").run(spark, QualityOptions(profile="test", **options))
 
 
-def findings(result: Result) -> list[tuple[Any, ...]]:
+def findings(result: JobResult) -> list[tuple[Any, ...]]:
     """check, severity, topic, group, partition, count."""
     assert result.report is not None
     return [row[:6] for row in result.report.tables[0].rows]

@@ -8,7 +8,7 @@ import pytest
 
 from emsworker.core.errors import EmsError
 from emsworker.store import staging
-from emsworker.store.staging import Batch, Staged
+from emsworker.store.staging import SinkBatch, Staged
 from tests.support.streams import Stream, in_threads
 
 RETRYING_ROWS = 10_000
@@ -144,7 +144,7 @@ def chunks(stream: Stream, topic_id: int, token: bytes, count: int, first: int =
 
 def test_a_mover_that_dies_is_followed_by_the_next_run(stream: Stream) -> None:
     topic = stream.topic("t")
-    batch = Batch("query:q", 7)
+    batch = SinkBatch("query:q", 7)
     first = chunks(stream, topic.id, b"a" * 16, 4)
     assert staging.commit(stream.session, batch, [first])
     args = batch.args | {"moved": 0, "producer_id": "p", "token": first.token, "chunk": 0}
@@ -160,7 +160,7 @@ def test_a_mover_that_dies_is_followed_by_the_next_run(stream: Stream) -> None:
 
 def test_movers_at_once_move_each_chunk_once(stream: Stream) -> None:
     topic = stream.topic("t")
-    batch = Batch("query:q", 1)
+    batch = SinkBatch("query:q", 1)
     staged = [chunks(stream, topic.id, bytes([n]) * 16, 15, n * 15) for n in range(4)]
     assert staging.commit(stream.session, batch, staged)
 
@@ -175,7 +175,7 @@ def test_movers_at_once_move_each_chunk_once(stream: Stream) -> None:
 
 def test_commits_at_once_have_one_winner(stream: Stream) -> None:
     topic = stream.topic("t")
-    batch = Batch("query:q", 1)
+    batch = SinkBatch("query:q", 1)
     staged = [chunks(stream, topic.id, bytes([n]) * 16, 3) for n in range(4)]
 
     def committer(number: int) -> bool:
@@ -193,19 +193,19 @@ def test_commits_at_once_have_one_winner(stream: Stream) -> None:
 def test_what_dead_jobs_left_is_tidied(stream: Stream) -> None:
     topic = stream.topic("t")
     committed, abandoned = chunks(stream, topic.id, b"a" * 16, 2), chunks(stream, topic.id, b"b" * 16, 2)
-    assert staging.commit(stream.session, Batch("job:dead"), [committed])
+    assert staging.commit(stream.session, SinkBatch("job:dead"), [committed])
     assert staging.tidy(stream.session, "p") == set()
     assert left_over(stream) == (4, 2)
     assert staging.tidy(stream.session, "p", abandoned_s=-1, stuck_s=-1) == {topic.id}
     assert bodies(stream) == [b"0", b"1"] and left_over(stream) == (0, 0)
     with pytest.raises(staging.StagingLost):
-        staging.commit(stream.session, Batch("job:late"), [abandoned])
+        staging.commit(stream.session, SinkBatch("job:late"), [abandoned])
 
 
 def test_producers_beside_a_mover_neither_lose_nor_double(stream: Stream) -> None:
     topic = stream.topic("t")
     staged = chunks(stream, topic.id, b"a" * 16, 40)
-    assert staging.commit(stream.session, Batch("job:x"), [staged])
+    assert staging.commit(stream.session, SinkBatch("job:x"), [staged])
     app = stream.app()
 
     def work(number: int) -> None:
@@ -214,7 +214,7 @@ def test_producers_beside_a_mover_neither_lose_nor_double(stream: Stream) -> Non
                 app.send("t", {"from": number, "n": n})
         else:
             with stream.new_session() as session:
-                staging.move(session, Batch("job:x"), "p")
+                staging.move(session, SinkBatch("job:x"), "p")
 
     in_threads(3, work)
     assert len(bodies(stream)) == 40 + 40 and holes(stream) == 0
@@ -225,8 +225,8 @@ def test_producers_beside_a_mover_neither_lose_nor_double(stream: Stream) -> Non
 def test_the_ledger_does_not_grow(stream: Stream) -> None:
     stream.topic("t")
     for number in range(105):
-        staging.commit(stream.session, Batch("query:q", number), [])
-        staging.move(stream.session, Batch("query:q", number), "p")
+        staging.commit(stream.session, SinkBatch("query:q", number), [])
+        staging.move(stream.session, SinkBatch("query:q", number), "p")
     assert stream.rows("SELECT MIN(batch), MAX(batch) FROM ems_ledger") == [(4, 104)]
 
 
@@ -236,10 +236,10 @@ def test_a_deleted_topic_is_named(stream: Stream) -> None:
 
     topic = stream.topic("t")
     staged = chunks(stream, topic.id, b"a" * 16, 1)
-    assert staging.commit(stream.session, Batch("job:x"), [staged])
+    assert staging.commit(stream.session, SinkBatch("job:x"), [staged])
     delete_topic(stream.session, topic)
     with pytest.raises(UnknownTopic, match="batch 0 of job:x is committed, but a topic or partition"):
-        staging.move(stream.session, Batch("job:x"), "p")
+        staging.move(stream.session, SinkBatch("job:x"), "p")
     assert bodies(stream) == []
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from emsworker.pipeline.watching import Event, Limits, Look, State, as_plain, end, from_plain, step
+from emsworker.pipeline.watching import AlertLimits, Event, GroupSample, State, as_plain, end, from_plain, step
 
 KEY = ("orders", "sellers")
 S = 1_000_000
@@ -10,11 +10,11 @@ S = 1_000_000
 
 def look(
     at_s: float, lag: int = 0, oldest_s: float | None = None, position: int = 0, failed: int = 0, retried: int = 0
-) -> Look:
-    return Look(round(at_s * S), lag, oldest_s, position, failed, retried)
+) -> GroupSample:
+    return GroupSample(round(at_s * S), lag, oldest_s, position, failed, retried)
 
 
-def told(state: State, looks: Iterable[Look], limits: Limits) -> list[Event]:
+def told(state: State, looks: Iterable[GroupSample], limits: AlertLimits) -> list[Event]:
     return [event for one in looks for event in step(KEY, state, one, limits)]
 
 
@@ -23,7 +23,7 @@ def names(events: Iterable[Event]) -> list[tuple[str, str, int]]:
 
 
 def test_a_breach_is_told_once_and_its_end_once() -> None:
-    limits = Limits({"lag": 10.0})
+    limits = AlertLimits({"lag": 10.0})
     events = told(State(), [look(1, 10), look(2, 11), look(3, 500), look(4, 11), look(5, 10), look(6, 0)], limits)
     assert names(events) == [("firing", "lag", 2), ("resolved", "lag", 5)]
     assert events[0].alert == events[1].alert and events[0].id != events[1].id
@@ -31,18 +31,18 @@ def test_a_breach_is_told_once_and_its_end_once() -> None:
 
 
 def test_another_breach_is_another_alert() -> None:
-    first, _, second, _ = told(State(), [look(n, 20 * (n % 2)) for n in (1, 2, 3, 4)], Limits({"lag": 10.0}))
+    first, _, second, _ = told(State(), [look(n, 20 * (n % 2)) for n in (1, 2, 3, 4)], AlertLimits({"lag": 10.0}))
     assert first.alert != second.alert
 
 
 def test_the_same_looks_give_the_same_ids() -> None:
     looks = [look(1, 20), look(2, 0)]
-    limits = Limits({"lag": 10.0})
+    limits = AlertLimits({"lag": 10.0})
     assert told(State(), looks, limits) == told(State(), looks, limits)
 
 
 def test_a_breach_must_last() -> None:
-    limits = Limits({"consume_timeout": 5.0}, for_s=3.0)
+    limits = AlertLimits({"consume_timeout": 5.0}, for_s=3.0)
     state = State()
     assert names(told(state, [look(1, 1, 6.0), look(3, 1, 8.0)], limits)) == []
     assert names(told(state, [look(3.5, 0)], limits)) == [], "what was not told is not resolved"
@@ -53,7 +53,7 @@ def test_a_breach_must_last() -> None:
 
 
 def test_the_error_rate_is_of_all_attempts_in_the_span() -> None:
-    limits = Limits({"error_rate": 0.5}, within_s=10.0, least=4)
+    limits = AlertLimits({"error_rate": 0.5}, within_s=10.0, least=4)
     state = State()
     assert told(state, [look(0, position=100, failed=50)], limits) == [], "the first look is the base"
     assert told(state, [look(1, position=103, failed=3)], limits) == [], "3 attempts are too few"
@@ -66,7 +66,7 @@ def test_the_error_rate_is_of_all_attempts_in_the_span() -> None:
 
 
 def test_the_history_stays_short() -> None:
-    limits = Limits({"error_rate": 0.5}, within_s=100.0)
+    limits = AlertLimits({"error_rate": 0.5}, within_s=100.0)
     state = State()
     told(state, [look(n / 10, position=n, failed=1) for n in range(2000)], limits)
     assert len(state.points) < 120
@@ -76,14 +76,14 @@ def test_the_history_stays_short() -> None:
 
 def test_a_rule_that_is_taken_away_is_resolved() -> None:
     state = State()
-    told(state, [look(1, 20)], Limits({"lag": 10.0}))
-    (event,) = told(state, [look(2, 20)], Limits({"consume_timeout": 9.0}))
+    told(state, [look(1, 20)], AlertLimits({"lag": 10.0}))
+    (event,) = told(state, [look(2, 20)], AlertLimits({"consume_timeout": 9.0}))
     assert (event.state, event.rule, event.reason) == ("resolved", "lag", "the rule is no longer asked for")
 
 
 def test_a_group_that_is_gone_is_resolved() -> None:
     state = State()
-    told(state, [look(1, 20, 7.0)], Limits({"lag": 10.0, "consume_timeout": 5.0}, for_s=0.0))
+    told(state, [look(1, 20, 7.0)], AlertLimits({"lag": 10.0, "consume_timeout": 5.0}, for_s=0.0))
     assert [(event.state, event.rule, event.value) for event in end(KEY, state, 9 * S)] == [
         ("resolved", "consume_timeout", None),
         ("resolved", "lag", None),
@@ -94,5 +94,5 @@ def test_the_state_survives_json() -> None:
     import json
 
     state = State()
-    told(state, [look(1, 20, position=4, failed=1), look(2, 20)], Limits({"lag": 10.0}))
+    told(state, [look(1, 20, position=4, failed=1), look(2, 20)], AlertLimits({"lag": 10.0}))
     assert from_plain(json.loads(json.dumps(as_plain(state)))) == state

@@ -11,7 +11,7 @@ from typing import Any
 from emsworker.admin import Admin
 from emsworker.core.codec import decode_headers
 from emsworker.core.ids import uid_text
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from tests.process.stream import Stream, open_stream
 
 ORDERS, IDLE = 60, 3

@@ -14,7 +14,7 @@ from emsworker.core.errors import FenceLost
 from emsworker.core.limits import Limit
 from emsworker.core.model import ClaimSource, Group, Isolation, Topic, TopicRule
 from emsworker.store import claims, limits, progress, topics
-from emsworker.store.claims import Claimant, NothingClaimed, Work
+from emsworker.store.claims import AvailableWork, Claimant, NothingClaimed
 from emsworker.store.database import Database
 from emsworker.store.errors import ConnectionLost
 from tests.support.streams import Stream, failed, flush_of, offsets
@@ -114,7 +114,7 @@ def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     progress.flush(stream.session, flush_of(claim, topic, 2, failures=[failed(1)]))
     rest = stream.take(topic, group, me, batch=1)
     progress.give_back(stream.session, flush_of(rest, topic, 2, finished=False), 2)
-    assert claims.find_work(stream.session, [group.id]).work[group.id] == Work(True, True, (0,))
+    assert claims.find_work(stream.session, [group.id]).work[group.id] == AvailableWork(True, True, (0,))
     gone = stream.client()
     stream.expire(gone)
     for nobody in ("never-registered", gone):
@@ -135,7 +135,7 @@ def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:
     assert claims.find_work(stream.session, [group.id]).work == {}
     assert not claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) WHERE state = 'waiting'")
-    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(waiting=True)}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: AvailableWork(waiting=True)}
     adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     assert adopted and (adopted.lo, adopted.hi) == (3, 4)
 
@@ -178,9 +178,9 @@ def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> 
         progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
     ids = [first.id, second.id, idle.id]
     assert claims.find_work(stream.session, ids).work == {
-        first.id: Work(True, True),
-        second.id: Work(True, True),
-        idle.id: Work(partitions=(0,)),
+        first.id: AvailableWork(True, True),
+        second.id: AvailableWork(True, True),
+        idle.id: AvailableWork(partitions=(0,)),
     }
     topics.change_group(stream.session, dataclasses.replace(first, paused=True))
     topics.change_group(stream.session, dataclasses.replace(idle, paused=True))

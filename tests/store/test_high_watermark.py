@@ -40,7 +40,7 @@ def test_it_stops_at_a_hole_and_goes_on_when_that_is_filled(stream: Stream) -> N
     insert(stream, topic, 3)
     assert high_watermark.advance(stream.session) is False
     assert noted(stream) == [6]
-    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, log_start=1, high_watermark=6, end=6)]
+    assert scan.list_bounds(stream.session, topic.id) == [scan.PartitionBounds(0, log_start=1, high_watermark=6, end=6)]
 
 
 def test_a_long_stream_is_counted_in_steps(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_below_the_log_start_nothing_is_missed(stream: Stream) -> None:
     high_watermark.advance(stream.session)
     assert noted(stream) == [7]
     stream.rows("UPDATE ems_partition SET log_start = 8")
-    assert scan.list_bounds(stream.session, topic.id) == [scan.Bounds(0, log_start=8, high_watermark=8, end=9)]
+    assert scan.list_bounds(stream.session, topic.id) == [scan.PartitionBounds(0, log_start=8, high_watermark=8, end=9)]
 
 
 def test_a_locked_partition_is_not_waited_for(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:

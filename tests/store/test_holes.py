@@ -78,7 +78,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         with self.stream.new_session() as session:
             while not self.stopping.is_set():
-                work = claims.find_work(session, [self.group.id]).work.get(self.group.id, claims.Work())
+                work = claims.find_work(session, [self.group.id]).work.get(self.group.id, claims.AvailableWork())
                 for partition in work.holes:
                     close_hole(session, self.topic.id, self.group.id, partition, self.gap_s)
                 if not work.partitions or not self.take(session, work.partitions[0]):

@@ -7,7 +7,7 @@ import pytest
 from emsworker import Ems
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
 from emsworker.store import cancel, claims, ordered, progress
-from emsworker.store.claims import NothingClaimed, Work
+from emsworker.store.claims import AvailableWork, NothingClaimed
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
 
@@ -64,13 +64,13 @@ def test_a_retry_holds_up_its_partition_until_its_time(stream: Stream) -> None:
     assert claims.find_work(stream.session, [group.id]).work == {}
     assert ordered.take_next(stream.session, stream.claimant(topic, group, me), 0) is NothingClaimed.EMPTY
     stream.make_due()
-    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: AvailableWork(partitions=(0,))}
     again = take_retries(stream, topic, group, me)
     assert offsets(again) == [2]
     assert claims.find_work(stream.session, [group.id]).work == {}, "somebody is at work"
     assert ordered.take_next(stream.session, stream.claimant(topic, group, stream.client()), 0) is NothingClaimed.EMPTY
     progress.flush(stream.session, flush_of(again, topic, 2, done_offsets=[(2, 2, 7)]))
-    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: AvailableWork(partitions=(0,))}
     assert offsets(take(stream, topic, group, me)) == [3, 4], "what was given back comes first"
 
 
@@ -86,7 +86,7 @@ def test_a_key_waits_behind_its_failed_message_and_no_other_does(stream: Stream)
         "not due, or blocked"
     )
     stream.rows("UPDATE ems_retry SET due_at = NOW(6) WHERE `offset` = 1")
-    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: AvailableWork(partitions=(0,))}
     chain = take_retries(stream, topic, group, me, 2)
     assert offsets(chain) == [1, 3, 5] and [m.attempt for m in chain.messages] == [2, 1, 1]
     again = flush_of(chain, topic, 5, done_offsets=[(1, 2, 7)], failures=[failed(3, 1, 60.0)], blocked=[(5, b"a")])
@@ -131,7 +131,7 @@ def test_a_crash_keeps_the_order_of_a_partition(stream: Stream) -> None:
     progress.flush(stream.session, flush_of(claim, topic, 1))
     stream.expire(me)
     assert len(stream.recover()) == 1
-    assert claims.find_work(stream.session, [group.id]).work == {group.id: Work(partitions=(0,))}
+    assert claims.find_work(stream.session, [group.id]).work == {group.id: AvailableWork(partitions=(0,))}
     again = take(stream, topic, group, stream.client())
     assert offsets(again) == [2, 3, 4]
 

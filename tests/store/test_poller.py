@@ -21,7 +21,7 @@ from emsworker.runtime.hints import Hint
 from emsworker.runtime.listener import Listener
 from emsworker.runtime.poller import Poller
 from emsworker.store import limits, topics
-from emsworker.store.claims import Look
+from emsworker.store.claims import PollAnswer
 from emsworker.store.database import Database
 from emsworker.store.session import Session
 from tests.support.streams import Stream
@@ -128,7 +128,7 @@ def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, mo
     real = module.find_work
     with polling(stream, group) as poller:
 
-        def find_work(session: Session, group_ids: Sequence[int]) -> Look:
+        def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
             look = real(session, group_ids)
             poller.ring(topic.id, [1])
             return look

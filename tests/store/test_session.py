@@ -11,7 +11,7 @@ import pytest
 from pymysql.cursors import SSCursor
 
 from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
 from emsworker.store.database import Database
 from emsworker.store.errors import Conflict, ConnectionLost

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pymysql
 
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.local.engines import Flavor
 from tests.support.servers import connect
 from tests.support.waiting import until

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from emsworker.local import Database as Server
+from emsworker.local import LocalDatabase as Server
 from emsworker.store.grants import statements
 from tests.support.servers import connect
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 import pytest
 
-from emsworker.local import Database, Redis, ServerFailed, ServerMissing
+from emsworker.local import LocalDatabase, Redis, ServerFailed, ServerMissing
 from emsworker.local.engines import Flavor
 from emsworker.local.server import Server
 from tests.support import hostile
@@ -62,11 +62,11 @@ class TestServers:
         self.left_out: dict[str, str] = {}
         self._running: dict[str, Server] = {}
 
-    def database(self, flavor: Flavor) -> Database:
+    def database(self, flavor: Flavor) -> LocalDatabase:
         """Return the database server of a flavor; skips the test, or ends the run, when it does not start."""
         options = hostile.AT_START if hostile.wanted() else None
-        server = self._running.get(flavor) or Database(self.folder / flavor, flavor, options=options)
-        assert isinstance(server, Database)
+        server = self._running.get(flavor) or LocalDatabase(self.folder / flavor, flavor, options=options)
+        assert isinstance(server, LocalDatabase)
         self._start(flavor, server)
         return server
 
@@ -117,7 +117,7 @@ OWN_SETTINGS = (
 )
 
 
-def set_globals(server: Database, *statements: str) -> None:
+def set_globals(server: LocalDatabase, *statements: str) -> None:
     """Change settings of a whole server."""
     with connect(server.admin_url, autocommit=True) as connection, connection.cursor() as cursor:
         for statement in statements:
@@ -149,7 +149,7 @@ def connect(url: str, settings: str = "", **options: object) -> "pymysql.Connect
 
 
 @contextmanager
-def fresh_database(server: Database) -> Iterator[str]:
+def fresh_database(server: LocalDatabase) -> Iterator[str]:
     """Create an empty database, yield its URL, and drop it.
 
     Args:
