@@ -166,7 +166,7 @@ def watch_delays(transaction: Any, messages: Sequence[Message]) -> None:
 
 @app.task(name="notify_delay", topic=NOTIFICATIONS, group="notifier", bind=True)
 def notify_delay(self: BoundTask, flight: str, delay_min: int, due_at: str) -> None:
-    """Call the gateway, which often fails, and note the success; the ladder takes isolation of the rest."""
+    """Call the gateway, which often fails, and note the success; the ladder repeats it."""
     gateway.notify(_SEED, flight, self.request.attempt)
     tables.add_notice(tables.thread_connection(app.url), flight, delay_min, self.request.attempt, due_at)
 

@@ -162,7 +162,7 @@ class Consumer(Runnable):
         if hint is None:
             self._write_before()
             self._limiter.leave()
-            poller.wait_for_lead(_IDLE_S)
+            poller.wait_for_hint(_IDLE_S)
             return
         wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
         with self._shared.recycler.allow(wanted) as allowance:

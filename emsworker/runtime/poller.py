@@ -119,7 +119,7 @@ class Poller(Runnable):
         with self._lock:
             self._found.notify()
 
-    def wait_for_lead(self, seconds: float) -> None:
+    def wait_for_hint(self, seconds: float) -> None:
         """Sleep until there is a hint, for at most this many seconds."""
         with self._lock:
             self._idle += 1

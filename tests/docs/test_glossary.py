@@ -48,8 +48,8 @@ REPLACED = {
 IN_PROSE = {"frontier", "scout", "tenure", "parked", "taker", "mend", "done_to", "fates", "duties"}
 """Those that plain English has no other use for."""
 
-ELSEWHERE = {"high_watermark", "high_watermarks", "withWatermark", "try_to_lead", "leads", "floor"}
-"""Today's word, Spark's, leadership of a beat or producer, and a number rounded down."""
+ELSEWHERE = {"high_watermark", "high_watermarks", "withWatermark", "try_to_lead", "leads", "lead", "FLOOR"}
+"""Today's word, Spark's, leadership of a beat or a producer, and SQL's function."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

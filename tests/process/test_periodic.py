@@ -39,7 +39,7 @@ def test_t4_each_slot_is_fired_exactly_once_though_the_leader_is_killed(stream: 
     seen = len(stream.record.events("tick"))
     until(lambda: len(stream.record.events("tick")) >= seen + 2, 15, f"it goes on; log:\n{stream.logs()}")
     for beat in beats.values():
-        beat.kill_all()  # the last may not have come as far as to take isolation of signals
+        beat.kill_all()  # the last may not have installed its signal handlers yet
     last = stream.one("SELECT last_at FROM ems_schedule WHERE name = 'tick'")
     until(lambda: _slots(stream)[-1].replace(tzinfo=None) == last, 10, "the last slot has run")
     slots = _slots(stream)

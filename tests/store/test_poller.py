@@ -71,7 +71,7 @@ def test_a_thread_is_sent_where_something_was_published_without_a_look(stream: S
 def test_a_waiting_thread_is_woken(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     with polling(stream, group) as poller:
-        woken = threading.Thread(target=poller.wait_for_lead, args=(60.0,))
+        woken = threading.Thread(target=poller.wait_for_hint, args=(60.0,))
         woken.start()
         until(lambda: poller._idle == 1, 5, "it waits")
         poller.ring(topic.id, [0])
