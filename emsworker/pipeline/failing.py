@@ -16,6 +16,9 @@ _LOST = re.compile(r"most recent failure: Lost task [^)]*\)[^:]*: (.+)$", re.MUL
 _CALL = re.compile(r"^An error occurred while calling \S+\s*:?\s*")
 _PACKAGES = re.compile(r"\b(?:[a-z]\w*\.){2,}(?=[A-Z]\w*(?:Exception|Error)\b)")
 _WRONG_VALUE = re.compile(r"The value '(.*?)' in the config \"(.+?)\" is invalid\. *(.*)")
+_SILENT = re.compile(
+    "Answer from Java side is empty|while trying to connect to the Java server|Error while (sending|receiving)"
+)  # the texts of Py4J for a broken connection; which one depends on when Java has ended
 _INSTALL = "install 'emsworker[spark]' in the Python that PYSPARK_PYTHON names, on every node"
 _REACH = "see whether it runs, and is reached from here under that name"
 _FIXES = (
@@ -37,8 +40,7 @@ def told(error: Exception) -> EmsError:
     text = str(error)
     if wrong := _wrong_value(text):
         return wrong
-    silent = "Answer from Java side is empty" in text or "while trying to connect to the Java server" in text
-    if silent or isinstance(error, ConnectionError):
+    if isinstance(error, ConnectionError) or _SILENT.search(text):
         fix = "it was killed, or had too little memory (--conf spark.driver.memory=4g)"
         return SparkFailed(f"the Java process of Spark is gone: {fix}")
     if found := _OURS.findall(text):

@@ -32,7 +32,7 @@ _NONE_BEATS = 5
 _SHARE = 10  # measuring takes at most a tenth of the time
 
 
-class AlarmWatch:
+class WatchAlarms:
     """The alarm service; it uses no app, only the rules that ``ems alarms create`` has written."""
 
     def __init__(self) -> None:

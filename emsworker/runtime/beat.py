@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import uuid
@@ -45,7 +46,7 @@ class _Failing:
 
 def _name(service: Service) -> str:
     name: str = getattr(service, "__name__", type(service).__name__)
-    return name.lower().replace("_", " ")
+    return re.sub("(?<=[a-z])(?=[A-Z])|_", " ", name).lower()
 
 
 class Beat(Runnable):

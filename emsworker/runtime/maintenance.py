@@ -11,7 +11,7 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.polling import PollInterval
 from emsworker.runtime import recovery
-from emsworker.runtime.alarming import AlarmWatch
+from emsworker.runtime.alarming import WatchAlarms
 from emsworker.runtime.scheduling import fire_schedules
 from emsworker.runtime.skipping import skip_backlogs
 from emsworker.runtime.sweeping import sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
@@ -126,5 +126,5 @@ SERVICES: tuple[Service, ...] = (
     sweep_keys,
     sweep_reports,
     sweep_slots,
-    AlarmWatch(),
+    WatchAlarms(),
 )

@@ -285,7 +285,7 @@ class Supervisor:
         try:
             clients.delete_process(self._session, process_id)
         except (ConnectionLost, Conflict, EmsError) as error:
-            log.warning("could not end the leases of a dead child (%s); they run out by themselves", error)
+            log.warning("could not end the leases of %s (%s); they run out by themselves", process_id, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,27 @@ def driver(master: str, folder: Path, until: str) -> Iterator["subprocess.Popen[
     try:
         yield process
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_all(process)
+
+
+def kill_all(process: "subprocess.Popen[bytes]") -> None:
+    """Kill -9 of a whole session: Spark's Python workers are in a process group of their own, and would go on."""
+    left = [process.pid]
+    while left:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
+        left = _session_of(process.pid)
+
+
+def _session_of(leader: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            if entry.name.isdecimal() and os.getsid(int(entry.name)) == leader and (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def executors(leader: int) -> list[int]:
@@ -120,8 +138,7 @@ def test_nothing_is_lost_or_doubled_when_executors_and_drivers_are_killed(
         assert others
         progress(process, 50)
         with killed_before_its_move(stream):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            kill_all(process)
     for _ in range(KILLS):
         send(500)
         with driver("local[2]", tmp_path, "forever") as process:

@@ -16,7 +16,7 @@ from emsworker.core.alarms import Alarm, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
 from emsworker.core.model import Group, Topic
-from emsworker.runtime.alarming import AlarmWatch
+from emsworker.runtime.alarming import WatchAlarms
 from emsworker.store import alarms, progress
 from tests.support.streams import Stream, failed, flush_of, in_threads, wait_until
 from tests.support.webhooks import receiver
@@ -26,7 +26,7 @@ SETTINGS = Settings(url="mysql://x@y/z", beat_s=0.05)
 
 def _duty(stream: Stream, settings: Settings = SETTINGS) -> Callable[[], float]:
     """Turns of one beat's alarms; each measures."""
-    alarms = AlarmWatch()
+    alarms = WatchAlarms()
 
     def turn() -> float:
         alarms._next_watch = 0.0
@@ -88,7 +88,7 @@ def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, cap
         Admin(stream.app()).alarms.create("late", on="lag", above=10, topic="orders", webhook=web.url)
 
         def beat(number: int) -> None:
-            alarms = AlarmWatch()
+            alarms = WatchAlarms()
             with stream.new_session() as session:
                 for _ in range(10):
                     alarms._next_watch = 0.0
