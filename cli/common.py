@@ -1,4 +1,4 @@
-"""What the commands share: their common options, and how they find the stream."""
+"""Common options of the commands, and the stream that they run on."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CommandFailure(click.ClickException):
 
 
 class WrongUsage(CommandFailure):
-    """What was asked for cannot be: settings, names or the app are wrong."""
+    """Wrong usage: settings, names or the app are wrong."""
 
     exit_code = 2
 
@@ -210,7 +210,7 @@ def delete_named(what: str, name: str, delete: Callable[[str], object], yes: boo
 
 
 class Bar(Protocol):
-    """What :func:`progress` gives."""
+    """Counter that :func:`progress` yields."""
 
     def update(self, n_steps: int) -> None:
         """So many more are done."""
