@@ -38,7 +38,7 @@ def dead() -> None:
 @group_option
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="How many at most.")
 @click.option(
-    "--skip", type=click.IntRange(0, 1_000_000_000), default=0, help="Leave out so many first, for the next page."
+    "--skip", type=click.IntRange(0, 1_000_000_000), default=0, help="Leave out the first n, for the next page."
 )
 @json_option
 @stream_options

@@ -285,7 +285,7 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
 @groups.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--keep", "skip_lag", type=NONE_OR_MORE, help="All but the newest so many of each partition.")
+@click.option("--keep", "skip_lag", type=NONE_OR_MORE, help="All but the newest n messages of each partition.")
 @click.option("--older-than", "skip_older_s", metavar="DURATION", callback=read_duration, help=f"Age: {DURATION}.")
 @below_option
 @click.option("--partition", type=PARTITION, help="Only this partition.")

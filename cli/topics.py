@@ -88,9 +88,7 @@ def list_(as_json: bool) -> None:
 @click.option(
     "--age-wins", is_flag=True, help="Delete what is older than --retention even if a group never claimed it."
 )
-@click.option(
-    "--priorities", type=int, default=1, show_default=True, help="How many levels of priority it tells apart, up to 10."
-)
+@click.option("--priorities", type=int, default=1, show_default=True, help="Number of priority levels, at most 10.")
 @click.option("--archive-first", is_flag=True, help="Drop nothing before `ems pipeline archive` has copied it.")
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
 @json_option
@@ -123,7 +121,7 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 )
 @click.option("--trim-done/--no-trim-done", default=None, help="Delete messages as soon as every group has run them.")
 @click.option("--age-wins/--no-age-wins", default=None, help="Delete what is too old even if a group never claimed it.")
-@click.option("--priorities", type=int, help="Levels of priority that it tells apart; only more, 10 always fits.")
+@click.option("--priorities", type=int, help="Number of priority levels, at most 10; it can only grow.")
 @click.option(
     "--archive-first/--no-archive-first", default=None, help="Drop nothing before `ems pipeline archive` has copied it."
 )

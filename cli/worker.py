@@ -65,7 +65,7 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "--max-tasks-per-child",
     type=click.IntRange(0, MOST_KEPT),
     metavar="N",
-    help="Replace a child process when it has run so many messages; 0 for never, the default.",
+    help="Replace a child process when it has run n messages; 0 for never, the default.",
 )
 @click.option(
     "--max-memory-per-child",

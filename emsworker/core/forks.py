@@ -64,9 +64,7 @@ class _Undivided:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = 0
-        self._closed = False
+        self.start_over()
 
     def __enter__(self) -> None:
         with self._changed:
@@ -92,7 +90,9 @@ class _Undivided:
 
     def start_over(self) -> None:
         """Reset in a child, where no thread is inside."""
-        self.__init__()  # type: ignore[misc]
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._closed = False
 
 
 undivided = _Undivided()

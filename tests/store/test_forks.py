@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,43 @@ from tests.support.waiting import until
 FORKS = 60
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("allocator", ["mysql", "redis"])
-def test_children_of_a_process_that_sends_send_too_and_nothing_is_lost_or_doubled(
-    stream: Stream, allocator: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    redis_url = request.getfixturevalue("redis_url") if allocator == "redis" else ""
+Fork = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(params=["mysql", "redis"])
+def fork(stream: Stream, request: pytest.FixtureRequest, tmp_path: Path) -> Fork:
+    """Run a process that forks so often, after so many sends; what it tells, and what its children wrote in ``children``."""
+    redis_url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
     stream.rows("CREATE TABLE orders (process INT, number INT, PRIMARY KEY (process, number)) ENGINE=InnoDB")
+
+    def run(forks: int, *, after: int) -> dict[str, Any]:
+        out = tmp_path / "children"
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.forking",
+            stream.url,
+            redis_url,
+            str(forks),
+            str(out),
+            str(after),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        told: dict[str, Any] = json.loads(done.stdout)
+        assert Counter(told["ended"]) == {"0": forks}, done.stderr[-3000:]
+        return told
+
+    return run
+
+
+@pytest.mark.slow
+def test_children_of_a_process_that_sends_send_too_and_nothing_is_lost_or_doubled(
+    stream: Stream, fork: Fork, tmp_path: Path
+) -> None:
     out = tmp_path / "children"
-    out.touch()
-    command = [sys.executable, "-m", "tests.support.forking", stream.url, redis_url, str(FORKS), str(out), "50"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout)
+    told = fork(FORKS, after=50)
     assert told["errors"] == []
-    assert Counter(told["ended"]) == {"0": FORKS}, done.stderr[-3000:]
     relay = Relay()
     until(
         lambda: relay(stream.session, Settings()) and stream.value("SELECT COUNT(*) FROM ems_outbox") == 0, 20, "moved"
@@ -46,15 +69,6 @@ def test_children_of_a_process_that_sends_send_too_and_nothing_is_lost_or_double
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("allocator", ["mysql", "redis"])
-def test_children_of_a_process_that_sends_for_the_first_time_end(
-    stream: Stream, allocator: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    redis_url = request.getfixturevalue("redis_url") if allocator == "redis" else ""
-    stream.rows("CREATE TABLE orders (process INT, number INT, PRIMARY KEY (process, number)) ENGINE=InnoDB")
-    out = tmp_path / "children"
+def test_children_of_a_process_that_sends_for_the_first_time_end(fork: Fork) -> None:
     for _ in range(3):
-        command = [sys.executable, "-m", "tests.support.forking", stream.url, redis_url, "12", str(out), "0"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert Counter(json.loads(done.stdout)["ended"]) == {"0": 12}, done.stderr[-3000:]
+        fork(12, after=0)

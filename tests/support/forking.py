@@ -10,6 +10,7 @@ import faulthandler
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -87,6 +88,7 @@ class Senders:
 def be_a_child(app: Ems, number: int, out: str) -> None:
     """Send in every way, or (every third) do nothing; then end as programs do."""
     faulthandler.dump_traceback_later(CHILD_S / 2)
+    signal.alarm(int(2 * CHILD_S))  # one that hangs ends also if its parent was killed
     if number % 3:
         ids = [send(number) for send in ways(app).values()]
         with Path(out).open("a") as file:
