@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker import Ems
-from emsworker.declaring.task import Task
+from emsworker.tasks.task import Task
 
 
 @dataclass(frozen=True)

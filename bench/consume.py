@@ -12,8 +12,8 @@ from bench import worker
 from bench.app import Tasks, build
 from bench.stage import NotRight, Stage
 from emsworker.core.model import TopicRule
-from emsworker.declaring.task import Task
 from emsworker.store.topics import change_topic
+from emsworker.tasks.task import Task
 
 _FILLERS = 32
 _DRAIN_S = 120.0

@@ -16,8 +16,8 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis, ServerMissing
 from emsworker.local.engines import Flavor
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 
 if TYPE_CHECKING:
     Connection = pymysql.connections.Connection[Any]

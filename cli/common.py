@@ -13,10 +13,10 @@ import click
 
 if TYPE_CHECKING:
     from emsworker.admin import Admin
+    from emsworker.admin.monitoring import Monitoring
     from emsworker.app import Ems
     from emsworker.core.config import Settings
-    from emsworker.monitoring import Monitoring
-    from emsworker.store.database import Database
+    from emsworker.store.engine.database import Database
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,8 +113,8 @@ class OpenStream:
         """
         from emsworker.core.errors import StoreUnavailable
         from emsworker.core.url import redact_url
-        from emsworker.store.database import Database
-        from emsworker.store.schema import check_server, check_version
+        from emsworker.store.engine.database import Database
+        from emsworker.store.engine.schema import check_server, check_version
 
         database = Database(self.url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
         try:
@@ -133,14 +133,14 @@ class OpenStream:
 
     def monitoring(self) -> Monitoring:
         """For looking."""
-        from emsworker.monitoring import Monitoring
+        from emsworker.admin.monitoring import Monitoring
 
         return Monitoring(self.database())
 
     def app(self) -> Ems:
         """For sending."""
         from emsworker.app import Ems
-        from emsworker.core.role import claim_role
+        from emsworker.core.process.role import claim_role
 
         claim_role("producer")
         self.database()

@@ -19,8 +19,8 @@ def migrate(as_json: bool) -> None:
     Harmless when repeated, and when two do it at once. The database itself must exist; the user needs CREATE, ALTER and
     INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
     """
-    from emsworker.store.schema import current_version
-    from emsworker.store.schema import migrate as apply
+    from emsworker.store.engine.schema import current_version
+    from emsworker.store.engine.schema import migrate as apply
 
     database = open_stream().database(check_schema=False)
     applied = database.call(apply)
@@ -49,8 +49,8 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     tried, nothing is changed), the clocks, the schema and Redis. Ends with exit code 1 if there is any error; warnings
     are risks that EMS can live with.
     """
-    from emsworker.checks import Severity
-    from emsworker.checks import check as look
+    from emsworker.admin.check import Severity
+    from emsworker.admin.check import check as look
 
     url, redis_url = _addresses()
     findings = look(url, redis_url, role=role)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from emsworker.store.grants import ALLOWANCES, ROLES
+from emsworker.store.engine.grants import ALLOWANCES, ROLES
 
 from .common import json_option, open_stream, stream_options
 from .output import print_json
@@ -25,7 +25,7 @@ def grants(role: str, account: str, database: str | None, allow: tuple[str, ...]
     to auto-create them.
     """
     from emsworker.core.url import DatabaseUrl
-    from emsworker.store.grants import statements
+    from emsworker.store.engine.grants import statements
 
     name = database or DatabaseUrl.parse(open_stream().url).database
     needed = statements(role, name, account, allow)

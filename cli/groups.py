@@ -25,14 +25,14 @@ from .common import (
 )
 from .limits import limit
 from .output import print_json, print_record, print_rows
-from .selecting import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
+from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy
-    from emsworker.core.filters import Filter
+    from emsworker.admin.monitoring import GroupLag
     from emsworker.core.model import Group
-    from emsworker.monitoring import GroupLag
-    from emsworker.store.replay import Replayed
+    from emsworker.core.selection.filters import Filter
+    from emsworker.store.groups.replay import Replayed
 
 
 @click.group()
@@ -45,7 +45,7 @@ groups.add_command(limit)
 
 
 def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:
-    from emsworker.core.filters import Filter
+    from emsworker.core.selection.filters import Filter
 
     pairs = [header.partition("=") for header in headers]
     wrong = [name for name, equals, _ in pairs if not name or not equals]

@@ -48,8 +48,8 @@ def _stack() -> LocalStack:
 @stream_options
 def start(timeout: float, as_json: bool) -> None:
     """Start the servers, if they do not run, and create the tables of EMS."""
-    from emsworker.store.database import Database
-    from emsworker.store.schema import migrate
+    from emsworker.store.engine.database import Database
+    from emsworker.store.engine.schema import migrate
 
     stack = _stack()
     stack.start(timeout)

@@ -24,9 +24,9 @@ _COMMANDS = {
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
     "topics": ("topics", "List, create, change, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
-    "clients": ("looking", "List the clients with their leases, and who leads the beat."),
+    "clients": ("inspect", "List the clients with their leases, and who leads the beat."),
     "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
-    "trace": ("looking", "Show who sent one message and what became of it in each group."),
+    "trace": ("inspect", "Show who sent one message and what became of it in each group."),
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that nobody declares any more."),
@@ -88,7 +88,7 @@ def _failure(error: Exception) -> CommandFailure:
     from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
     from emsworker.core.url import redact
     from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
-    from emsworker.store.errors import Conflict, ConnectionLost
+    from emsworker.store.engine.errors import Conflict, ConnectionLost
 
     if isinstance(error, ConfigError):
         return WrongUsage([str(problem) for problem in error.problems])
@@ -120,7 +120,7 @@ def main(args: list[str] | None = None) -> None:
         args: instead of the command line's.
     """
     if any("://" in argument for argument in sys.argv):
-        from .hiding import hide_passwords
+        from .passwords import hide_passwords
 
         hide_passwords()
     ems(args=args, prog_name="ems")

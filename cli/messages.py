@@ -10,7 +10,7 @@ from emsworker.core.counted import counted
 
 from .common import COUNT, OFFSETS, json_option, open_stream, progress, stream_options
 from .output import print_json, print_record, print_rows, shown_priority, text_of
-from .selecting import read_after, selection_of, selection_options
+from .selection import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:
     from emsworker.admin import Page, StoredMessage

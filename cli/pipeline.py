@@ -1,4 +1,4 @@
-"""``ems pipeline``: the jobs of :mod:`emsworker.pipeline` as commands."""
+"""``ems pipeline``: the jobs of :mod:`emsworker.spark.jobs` as commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from emsworker.pipeline.command import EPILOG, JAVA_LOG, Pipeline
+from emsworker.spark.jobs.command import EPILOG, JAVA_LOG, Pipeline
 
 from .common import TRACEBACK, URL, stream_options
 

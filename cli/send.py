@@ -147,7 +147,7 @@ class _Reader:
 
 
 def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[str, Any], as_json: bool) -> None:
-    from emsworker.declaring.task import Outgoing
+    from emsworker.tasks.task import Outgoing
 
     sent = 0
     with _open(body) as file:

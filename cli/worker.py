@@ -13,14 +13,14 @@ import click
 
 from emsworker.core.config import MOST_KEPT, MOST_PROCESSES, MOST_THREADS
 from emsworker.core.counted import counted, plural
-from emsworker.core.role import claim_role
+from emsworker.core.process.role import claim_role
 
 from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
 
 if TYPE_CHECKING:
-    from emsworker.runtime.describe import AppFacts
-    from emsworker.runtime.supervisor import Supervisor
-    from emsworker.store.database import Database
+    from emsworker.store.engine.database import Database
+    from emsworker.worker.processes.describe import AppFacts
+    from emsworker.worker.processes.supervisor import Supervisor
 
 _CALL_TIMEOUT_S = 3.0
 
@@ -99,8 +99,8 @@ def worker(
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
     """
-    from emsworker.runtime.child import ChildSpec
-    from emsworker.runtime.describe import describe_app
+    from emsworker.worker.processes.child import ChildSpec
+    from emsworker.worker.processes.describe import describe_app
 
     _log(log_level)
     claim_role("worker")
@@ -139,7 +139,7 @@ def _stream(facts: AppFacts, given: dict[str, Any]) -> OpenStream:
 
 def _database(stream: OpenStream) -> Database:
     """The stream's, which has been looked at already."""
-    from emsworker.store.database import Database
+    from emsworker.store.engine.database import Database
 
     return Database(stream.url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
 
@@ -149,7 +149,7 @@ def _processors() -> int:
 
 
 def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
-    from emsworker.runtime.supervisor import Supervisor
+    from emsworker.worker.processes.supervisor import Supervisor
 
     database = _database(stream)
     threads = spec.threads or stream.settings.threads
@@ -177,7 +177,7 @@ def _wanted(spec: Any, topic: str, group: str) -> bool:
 
 
 def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
-    from emsworker.runtime.reload import Reloader
+    from emsworker.worker.processes.reload import Reloader
 
     folders = {Path.cwd(), *([facts.folder] if facts.folder is not None else [])}
     reloader = Reloader(folders, lambda path: supervisor.request_restart())
@@ -199,9 +199,9 @@ def beat(ctx: click.Context, log_level: str) -> None:
     was started with --no-beat; several beats may run, one leads. SIGTERM or Ctrl-C stops it: it resigns, so that
     another leads at once.
     """
+    from emsworker.beat.leader import run_beat
     from emsworker.core.errors import AccessDenied
-    from emsworker.runtime.beat import run_beat
-    from emsworker.runtime.preflight import check_stream
+    from emsworker.worker.processes.preflight import check_stream
 
     _log(log_level)
     claim_role("worker")

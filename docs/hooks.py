@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 import emsworker
 from emsworker.core.config import Settings
-from emsworker.middleware import Middleware
+from emsworker.tasks.middleware import Middleware
 
 _CLI = "emsworker.cli.main"
 
@@ -41,7 +41,7 @@ def tables() -> str:
 
 
 def _create_statements() -> Iterator[tuple[str, str]]:
-    folder = files("emsworker.store") / "migrations"
+    folder = files("emsworker.store.engine") / "migrations"
     for item in sorted(folder.iterdir(), key=lambda item: item.name):
         if item.name.endswith(".sql"):
             script = item.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def metrics_table() -> str:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics import MetricWrapperBase
 
-    from emsworker.metrics import Metrics
+    from emsworker.observe.metrics import Metrics
 
     rows = [
         f"| `{name}{'_total' if kind == 'counter' else ''}` | {kind} | {labels} | {meaning} |"

@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from emsworker.core.errors import UnknownTask as UnknownTask
     from emsworker.core.errors import UnknownTopic as UnknownTopic
     from emsworker.core.errors import WrongArguments as WrongArguments
-    from emsworker.core.filters import Filter as Filter
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
-    from emsworker.declaring.task import Outgoing as Outgoing
-    from emsworker.guard import once as once
-    from emsworker.middleware import Middleware as Middleware
+    from emsworker.core.selection.filters import Filter as Filter
+    from emsworker.tasks.idempotency import once as once
+    from emsworker.tasks.middleware import Middleware as Middleware
+    from emsworker.tasks.task import Outgoing as Outgoing
 
 __version__ = "0.1.0"
 
@@ -115,12 +115,12 @@ _HOME = {
     "UnknownTask": "emsworker.core.errors",
     "UnknownTopic": "emsworker.core.errors",
     "WrongArguments": "emsworker.core.errors",
-    "Filter": "emsworker.core.filters",
+    "Filter": "emsworker.core.selection.filters",
     "Message": "emsworker.core.model",
     "Receipt": "emsworker.core.model",
-    "Middleware": "emsworker.middleware",
-    "once": "emsworker.guard",
-    "Outgoing": "emsworker.declaring.task",
+    "Middleware": "emsworker.tasks.middleware",
+    "once": "emsworker.tasks.idempotency",
+    "Outgoing": "emsworker.tasks.task",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

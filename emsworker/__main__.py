@@ -13,7 +13,7 @@ _TAKE_A_VALUE = ("--url", "--redis-url")
 def main() -> None:
     """Run the command of the command line; a long-running one can be stopped by a signal from here on."""
     if _command(sys.argv[1:]) in _LONG_RUNNING:
-        from emsworker.core.signals import leave_at_once
+        from emsworker.core.process.signals import leave_at_once
 
         leave_at_once()
     import_module("emsworker.cli.main").main()

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, overload
 from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
-from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
 from emsworker.core.options import is_whole, refuse_reserved, refuse_unknown
 from emsworker.core.priority import check_priority, level_for
-from emsworker.declaring.broadcast import Broadcasts, listen
-from emsworker.declaring.options import HandlerOptions
-from emsworker.declaring.task import SENT_WITH, Outgoing, Route, Subscription, Task, check_function, full_name
+from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.features import Features
-from emsworker.middleware import Middleware, hooks
 from emsworker.opening import Opening
-from emsworker.publishing.cancelling import cancel_sent
-from emsworker.publishing.delivery import DELIVERY_OPTIONS, DeliveryOptions, read_dedup, split_delivery
-from emsworker.store.schema import server_now
+from emsworker.publish.cancel import cancel_sent
+from emsworker.publish.delivery import DELIVERY_OPTIONS, DeliveryOptions, read_dedup, split_delivery
+from emsworker.store.engine.schema import server_now
+from emsworker.tasks.broadcast import Broadcasts, listen
+from emsworker.tasks.middleware import Middleware, hooks
+from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.task import SENT_WITH, Outgoing, Route, Subscription, Task, check_function, full_name
 
 if TYPE_CHECKING:
-    from emsworker.publishing.outbox import OutboxTransaction
+    from emsworker.publish.outbox import OutboxTransaction
 
 Function = Callable[..., Any]
 

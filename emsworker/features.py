@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.forks import lazy
 from emsworker.core.model import Receipt
-from emsworker.declaring.broadcast import Broadcasts
-from emsworker.declaring.periodic import Periodic, make_periodic
-from emsworker.guard import Once, RedisKeys, guard
-from emsworker.results import AsyncResult, ResultSet
+from emsworker.core.process.forks import lazy
 from emsworker.standin import StandIn
+from emsworker.tasks.broadcast import Broadcasts
+from emsworker.tasks.idempotency import Once, RedisKeys, guard
+from emsworker.tasks.periodic import Periodic, make_periodic
+from emsworker.tasks.results import AsyncResult, ResultSet
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.declaring.task import Task
+    from emsworker.tasks.task import Task
 
 
 class Features:

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, cast
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import StoreUnavailable
-from emsworker.core.forks import after_fork, lazy, undivided
-from emsworker.core.role import claim_role
+from emsworker.core.process.forks import after_fork, lazy, undivided
+from emsworker.core.process.role import claim_role
 
 # All that sending needs is imported at once: a forked child inherits the lock of a module that a thread imports.
-from emsworker.offsets.mysql import MysqlAllocator
-from emsworker.publishing.catalog import Catalog
-from emsworker.publishing.notifier import Notifier, Wake
-from emsworker.publishing.outbox import Outbox
-from emsworker.publishing.producer import Producer
-from emsworker.store.database import Database
-from emsworker.store.schema import check_version, server_facts, stream_id
+from emsworker.publish.allocators.mysql import MysqlAllocator
+from emsworker.publish.catalog import Catalog
+from emsworker.publish.notifier import Notifier, Wake
+from emsworker.publish.outbox import Outbox
+from emsworker.publish.producer import Producer
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import check_version, server_facts, stream_id
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.declaring.broadcast import Broadcasts
-    from emsworker.offsets import Allocator
+    from emsworker.publish.allocators import Allocator
+    from emsworker.tasks.broadcast import Broadcasts
 
 
 def _nothing(_topic_id: int, _partitions: Collection[int]) -> None:
@@ -128,7 +128,7 @@ class Opening:
     def _allocator(self) -> Allocator:
         if self.settings.allocator == "redis":
             with undivided:
-                from emsworker.offsets.redis import RedisAllocator
+                from emsworker.publish.allocators.redis import RedisAllocator
 
             assert self.settings.redis_url is not None, "checked by Settings"
             return RedisAllocator(self.settings.redis_url, self.stream_id)

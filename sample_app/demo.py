@@ -18,8 +18,8 @@ import click
 
 from emsworker import Ems, EmsError
 from emsworker.local import LocalDatabase, Redis, ServerFailed, ServerMissing
-from emsworker.store.database import Database as StoreDatabase
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database as StoreDatabase
+from emsworker.store.engine.schema import migrate
 from sample_app import config, night, report, tables
 from sample_app.config import ConfigFailed
 from sample_app.data import DataMissing

@@ -12,10 +12,10 @@ import click
 
 from emsworker import Ems
 from emsworker.admin import Admin
-from emsworker.pipeline import load
-from emsworker.pipeline.manifest import read_archive
-from emsworker.pipeline.output import JobReport, Table, write
-from emsworker.pipeline.session import open_session
+from emsworker.spark.jobs import load
+from emsworker.spark.jobs.archive.manifest import read_archive
+from emsworker.spark.jobs.output import JobReport, Table, write
+from emsworker.spark.jobs.session import open_session
 from sample_app.expected import Expected
 from sample_app.figures import Figures, figures
 from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS, READERS, ROTATING

@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 
 from emsworker import Ems
-from emsworker.declaring.periodic import declare_schedules
+from emsworker.tasks.periodic import declare_schedules
 from sample_app import tables
 from sample_app.settings import NIGHTLY_NAME
 from sample_app.tables import Connection

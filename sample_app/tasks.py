@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from emsworker import BatchFailed, Filter, Message, Reject
-from emsworker.correlation import caused_by
-from emsworker.declaring.task import BoundTask, Outgoing
+from emsworker.tasks.correlation import caused_by
+from emsworker.tasks.task import BoundTask, Outgoing
 from sample_app import config, gateway, tables
 from sample_app.app import app
 from sample_app.data import derived_id

@@ -116,7 +116,7 @@ def figures(root: Path) -> dict[str, int]:
             functions[name] += isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     importers = Counter(target for targets in library.imports().values() for target in targets)
     rings = cycles(library.imports())
-    workers = ("emsworker.runtime.", "emsworker.worker.")
+    workers = ("emsworker.worker.", "emsworker.worker.")
     return {
         "modules": len(library.trees),
         "lines": len(lines),

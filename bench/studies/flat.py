@@ -22,10 +22,12 @@ from bench.studies.backlog import drain, extend
 from bench.studies.finding import Finding, Lab, Study
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, Group, Topic
-from emsworker.store import claims, clients, progress, topics
-from emsworker.store.database import Database
-from emsworker.store.progress import Flush
-from emsworker.store.session import Session
+from emsworker.store import topics
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import claims, progress
+from emsworker.store.groups.progress import Flush
 
 _BATCH, _CLAIMS = 50, 40
 _LEASE_S, _TIMEOUT_S = 3600.0, 3600.0

@@ -13,7 +13,7 @@ from bench.load import rate
 from bench.stage import NotRight, Stage
 from bench.studies.backlog import extend, wait_done
 from bench.studies.finding import Finding, Lab, Study
-from emsworker.declaring.task import Task
+from emsworker.tasks.task import Task
 
 _NAPS_MS, _PROCESSES, _THREADS = (1, 10, 100), 2, 8
 _BODIES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}

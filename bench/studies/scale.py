@@ -13,8 +13,8 @@ from bench.stage import NotRight, Stage
 from bench.studies.backlog import extend, wait_done
 from bench.studies.finding import Finding, Lab, Study
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 
 _PROCESSES, _GROUPS = (1, 2, 4), (1, 3, 10)
 

@@ -4,10 +4,10 @@ from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place
 from emsworker.admin.messages import Messages, Page, StoredMessage
 from emsworker.admin.replay import Replay
-from emsworker.admin.selecting import Selection
+from emsworker.admin.selection import Selection
 from emsworker.admin.stream import Admin
 from emsworker.core.partitioner import MAX_PARTITIONS
-from emsworker.store.skipping import Skip, SkipPolicy
+from emsworker.store.groups.skipping import Skip, SkipPolicy
 
 __all__ = [
     "MAX_PARTITIONS",

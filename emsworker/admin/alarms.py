@@ -6,13 +6,13 @@ from collections.abc import Container
 from dataclasses import dataclass, fields
 from typing import Any
 
+from emsworker.admin.receivers import deliver
 from emsworker.core.alarms import Alarm, Metric, Rule, describe
 from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
 from emsworker.core.options import refuse_unknown
-from emsworker.delivery import deliver
-from emsworker.store import alarms as store
-from emsworker.store.alarms import encode
-from emsworker.store.database import Database
+from emsworker.store.cluster import alarms as store
+from emsworker.store.cluster.alarms import encode
+from emsworker.store.engine.database import Database
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
 from emsworker.core.options import wrong_types
-from emsworker.store import cursors
-from emsworker.store import skipping as store
-from emsworker.store.database import Database
-from emsworker.store.skipping import Skip, SkipPolicy
+from emsworker.store.engine.database import Database
+from emsworker.store.groups import cursors
+from emsworker.store.groups import skipping as store
+from emsworker.store.groups.skipping import Skip, SkipPolicy
 
 _MOST = (1 << 63) - 1
 

@@ -9,11 +9,11 @@ from datetime import datetime
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
 from emsworker.core.options import wrong_types
-from emsworker.core.predicate_parser import parse_time
-from emsworker.store import cursors as store
-from emsworker.store.cursors import Position
-from emsworker.store.database import Database
-from emsworker.store.session import Session
+from emsworker.core.selection.parser import parse_time
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import cursors as store
+from emsworker.store.groups.cursors import Position
 
 
 @dataclass(frozen=True)

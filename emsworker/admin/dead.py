@@ -11,11 +11,11 @@ from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import EmsError, InvalidName, UnknownGroup, UnknownMessage
 from emsworker.core.ids import check_name, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
-from emsworker.store import dead as store
-from emsworker.store.database import Database
-from emsworker.store.dead import DeadRow, Place
-from emsworker.store.messages import find_uids
-from emsworker.store.trace import AttemptRow, list_attempts
+from emsworker.store.engine.database import Database
+from emsworker.store.groups import dead as store
+from emsworker.store.groups.dead import DeadRow, Place
+from emsworker.store.inspect.trace import AttemptRow, list_attempts
+from emsworker.store.stream.messages import find_uids
 
 Progress = Callable[[int], None]
 

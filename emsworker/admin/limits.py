@@ -8,8 +8,8 @@ from typing import Any
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group
-from emsworker.store import limits as store
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.store.groups import limits as store
 
 _KEEP: Any = object()
 

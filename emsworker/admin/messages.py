@@ -10,22 +10,22 @@ from types import MappingProxyType
 from typing import Any
 
 from emsworker.admin.dead import parse_place
-from emsworker.admin.selecting import Choice, Place, Selection, windows
+from emsworker.admin.selection import Choice, Place, Selection, windows
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownMessage
-from emsworker.core.filters import EVERYTHING, Filter
-from emsworker.core.forks import lazy
 from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.options import is_whole
-from emsworker.core.predicate import Predicate
-from emsworker.store import cursors as cursor_store
-from emsworker.store import search
-from emsworker.store import trace as trace_store
-from emsworker.store.database import Database
-from emsworker.store.messages import find_uids
-from emsworker.store.search import Found, SearchWindow
-from emsworker.store.session import Session
+from emsworker.core.process.forks import lazy
+from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.core.selection.predicate import Predicate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import cursors as cursor_store
+from emsworker.store.inspect import trace as trace_store
+from emsworker.store.stream import search
+from emsworker.store.stream.messages import find_uids
+from emsworker.store.stream.search import Found, SearchWindow
 
 WINDOW = 1000
 SCAN = 100_000

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from emsworker.core.errors import ConfigError, Problem, UnknownReader
 from emsworker.core.model import Topic, TopicKind
-from emsworker.store import broadcast as store
-from emsworker.store.broadcast import ReaderRow
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.store.stream import broadcast as store
+from emsworker.store.stream.broadcast import ReaderRow
 
 
 class Readers:

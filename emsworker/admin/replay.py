@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from emsworker.admin.messages import WINDOW, MessageSearch
-from emsworker.admin.selecting import Choice, Place, Selection, windows
+from emsworker.admin.selection import Choice, Place, Selection, windows
 from emsworker.core.model import Group, Order, Topic
-from emsworker.store import replay as store
-from emsworker.store import search
-from emsworker.store.database import Database
-from emsworker.store.replay import Replayed, ReplayPiece
-from emsworker.store.search import Born, SearchWindow
+from emsworker.store.engine.database import Database
+from emsworker.store.groups import replay as store
+from emsworker.store.groups.replay import Replayed, ReplayPiece
+from emsworker.store.stream import search
+from emsworker.store.stream.search import Born, SearchWindow
 
 _RANGE_WINDOW = 10_000
 

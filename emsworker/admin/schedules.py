@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from emsworker.core.errors import UnknownSchedule
-from emsworker.store import schedules as store
-from emsworker.store.database import Database
-from emsworker.store.schedules import ScheduleRow
+from emsworker.store.cluster import schedules as store
+from emsworker.store.cluster.schedules import ScheduleRow
+from emsworker.store.engine.database import Database
 
 
 class Schedules:

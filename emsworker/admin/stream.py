@@ -17,7 +17,7 @@ from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers, check_broadcast
 from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
-from emsworker.admin.selecting import Selection
+from emsworker.admin.selection import Selection
 from emsworker.app import Ems
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import (
@@ -27,18 +27,18 @@ from emsworker.core.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.core.options import refuse_wrong
 from emsworker.core.partitioner import MAX_PARTITIONS
 from emsworker.core.priority import PRIORITIES, levels_of
-from emsworker.publishing.cancelling import cancel_message
+from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.publish.cancel import cancel_message
 from emsworker.store import topics as store
-from emsworker.store import trace as trace_store
-from emsworker.store.cancel import Cancelled, Purged, list_stale_retries, purge
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.store.groups.cancel import Cancelled, Purged, list_stale_retries, purge
+from emsworker.store.inspect import trace as trace_store
 
 Progress = Callable[[int], None]
 

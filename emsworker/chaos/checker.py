@@ -14,8 +14,8 @@ from emsworker.chaos.log import check_log
 from emsworker.chaos.order import check_order
 from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
 from emsworker.core.counted import counted
-from emsworker.store.database import Database
-from emsworker.store.snapshot import Snapshot, read_snapshot
+from emsworker.store.engine.database import Database
+from emsworker.store.inspect.snapshot import Snapshot, read_snapshot
 
 
 def check_stream(

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from emsworker.chaos.history import Fault, Log, note_fault
 from emsworker.core.ids import local_ip
-from emsworker.store import clients, snapshot
-from emsworker.store.database import Database
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from emsworker.store.inspect import snapshot
 
 FAULTS = ("kill", "pause", "connection")
 _LOOK_S = 0.05

@@ -17,11 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from emsworker.core import forks
 from emsworker.core.ids import encode_key, new_uid, uid_text
 from emsworker.core.model import Message, Outcome, Receipt
-from emsworker.declaring.task import Outgoing
-from emsworker.middleware import Middleware
+from emsworker.core.process import forks
+from emsworker.tasks.middleware import Middleware
+from emsworker.tasks.task import Outgoing
 
 
 class Log:

@@ -17,7 +17,7 @@ from typing import Any
 
 from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
 from emsworker.core.extras import hint_if_missing
-from emsworker.core.forks import undivided
+from emsworker.core.process.forks import undivided
 
 JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
-from emsworker.core.clock import ticks
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, Problem
-from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 from emsworker.core.partitioner import numbered, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
+from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED, Run
+from emsworker.core.selection.filters import EVERYTHING, Filter
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
 RESERVED_HEADERS = ("ems-", "content-", "compression")

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
 from emsworker.spark.columns import LOG_APPEND_TIME
-from emsworker.store.scan import columns_of
+from emsworker.store.stream.scan import columns_of
 
 Column = Callable[[Sequence[Any]], pa.Array]
 

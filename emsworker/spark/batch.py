@@ -17,9 +17,9 @@ from emsworker.spark.options import ReadOptions
 from emsworker.spark.planning import DataLoss, ReadRange
 from emsworker.spark.profile import call, open_database
 from emsworker.spark.pushing import Pushed
-from emsworker.store import scan
-from emsworker.store.scan import Piece, Query
-from emsworker.store.session import Session
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import scan
+from emsworker.store.stream.scan import Piece, Query
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from emsworker.spark.columns import LOG_APPEND_TIME
 from emsworker.spark.options import read_options
 from emsworker.spark.planning import ReadRange
 from emsworker.spark.profile import open_stream
-from emsworker.store import scan
-from emsworker.store.session import Session
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import scan
 
 _DRIVER = "org.mariadb.jdbc.Driver"
 _UTC = {"UTC", "Etc/UTC", "Z", "GMT"}

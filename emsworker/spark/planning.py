@@ -11,9 +11,10 @@ from itertools import pairwise
 from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
 from emsworker.spark.options import EARLIEST, LATEST, OffsetLimit, Offsets, ReadOptions
-from emsworker.store import scan, topics
-from emsworker.store.scan import PartitionBounds, Piece
-from emsworker.store.session import Session
+from emsworker.store import topics
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import scan
+from emsworker.store.stream.scan import PartitionBounds, Piece
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from emsworker.app import Ems
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.store.database import Database
-from emsworker.store.session import Session
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
 

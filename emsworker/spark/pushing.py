@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 )
 
 from emsworker.spark.planning import ReadRange, Source
-from emsworker.store import scan
-from emsworker.store.scan import ScanWindow
-from emsworker.store.session import Session
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import scan
+from emsworker.store.stream.scan import ScanWindow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")

@@ -14,7 +14,7 @@ from emsworker.core.codec import encode_headers
 from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
 from emsworker.core.model import NewMessage, Topic
-from emsworker.store.staging import StagedRow
+from emsworker.store.stream.staging import StagedRow
 
 _TEXT = ("string", "binary")
 _COLUMNS = {

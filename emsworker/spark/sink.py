@@ -1,4 +1,4 @@
-"""Writers of ``format("ems")``: tasks stage, the driver commits, exactly once by :mod:`emsworker.store.staging`."""
+"""Writers of ``format("ems")``: tasks stage, the driver commits, exactly once by the store's ledger."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.ids import new_uid
-from emsworker.publishing.notifier import Notifier
+from emsworker.publish.notifier import Notifier
 from emsworker.spark.options import WriteOptions
 from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.spark.rows import Rows
-from emsworker.store import staging
-from emsworker.store.schema import server_facts
-from emsworker.store.staging import SinkBatch, Staged, StagedRow
+from emsworker.store.engine.schema import server_facts
+from emsworker.store.stream import staging
+from emsworker.store.stream.staging import SinkBatch, Staged, StagedRow
 
 _QUERY_ID = "sql.streaming.queryId"
 _PACKET_SLACK = 65536

@@ -20,8 +20,8 @@ from emsworker.spark.batch import EmsPartition, read_piece
 from emsworker.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 from emsworker.spark.planning import DataLoss, ReadRange, Source
 from emsworker.spark.profile import call
-from emsworker.store import scan
-from emsworker.store.session import Session
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import scan
 
 Place = tuple[str, int]
 Journal = dict[str, dict[str, int]]

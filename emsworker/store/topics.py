@@ -7,15 +7,15 @@ from typing import Any
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import GroupInUse, TopicDeleted, TopicInUse
-from emsworker.core.filters import EVERYTHING, Filter
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
-from emsworker.store import handlers, limits
-from emsworker.store.errors import Conflict
-from emsworker.store.guards import hold_group
-from emsworker.store.session import Session
-from emsworker.store.sql import Statements
+from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.store.engine.errors import Conflict
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.groups import handlers, limits
+from emsworker.store.stream.guards import hold_group
 
-_SQL = Statements("topics")
+_SQL = Statements(__name__)
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:

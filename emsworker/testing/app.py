@@ -30,16 +30,16 @@ from emsworker.core.model import (
     Receipt,
     Topic,
 )
-from emsworker.declaring.task import Handler, Route
-from emsworker.publishing.cancelling import id_and_topic, unknown_message
-from emsworker.publishing.transaction import Transaction
-from emsworker.results import ResultSet, uids_of
-from emsworker.runtime.coroutines import EventLoop
-from emsworker.runtime.executor import Executor
-from emsworker.runtime.isolation import IsolationGate
-from emsworker.runtime.result_writer import ResultWriter
-from emsworker.runtime.work import Work
+from emsworker.publish.cancel import id_and_topic, unknown_message
+from emsworker.publish.transaction import Transaction
+from emsworker.tasks.results import ResultSet, uids_of
+from emsworker.tasks.task import Handler, Route
 from emsworker.testing.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
+from emsworker.worker.runs.coroutines import EventLoop
+from emsworker.worker.runs.executor import Executor
+from emsworker.worker.runs.isolation import IsolationGate
+from emsworker.worker.runs.result_writer import ResultWriter
+from emsworker.worker.runs.work import Work
 
 _CLAIM = 500
 _MOST_RUNS = 20_000

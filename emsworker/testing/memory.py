@@ -13,18 +13,18 @@ from emsworker.core.errors import EmsError
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Entry, NewMessage, Receipt, Topic, TopicKind, TopicRule
 from emsworker.core.priority import PRIORITIES
-from emsworker.publishing.delivery import DeliveryOptions
-from emsworker.publishing.outbox import OutboxTransaction, dedup_key_of
-from emsworker.publishing.transaction import Transaction
-from emsworker.store.dedup import DedupKey
-from emsworker.store.once import Begun
-from emsworker.store.outbox import When
-from emsworker.store.results import ResultRow
+from emsworker.publish.delivery import DeliveryOptions
+from emsworker.publish.outbox import OutboxTransaction, dedup_key_of
+from emsworker.publish.transaction import Transaction
+from emsworker.store.cluster.once import Begun
+from emsworker.store.groups.results import ResultRow
+from emsworker.store.stream.dedup import DedupKey
+from emsworker.store.stream.outbox import When
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.declaring.task import Outgoing
-    from emsworker.publishing.catalog import KindOf
+    from emsworker.publish.catalog import KindOf
+    from emsworker.tasks.task import Outgoing
 
 T = TypeVar("T")
 Now = Callable[[], datetime]
@@ -211,7 +211,7 @@ class MemoryOutbox:
         return held
 
     def _take_key(self, topic: str, wanted: DedupKey | None, uid: bytes, held: _Held | None) -> bytes | None:
-        """Take a deduplication key, as :func:`emsworker.store.dedup.take_key` does."""
+        """Take a deduplication key, as :func:`emsworker.store.stream.dedup.take_key` does."""
         if wanted is None:
             return None
         place = topic, wanted.key

@@ -14,7 +14,7 @@ from pathlib import Path
 from emsworker import Ems, Message
 from emsworker.chaos import Recorder
 from emsworker.core.errors import EmsError
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 from tests.chaos.names import GROUPS, KEYS, PARTITIONS, TOPIC
 
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])

@@ -21,8 +21,8 @@ from emsworker.chaos import ChaosReport, Fault, Rules, check_stream
 from emsworker.chaos.history import Log, note_fault
 from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from emsworker.store.topics import create_topic
 from tests.chaos.names import PARTITIONS, TOPIC
 from tests.chaos.network import Network

@@ -74,7 +74,7 @@ MUTANTS = [
     Mutant(
         "no fence: whoever finishes a claim may",
         "fenced; one effect",
-        [("store/progress.py", "    packet.assert_one_matched()\n    by_key", "    by_key")],
+        [("store/groups/progress.py", "    packet.assert_one_matched()\n    by_key", "    by_key")],
         partial(aimed.pause_in_hand, group="cash"),
         frozenset({Kind.EFFECT, Kind.NOT_THE_OWNER}),
     ),
@@ -83,7 +83,7 @@ MUTANTS = [
         "nothing lost",
         [
             (
-                "store/claims.sql",
+                "store/groups/claims.sql",
                 "WHERE @ems_may = 1 AND r.`offset` = @ems_lo + r.place - 1 AND (",
                 "WHERE @ems_may = 1 AND (",
             )
@@ -97,12 +97,12 @@ MUTANTS = [
         "at least once",
         [
             (
-                "runtime/executor.py",
+                "worker/runs/executor.py",
                 "            failed = self._call_plainly(work, messages, handler)\n",
                 "            work.done(messages, [], [0.0] * len(messages))\n            failed = self._call_plainly(work, messages, handler)\n",
             ),
             (
-                "runtime/executor.py",
+                "worker/runs/executor.py",
                 "            work.done(messages, failures, [ran_s] * len(messages), self._result_writer.for_flush(rows))\n",
                 "",
             ),
@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant(
         "recovery forgets what a dead owner had not begun",
         "nothing lost",
-        [("store/recovery.py", "    if rest <= claim.hi:\n        values", "    if rest < 0:\n        values")],
+        [("store/groups/recovery.py", "    if rest <= claim.hi:\n        values", "    if rest < 0:\n        values")],
         partial(aimed.kill_in_hand, group="plain", times=2),
         frozenset({Kind.LOST}),
     ),
@@ -122,7 +122,7 @@ MUTANTS = [
         "one owner at a time",
         [
             (
-                "store/claims.sql",
+                "store/groups/claims.sql",
                 "next_offset = @ems_hi + 1",
                 "next_offset = IF(@ems_hi > @ems_lo, @ems_hi, @ems_hi + 1)",
             )
@@ -134,8 +134,12 @@ MUTANTS = [
         "an ordered partition has several owners",
         "order",
         [
-            ("store/ordered.py", "(_TAKE.lock_cursor_or_skip, _SQL.check_owner)", "(_TAKE.lock_cursor_or_skip,)"),
-            ("store/claims.sql", ") w WHERE w.busy = 0 AND (", ") w WHERE ("),
+            (
+                "store/groups/ordered.py",
+                "(_TAKE.lock_cursor_or_skip, _SQL.check_owner)",
+                "(_TAKE.lock_cursor_or_skip,)",
+            ),
+            ("store/groups/claims.sql", ") w WHERE w.busy = 0 AND (", ") w WHERE ("),
         ],
         aimed.backlog,
         frozenset({Kind.ORDER}),
@@ -145,7 +149,7 @@ MUTANTS = [
         "exactly one effect",
         [
             (
-                "store/progress.py",
+                "store/groups/progress.py",
                 "    packet.take_back()\n    add_flush(packet, progress)\n    packet.commit_lent()\n    send_fenced(packet)\n",
                 "    packet.take_back()\n    packet.commit_lent()\n    packet.send()\n    flush(session, progress)\n",
             )
@@ -156,7 +160,7 @@ MUTANTS = [
     Mutant(
         "no look at the log start offset",
         "nothing lost, Redis rolled back",
-        [("store/messages.sql", "IF(log_start <= %(base)s, %(base)s, NULL)", "%(base)s")],
+        [("store/stream/messages.sql", "IF(log_start <= %(base)s, %(base)s, NULL)", "%(base)s")],
         aimed.roll_redis_below_the_log_start,
         frozenset({Kind.LOST}),
         redis=True,
@@ -165,7 +169,7 @@ MUTANTS = [
     Mutant(
         "dead clients are not swept away",
         "flat cost: dead clients go",
-        [("store/clients.sql", "WHERE expires_at < NOW(6)\n", "WHERE expires_at < NOW(6) - INTERVAL 1 DAY\n")],
+        [("store/cluster/clients.sql", "WHERE expires_at < NOW(6)\n", "WHERE expires_at < NOW(6) - INTERVAL 1 DAY\n")],
         partial(aimed.kill_a_worker_for_good, grace_s=_GRACE_S + 1),
         frozenset({Kind.CLIENT_LEFT}),
     ),
@@ -177,8 +181,8 @@ MUTANTS += [
         "a rollback by the server is not noticed",
         "exactly one effect",
         [
-            ("store/connection.py", "            if rolls_back(error):\n", "            if False:\n"),
-            ("store/session.sql", "RELEASE SAVEPOINT ems_transaction\n", "DO 0\n"),
+            ("store/engine/connection.py", "            if rolls_back(error):\n", "            if False:\n"),
+            ("store/engine/session.sql", "RELEASE SAVEPOINT ems_transaction\n", "DO 0\n"),
         ],
         partial(handlers.misbehave, topics=("swallow",), count=60),
         frozenset({Kind.EFFECT}),
@@ -187,8 +191,8 @@ MUTANTS += [
         "rows that a limit of the server cuts off are not missed",
         "nothing lost",
         [
-            ("store/session.sql", "  SESSION sql_select_limit = 18446744073709551615,", "  "),
-            ("store/claims.py", "        if wanted != len(rows):\n", "        if wanted < len(rows):\n"),
+            ("store/engine/session.sql", "  SESSION sql_select_limit = 18446744073709551615,", "  "),
+            ("store/groups/claims.py", "        if wanted != len(rows):\n", "        if wanted < len(rows):\n"),
         ],
         aimed.limit_rows,
         frozenset({Kind.LOST}),
@@ -196,7 +200,13 @@ MUTANTS += [
     Mutant(
         "a delayed message is written down under whatever id its topic had",
         "nothing lost",
-        [("store/outbox.py", "    guarded = topic_id_text(database, topic_id)\n", "    guarded = str(topic_id)\n")],
+        [
+            (
+                "store/stream/outbox.py",
+                "    guarded = topic_id_text(database, topic_id)\n",
+                "    guarded = str(topic_id)\n",
+            )
+        ],
         partial(operators.create_again, times=2),
         frozenset({Kind.LOST}),
     ),

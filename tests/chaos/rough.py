@@ -16,7 +16,7 @@ import pymysql
 
 from emsworker import Ems, Message
 from emsworker.chaos import Recorder
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 from tests.chaos.names import IDLE, OPERATED, REBORN, SESSION, SLOW, SLOW_TIMEOUT_S, SWALLOW, VERSIONED
 
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])

@@ -11,7 +11,7 @@ from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.chaos import Recorder
 from emsworker.core.errors import EmsError
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
 from tests.chaos.arena import Arena
 from tests.support.waiting import until
 from tests.support.worker import Program

@@ -10,7 +10,7 @@ import pytest
 
 from emsworker.chaos import Deed, Fault, HandlerRun, History, Kind, Operation, Rules, Sent, check, read_history
 from emsworker.chaos.history import Log, note_fault, note_operation
-from emsworker.store.snapshot import ClaimSnapshot, GroupRow, Snapshot
+from emsworker.store.inspect.snapshot import ClaimSnapshot, GroupRow, Snapshot
 
 PLAIN, KEYED, SERIAL, CASH = 1, 2, 3, 4
 NAMES = {PLAIN: "plain", KEYED: "keyed", SERIAL: "serial", CASH: "cash"}

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems as App
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from tests.support.commands import Ems
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from emsworker import Ems as App
 from emsworker.core.errors import StoreUnavailable
-from emsworker.declaring.periodic import declare_schedules
 from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.tasks.periodic import declare_schedules
 from tests.support.commands import Ems, environment, wait_for
 from tests.support.servers import connect
 
@@ -210,7 +210,7 @@ def test_a_group_in_use_is_deleted_only_by_force(ems: Ems, url: str, app: App, k
 
 
 def test_clients_and_leaders(ems: Ems, stream: Database) -> None:
-    from emsworker.store import clients
+    from emsworker.store.cluster import clients
 
     assert ems.ok("clients", "--json").json == {"clients": [], "leaders": []}
     stream.call(lambda s: clients.register(s, ["ip-1-u-1"], "p", "host", 30))

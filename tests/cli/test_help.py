@@ -11,7 +11,7 @@ import pytest
 
 from emsworker import __version__
 from emsworker.cli.main import _COMMANDS, ems
-from emsworker.pipeline import JOBS
+from emsworker.spark.jobs import JOBS
 from tests.support.commands import Ems, environment
 
 
@@ -99,7 +99,7 @@ _HEAVY = (
     "asyncio",
     "cryptography",
     "emsworker.app",
-    "emsworker.runtime",
+    "emsworker.worker",
     "kombu",
     "pymysql",
     "redis",
@@ -109,7 +109,7 @@ _HEAVY = (
 _UNUSED = (
     "click",
     "emsworker.cli",
-    "emsworker.pipeline",
+    "emsworker.spark.jobs",
     "kombu",
     "prometheus_client",
     "pyspark",
@@ -121,7 +121,7 @@ _UNUSED = (
 
 @pytest.mark.parametrize(
     ("module", "unwanted"),
-    [("emsworker.cli.main", _HEAVY), ("emsworker.runtime.child", _UNUSED), ("emsworker", _HEAVY)],
+    [("emsworker.cli.main", _HEAVY), ("emsworker.worker.processes.child", _UNUSED), ("emsworker", _HEAVY)],
 )
 def test_nothing_is_imported_before_it_is_needed(module: str, unwanted: tuple[str, ...]) -> None:
     """Each of these takes tens of milliseconds and some MiB, in every process of a worker."""

@@ -7,9 +7,9 @@ import pytest
 
 from emsworker import Ems as App
 from emsworker.admin import Admin
-from emsworker.declaring.task import Outgoing
-from emsworker.monitoring import Monitoring
-from emsworker.store.schema import ServerFacts, unsupported
+from emsworker.admin.monitoring import Monitoring
+from emsworker.store.engine.schema import ServerFacts, unsupported
+from emsworker.tasks.task import Outgoing
 from tests.cli.test_commands import execute, rows
 from tests.support.commands import Ems, wait_for
 

@@ -1,7 +1,7 @@
 """Alarms, and the readers of broadcasts."""
 
-from emsworker.store import broadcast
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.store.stream import broadcast
 from tests.support.commands import Ems
 from tests.support.webhooks import receiver
 

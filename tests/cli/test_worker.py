@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems as App
-from emsworker.monitoring import Monitoring
+from emsworker.admin.monitoring import Monitoring
 from tests.cli.test_commands import rows
 from tests.support.commands import Ems, wait_for
 

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from emsworker.local import LocalStack
-from emsworker.store.database import Database as Store
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database as Store
+from emsworker.store.engine.schema import migrate
 from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_spark, pages, runs
 from tests.support.servers import TestServers, chosen_flavors, connect
 

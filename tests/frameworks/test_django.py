@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from emsworker.beat.services import Relay
 from emsworker.core.config import Settings
-from emsworker.runtime.maintenance import Relay
 from tests.support.streams import Stream
 from tests.support.waiting import until
 

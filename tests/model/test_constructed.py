@@ -8,13 +8,14 @@ from collections import Counter
 
 import pytest
 
+from emsworker.beat import recovery
 from emsworker.core.codec import encode_json
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Claim, Group, NewMessage, Topic
 from emsworker.core.model import Order as Ordering
-from emsworker.runtime import recovery
-from emsworker.store import claims, messages, ordered, progress
-from emsworker.store.session import Session
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import claims, ordered, progress
+from emsworker.store.stream import messages
 from tests.model import trace
 from tests.model.follower import Follower
 from tests.model.state import Order

@@ -16,8 +16,8 @@ from emsworker.core.codec import encode_json
 from emsworker.core.ids import new_uid
 from emsworker.core.model import NewMessage, Topic
 from emsworker.local import LocalDatabase as Server
-from emsworker.store import messages
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.store.stream import messages
 from tests.model import trace
 from tests.model.follower import Follower, Refused
 from tests.model.state import Order

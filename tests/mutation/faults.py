@@ -102,7 +102,7 @@ FAULTS: dict[str, Fault] = {
     "fence dropped": Fault(
         "progress is written though the claim is somebody else's",
         "none",
-        (*_function("store.session", "Packet.assert_one_matched"),),
+        (*_function("store.engine.session", "Packet.assert_one_matched"),),
     ),
     "owner not compared": Fault(
         "whoever held a claim once moves its acked offset",
@@ -112,12 +112,12 @@ FAULTS: dict[str, Fault] = {
     "effects apart": Fault(
         "what a handler has written is committed before the fence is asked",
         f"{_STORE}test_claims.py::test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence",
-        _function("store.progress", "commit_with", _effects_first),
+        _function("store.groups.progress", "commit_with", _effects_first),
     ),
     "acknowledged first": Fault(
         "a message counts as done when it begins",
         "tests/process/test_crashes.py::test_the_work_of_a_whole_killed_worker_is_run_elsewhere_within_its_lease",
-        _function("runtime.work", "Work.start", _done_when_begun),
+        _function("worker.runs.work", "Work.start", _done_when_begun),
     ),
     "acknowledged when claimed": Fault(
         "a claim begins with its acked offset at its end",
@@ -136,7 +136,7 @@ FAULTS: dict[str, Fault] = {
     "committed in the wrong order": Fault(
         "the claim is committed before its cursor is moved",
         f"{_STORE}test_claims.py::test_r2_20_threads_in_4_processes_never_claim_an_offset_twice",
-        _function("store.session", "Packet.add_all", _commit_before_cursor),
+        _function("store.engine.session", "Packet.add_all", _commit_before_cursor),
     ),
     "cursor moved too far": Fault(
         "a cursor passes one message more than the claim has",
@@ -151,7 +151,7 @@ FAULTS: dict[str, Fault] = {
     "hole never closed": Fault(
         "nobody writes a tombstone",
         "none",
-        _function("store.messages", "close_hole_at", lambda real: lambda *args: False),
+        _function("store.stream.messages", "close_hole_at", lambda real: lambda *args: False),
     ),
     "tombstone overwritten": Fault(
         "a late producer writes over what has closed its hole",
@@ -166,7 +166,7 @@ FAULTS: dict[str, Fault] = {
     "lost answer not looked up": Fault(
         "a send whose COMMIT was not answered is sent once more",
         "tests/race/test_ambiguous_commit.py::test_trap_13_a_send_whose_answer_is_lost_is_one_row",
-        _function("publishing.producer", "find_uids", _no_uids),
+        _function("publish.producer", "find_uids", _no_uids),
     ),
     "lease not looked at": Fault(
         "a client without a lease takes work",
@@ -187,7 +187,7 @@ FAULTS: dict[str, Fault] = {
     "rollback not remembered": Fault(
         "a transaction that a deadlock has rolled back is told by its missing savepoint only: a dead letter",
         f"{_SESSIONS}test_a_deadlock_that_the_handler_swallows_loses_nothing",
-        _function("store.connection", "Loan._listen", _not_remembered),
+        _function("store.engine.connection", "Loan._listen", _not_remembered),
     ),
     "transaction not proved": Fault(
         "what follows a rollback that the client has not seen is committed alone",
@@ -197,19 +197,19 @@ FAULTS: dict[str, Fault] = {
     "block not proved": Fault(
         "a block whose transaction was rolled back sends its messages without its rows",
         f"{_STORE}test_outbox.py::test_a_deadlock_that_the_block_swallows_keeps_nothing_and_says_so",
-        (*_PROOF, *_function("store.connection", "Loan._listen", _not_remembered)),
+        (*_PROOF, *_function("store.engine.connection", "Loan._listen", _not_remembered)),
     ),
     "errors looked up by module": Fault(
         "under MySQLdb's name no error of the server is understood",
         "tests/process/test_alias.py::test_two_processes_send_while_connections_are_killed",
-        _function("store.session", "translate", _by_module),
+        _function("store.engine.session", "translate", _by_module),
     ),
     "rows not counted": Fault(
         "messages that the server did not return are done without a run",
         f"{_STORE}test_claims.py::test_trap_27_a_claim_that_is_returned_in_part_is_not_believed",
         (
-            *_function("store.claims", "fill", _believed),
-            *_function("store.ordered", "fill", _believed),
+            *_function("store.groups.claims", "fill", _believed),
+            *_function("store.groups.ordered", "fill", _believed),
         ),
     ),
     "limit of rows not set": Fault(
@@ -220,7 +220,7 @@ FAULTS: dict[str, Fault] = {
     "insert not guarded": Fault(
         "what is sent for later goes to the topic that had this name a moment ago, and stays there",
         f"{_STORE}test_guards.py::test_what_is_sent_to_a_topic_that_was_deleted_and_created_again_is_in_the_new_one",
-        _function("store.outbox", "topic_id_text", lambda real: lambda database, topic_id: str(topic_id)),
+        _function("store.stream.outbox", "topic_id_text", lambda real: lambda database, topic_id: str(topic_id)),
     ),
     # giving back, failures, dead letters
     "rest not given back": Fault(
@@ -236,7 +236,7 @@ FAULTS: dict[str, Fault] = {
     "failure forgotten": Fault(
         "the acked offset passes a failed message that nobody runs again",
         "none",
-        _function("store.progress", "_add_retries"),
+        _function("store.groups.progress", "_add_retries"),
     ),
     "failed retry stays claimed": Fault(
         "a retry that has failed is never taken again",
@@ -270,7 +270,7 @@ FAULTS: dict[str, Fault] = {
     "charged by the group": Fault(
         "recovery charges a message by its group's ladder, not by its task's",
         f"{_STORE}test_recovery.py::test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder",
-        _function("runtime.recovery", "_handler"),
+        _function("beat.recovery", "_handler"),
     ),
     "neighbour charged": Fault(
         "the first message of the rest pays for a crash",
@@ -347,7 +347,7 @@ FAULTS: dict[str, Fault] = {
     "replayed twice": Fault(
         "what is live is replayed",
         f"{_STORE}test_replay.py::test_a3_what_is_live_or_unclaimed_is_not_doubled",
-        _function("store.replay", "_taken", _no_rows),
+        _function("store.groups.replay", "_taken", _no_rows),
     ),
     "cancelled and run": Fault(
         "the retry of a cancelled message stays",
@@ -388,7 +388,7 @@ FAULTS: dict[str, Fault] = {
     "next of the key forgotten": Fault(
         "what waits for an earlier message of its key waits for ever",
         f"{_STORE}test_ordered.py::test_the_next_of_a_key_comes_when_the_one_before_is_cancelled",
-        _function("store.blocking", "promote_of"),
+        _function("store.groups.blocking", "promote_of"),
     ),
     "every one of the key promoted": Fault(
         "two messages of a key have their turn at once",

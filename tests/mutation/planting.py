@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker import store
-from emsworker.store.session import Packet, Session
-from emsworker.store.sql import Statements
+from emsworker.store.engine.session import Packet, Session
+from emsworker.store.engine.sql import Statements
+from tests.support.statements import module_of, sql_files, statements_of
 
 SetAttribute = Callable[[Any, str, Any], None]
 
@@ -79,7 +78,7 @@ def plant(fault: Fault, set_attribute: SetAttribute) -> None:
     texts: dict[str, str] = {}
     for change in fault.changes:
         if isinstance(change, Text):
-            real = getattr(Statements(change.subject), change.name)
+            real = getattr(statements_of(change.subject), change.name)
             if change.old not in real:
                 raise LookupError(f"{change.subject}.{change.name} has no {change.old!r}; fix the table of faults")
             texts[real] = real.replace(change.old, change.new)
@@ -99,8 +98,8 @@ def _replace(change: Function, set_attribute: SetAttribute) -> None:
 
 def _replace_texts(texts: dict[str, str], set_attribute: SetAttribute) -> None:
     """Where a statement is looked up; and where it becomes a packet, for those that were looked up before."""
-    for module in pkgutil.iter_modules(store.__path__, "emsworker.store."):
-        loaded = importlib.import_module(module.name)
+    for path in sql_files():
+        loaded = importlib.import_module(module_of(path))
         for kept in vars(loaded).values():
             if isinstance(kept, Statements):
                 changed = {name: texts.get(text, text) for name, text in kept._statements.items()}

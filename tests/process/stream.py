@@ -12,8 +12,8 @@ from typing import Any
 
 from emsworker import Ems
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
 from tests.support.roles import users

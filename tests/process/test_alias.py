@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.store.database import Database
-from emsworker.store.snapshot import kill_connection, list_connections
+from emsworker.store.engine.database import Database
+from emsworker.store.inspect.snapshot import kill_connection, list_connections
 from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import ROOT

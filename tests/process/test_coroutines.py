@@ -6,7 +6,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.errors import ConfigError
-from emsworker.declaring.task import Task
+from emsworker.tasks.task import Task
 from tests.process.apps.coroutines import act
 from tests.process.stream import Stream
 from tests.support.machine import machine_s

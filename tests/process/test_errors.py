@@ -22,7 +22,7 @@ def test_the_ladder_then_a_dead_letter_and_the_other_group_untouched(stream: Str
     dead = stream.rows("SELECT body, `key`, headers, attempts, reason, error FROM ems_dead")[0]
     assert dead[:2] == (b'{"n":1,"do":"fail","text":"no luck"}', b"k") and b'"h"' in dead[2]
     assert dead[3:5] == (4, "used up its 4 attempts")
-    assert "RuntimeError: no luck" in dead[5] and "Traceback" in dead[5] and "emsworker/runtime" not in dead[5]
+    assert "RuntimeError: no luck" in dead[5] and "Traceback" in dead[5] and "emsworker/worker" not in dead[5]
     attempts = stream.rows("SELECT group_id, attempt, outcome FROM ems_attempt ORDER BY 1, 2")
     assert [row[1:] for row in attempts] == [(n, "failed") for n in (1, 2, 3, 4)] * 2
     assert worker.stop() == 0

@@ -1,6 +1,6 @@
 """R24: a handler asks for more time, sees what is left, and tells how far it has come."""
 
-from emsworker.monitoring import Monitoring
+from emsworker.admin.monitoring import Monitoring
 from tests.process.stream import Stream
 from tests.support.waiting import until
 

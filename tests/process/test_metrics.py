@@ -56,7 +56,7 @@ def test_t7_a_worker_counts_what_it_runs(one_stream: Stream) -> None:
 def test_t7_hooks_and_metrics_in_memory() -> None:
     import prometheus_client
 
-    from emsworker.metrics import Metrics
+    from emsworker.observe.metrics import Metrics
 
     registry = prometheus_client.CollectorRegistry()
     app = Ems("memory", middleware=[Metrics(registry=registry)])

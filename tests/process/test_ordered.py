@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from emsworker.admin import Admin
+from emsworker.admin.monitoring import Monitoring
 from emsworker.core.model import Order
-from emsworker.declaring.task import Outgoing
-from emsworker.monitoring import Monitoring
+from emsworker.tasks.task import Outgoing
 from tests.process.record import whole_lines
 from tests.process.stream import Stream
 from tests.support.machine import machine_s

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from emsworker.core.clock import ticks
+from emsworker.beat.schedules import fire_schedules
 from emsworker.core.config import Settings
-from emsworker.runtime.scheduling import fire_schedules
-from emsworker.store import schedules
+from emsworker.core.process.clock import ticks
+from emsworker.store.cluster import schedules
 from tests.process.apps import periodic as app_module
 from tests.process.stream import Stream
 from tests.process.test_beat import _holder_pid

@@ -13,9 +13,9 @@ import pytest
 from emsworker import Ems, Filter
 from emsworker.admin import Admin
 from emsworker.core.model import Order
-from emsworker.declaring.periodic import declare_schedules
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
+from emsworker.tasks.periodic import declare_schedules
 from tests.process.stream import ACTOR, Stream
 from tests.support.roles import MakeUser, users
 from tests.support.servers import connect
@@ -171,7 +171,7 @@ def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: Ma
 def test_what_a_preflight_costs(one_stream: Stream) -> None:
     from emsworker.core.config import Settings
     from emsworker.loader import load_app
-    from emsworker.runtime.preflight import check_app, check_stream, chosen_routes
+    from emsworker.worker.processes.preflight import check_app, check_stream, chosen_routes
 
     app = load_app(ACTOR)
     settings = Settings(url=one_stream.url)

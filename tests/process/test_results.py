@@ -9,7 +9,7 @@ import pytest
 
 from emsworker import Ems, ResultTimeout, TaskFailed
 from emsworker.core.ids import new_uid, uid_text
-from emsworker.store import results as store
+from emsworker.store.groups import results as store
 from tests.process.apps import results as tasks
 from tests.process.stream import Stream
 from tests.support.waiting import until

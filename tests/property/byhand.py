@@ -8,20 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from emsworker.core.model import Order
-from emsworker.store import (
-    cancel,
-    claims,
-    cursors,
-    dead,
-    monitoring,
-    quality,
-    replay,
-    retention,
-    skipping,
-    topics,
-)
-from emsworker.store.claims import AvailableWork
-from emsworker.store.search import SearchWindow
+from emsworker.store import topics
+from emsworker.store.groups import cancel, claims, cursors, dead, replay, skipping
+from emsworker.store.groups.claims import AvailableWork
+from emsworker.store.inspect import monitoring, quality
+from emsworker.store.stream import retention
+from emsworker.store.stream.search import SearchWindow
 from tests.property.machine import NEAR, RunningMachine
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from emsworker.core.model import Claim, ClaimSource, Order
-from emsworker.store.progress import Flush
+from emsworker.store.groups.progress import Flush
 
 ALONE = 2
 

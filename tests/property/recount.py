@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.model import Group, Order, Topic
-from emsworker.store.session import Session
+from emsworker.store.engine.session import Session
 from tests.property.oracle import Oracle
 
 Rows = tuple[tuple[Any, ...], ...]

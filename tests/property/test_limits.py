@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from emsworker.core.limits import Limit
-from emsworker.store import limits
+from emsworker.store.groups import limits
 from tests.property.settings import LONG_S, SETTINGS, rounds
 from tests.support.streams import Stream
 

@@ -4,9 +4,9 @@ import contextlib
 
 from pymysql.constants import COMMAND
 
-from emsworker.store import claims
-from emsworker.store.errors import ConnectionLost
-from emsworker.store.session import Result, Session
+from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.engine.session import Result, Session
+from emsworker.store.groups import claims
 from tests.support.streams import Stream
 from tests.support.waiting import until
 

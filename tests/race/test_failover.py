@@ -13,8 +13,8 @@ from emsworker import Ems
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from emsworker.store.topics import create_topic
 from tests.support.machine import machine_s
 from tests.support.servers import connect

@@ -5,10 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from emsworker.beat import recovery
+from emsworker.beat import services as maintenance
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
-from emsworker.runtime import maintenance, recovery
-from emsworker.store import clients, progress
+from emsworker.store.cluster import clients
+from emsworker.store.groups import progress
 from tests.support.streams import Stream, flush_of, wait_until
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from emsworker.beat.recovery import recover
 from emsworker.core.errors import FenceLost
-from emsworker.runtime.recovery import recover
-from emsworker.store import claims, clients, progress
-from emsworker.store.messages import close_hole
+from emsworker.store.cluster import clients
+from emsworker.store.groups import claims, progress
+from emsworker.store.stream.messages import close_hole
 from tests.support.streams import Stream, failed, flush_of, in_threads
 from tests.support.waiting import until
 

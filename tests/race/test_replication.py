@@ -12,8 +12,8 @@ import pytest
 from emsworker import Ems
 from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
 from tests.support.machine import machine_s

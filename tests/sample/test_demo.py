@@ -14,8 +14,8 @@ import pytest
 
 from emsworker import Ems
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from sample_app import stream, tables
 from sample_app.config import announce
 from sample_app.expected import Expected, expect

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pymysql
 
-from emsworker.store.sql import Statements
+from emsworker.store.engine.sql import Statements
+from tests.support.statements import statements_of
 
 ALL = "*"
 _SCHEMA = {"schema": "get_version get_stream_id get_now find_version_table"}
@@ -93,7 +94,7 @@ _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "SET", "(SELECT")
 def texts(section: str) -> Iterator[tuple[str, str]]:
     """The names and texts of the statements that a section of the grants is for, ready to be run."""
     for module, wanted in RUNS[section].items():
-        statements = Statements(module)
+        statements = statements_of(module)
         names = set(statements._statements) if wanted.startswith(ALL) else set(wanted.split())
         names -= {name[1:] for name in wanted.split() if name.startswith("-")}
         for name in sorted(names):

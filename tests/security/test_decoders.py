@@ -15,14 +15,14 @@ from emsworker.core.codec import Decoder, decode_headers, encode_body, encode_he
 from emsworker.core.config import Settings
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Ignore
-from emsworker.core.filters import Filter
 from emsworker.core.ids import check_name, encode_key, parse_uid
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Message
 from emsworker.core.schedule import parse_timetable
+from emsworker.core.selection.filters import Filter
 from emsworker.core.url import DatabaseUrl, redact
-from emsworker.runtime.child import ChildSpec
-from emsworker.runtime.meaning import refuse_expired
+from emsworker.worker.processes.child import ChildSpec
+from emsworker.worker.runs.outcome import refuse_expired
 from tests.security import nasty
 
 _ALL = Decoder(("json", "msgpack", "yaml"), 10_000)

@@ -12,15 +12,15 @@ from click.testing import CliRunner, Result
 
 from emsworker import Ems as App
 from emsworker.admin import Admin
-from emsworker.checks import Severity, check
+from emsworker.admin.check import Severity, check
 from emsworker.cli.main import ems as cli
 from emsworker.core.errors import AccessDenied, InvalidName
 from emsworker.core.ids import new_uid
 from emsworker.core.model import NewMessage
 from emsworker.local import LocalDatabase as Server
-from emsworker.store import scan, staging
-from emsworker.store.database import Database
-from emsworker.store.grants import ROLES, statements
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.grants import ROLES, statements
+from emsworker.store.stream import scan, staging
 from emsworker.store.topics import get_topic
 from tests.process.stream import Stream, open_stream
 from tests.security.role_statements import refused

@@ -3,17 +3,17 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import pytest
 
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.grants import ALLOWANCES, ROLES
-from emsworker.store.sql import Statements
+from emsworker.store.engine.grants import ALLOWANCES, ROLES
+from emsworker.store.engine.sql import Statements
 from tests.security.role_statements import RUNS, refused, texts
 from tests.support.roles import MakeUser, users
 from tests.support.servers import connect
+from tests.support.statements import sql_files
 from tests.support.streams import Stream
 
 # What only one of the servers asks for, on the table: MySQL wants UPDATE of something where a row is locked, MariaDB
@@ -39,7 +39,7 @@ class Privilege(NamedTuple):
 
 
 def _privileges(section: str) -> Iterator[Privilege]:
-    for line in getattr(Statements("grants"), section).splitlines():
+    for line in getattr(Statements("emsworker.store.engine.grants"), section).splitlines():
         match = _GRANT.match(line)
         assert match is not None, line
         for verb, columns in _VERB.findall(match[1]):
@@ -48,15 +48,13 @@ def _privileges(section: str) -> Iterator[Privilege]:
 
 
 def test_every_section_of_the_grants_is_tried() -> None:
-    assert {*RUNS, "admin"} == set(Statements("grants")._statements)
+    assert {*RUNS, "admin"} == set(Statements("emsworker.store.engine.grants")._statements)
     assert {section.partition("_")[0] for section in RUNS} == {*ROLES} - {"admin"}
     assert {section.partition("_")[2].replace("_", "-") for section in RUNS} - {""} == {*ALLOWANCES}
 
 
 def test_every_module_of_the_store_belongs_to_a_role() -> None:
-    modules = {
-        path.name.removesuffix(".sql") for path in files("emsworker.store").iterdir() if path.name.endswith(".sql")
-    }
+    modules = {path.stem for path in sql_files()}
     assert modules == _ADMIN_ONLY | {module for runs in RUNS.values() for module in runs}
 
 

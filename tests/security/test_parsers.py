@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emsworker import Ems
-from emsworker.admin.selecting import Choice, Selection
+from emsworker.admin.selection import Choice, Selection
 from emsworker.cli.common import read_duration
-from emsworker.cli.selecting import read_after
+from emsworker.cli.selection import read_after
 from emsworker.core.alarms import Metric, Rule
 from emsworker.core.codec import Decoder, encode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError
 from emsworker.core.limits import Limit
 from emsworker.core.model import Message
-from emsworker.core.predicate_parser import parse_predicate
-from emsworker.results import read_row
+from emsworker.core.selection.parser import parse_predicate
 from emsworker.spark.options import read_options, write_options
+from emsworker.tasks.results import read_row
 from tests.security import nasty
 
 _DIGITS = st.sampled_from(["0", "1", "-1", "9" * 30, "9" * 5000, "\u0663", "\u00b2", " 1 ", "1_0", "+1", "1e9", ""])

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emsworker import Ems as App
+from emsworker.admin.receivers import DeliveryFailed, deliver
 from emsworker.cli.main import ems as cli
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
-from emsworker.delivery import DeliveryFailed, deliver
-from emsworker.store.database import Database
-from emsworker.store.schema import migrate
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
 from tests.support.commands import Ems, wait_for
 from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
 from tests.support.webhooks import receiver

@@ -10,13 +10,13 @@ import pytest
 import redis
 
 from emsworker import Ems as App
-from emsworker.checks import check
+from emsworker.admin.check import check
 from emsworker.core.errors import AccessDenied, ConfigError, StoreUnavailable, TlsError
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
-from emsworker.offsets.connection import connect as connect_redis
-from emsworker.store.database import Database
+from emsworker.publish.redis_connection import connect as connect_redis
+from emsworker.store.engine.database import Database
 from tests.process.stream import open_stream
 from tests.security.certificates import Authority
 from tests.support.commands import Ems

@@ -7,7 +7,7 @@ from typing import Any
 from emsworker.chaos import CheckWindow, Rules
 from emsworker.chaos.history import Sent
 from emsworker.chaos.window import Effects
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
 from tests.chaos.arena import Arena
 from tests.soak.series import Series
 from tests.support.looker import Looker

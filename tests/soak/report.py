@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emsworker.pipeline.output import Chart, JobReport, Table
-from emsworker.pipeline.page import page
+from emsworker.spark.jobs.output import Chart, JobReport, Table
+from emsworker.spark.jobs.page import page
 from tests.soak.running import Soaked
 from tests.soak.series import Series
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from emsworker.core.codec import decode_headers
 from emsworker.core.model import Topic
-from emsworker.declaring.task import Outgoing
-from emsworker.store import progress
+from emsworker.store.groups import progress
+from emsworker.tasks.task import Outgoing
 from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.streams import Stream, failed, flush_of
 
@@ -176,7 +176,7 @@ def job(profiles: Path, *arguments: str, log: Path) -> "subprocess.Popen[bytes]"
     environment = {**os.environ, **spark_environment(), "EMS_PROFILES": str(profiles)}
     with log.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "emsworker.pipeline", *arguments, *CONF, "--profile", "test"],
+            [sys.executable, "-m", "emsworker.spark.jobs", *arguments, *CONF, "--profile", "test"],
             cwd=ROOT,
             env=environment,
             stdout=file,

@@ -96,10 +96,10 @@ def test_an_alert_in_a_quiet_stream_fires_once_and_is_resolved_once_over_a_kill(
 def test_errors_are_counted_by_looks_from_cron(
     watched: Stream, spark_session: Any, profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from emsworker.pipeline import load
+    from emsworker.spark.jobs import load
 
     profiles.write_text(f"[test]\nurl = {watched.url}\n", encoding="utf-8")
-    monkeypatch.setattr("emsworker.pipeline.alerts._GONE_LEAST_S", 2.0)
+    monkeypatch.setattr("emsworker.spark.jobs.alerts.alerts._GONE_LEAST_S", 2.0)
     job = load("alerts")
     folder = tmp_path / "events"
 

@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
+from emsworker.beat.services import trim
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
 from emsworker.core.partitioner import partition_of
-from emsworker.declaring.task import Outgoing
-from emsworker.pipeline import load
-from emsworker.pipeline.archive import ArchiveDiffers, ArchiveOptions
-from emsworker.pipeline.folder import HadoopFolder
-from emsworker.pipeline.manifest import read_archive
-from emsworker.runtime.maintenance import trim
-from emsworker.store import claims, dead, progress, topics
-from emsworker.store.archive import ArchiveBusy, Lock
+from emsworker.spark.jobs import load
+from emsworker.spark.jobs.archive.archive import ArchiveDiffers, ArchiveOptions
+from emsworker.spark.jobs.archive.manifest import read_archive
+from emsworker.spark.jobs.folder import HadoopFolder
+from emsworker.store import topics
+from emsworker.store.groups import claims, dead, progress
+from emsworker.store.stream.archive import ArchiveBusy, Lock
+from emsworker.tasks.task import Outgoing
 from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
 from tests.support.streams import Stream, flush_of
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from emsworker.pipeline import load
-from emsworker.pipeline.restore import RestoreOptions
+from emsworker.spark.jobs import load
+from emsworker.spark.jobs.archive.restore import RestoreOptions
 from tests.spark import archives
 from tests.spark.archives import Place, archived, fill, sent, table_attempts, table_claims, table_messages
 from tests.support.streams import Stream

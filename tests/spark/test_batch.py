@@ -10,8 +10,9 @@ import pytest
 
 from emsworker.core.codec import encode_headers
 from emsworker.core.errors import EmsError
-from emsworker.store import progress, scan
-from emsworker.store.database import Database
+from emsworker.store.engine.database import Database
+from emsworker.store.groups import progress
+from emsworker.store.stream import scan
 from tests.support.streams import Stream, failed, flush_of
 
 Read = Any

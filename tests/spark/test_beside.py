@@ -5,7 +5,7 @@ from typing import Any
 
 from emsworker.core.model import Group, Topic
 from emsworker.local import LocalDatabase as Server
-from emsworker.store import progress
+from emsworker.store.groups import progress
 from tests.support.servers import connect
 from tests.support.streams import Stream, failed, flush_of
 

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from emsworker.core.filters import Filter
-from emsworker.pipeline.outcomes import ATTEMPT_COLUMNS, CLAIM_COLUMNS, outcomes, stories
+from emsworker.core.selection.filters import Filter
+from emsworker.spark.jobs.reports.outcomes import ATTEMPT_COLUMNS, CLAIM_COLUMNS, outcomes, stories
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
 _PLACE = "`group` string, topic string, partition int, offset bigint"

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from emsworker.core.errors import ConfigError
-from emsworker.pipeline import command
-from emsworker.pipeline.job import Job, JobResult, Options
-from emsworker.pipeline.output import Chart, JobReport, Table, as_json, as_text, write
+from emsworker.spark.jobs import command
+from emsworker.spark.jobs.job import Job, JobResult, Options
+from emsworker.spark.jobs.output import Chart, JobReport, Table, as_json, as_text, write
 
 HOSTILE = "</title></style></svg><script>alert(1)</script>\"' onload=x&amp;<b"
 NOW = datetime(2026, 11, 21, 8, 30, 0, 250_000, tzinfo=UTC)

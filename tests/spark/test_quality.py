@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from emsworker.pipeline import load
-from emsworker.pipeline.archive import ArchiveOptions
-from emsworker.pipeline.job import JobResult
-from emsworker.pipeline.quality import QualityOptions
+from emsworker.spark.jobs import load
+from emsworker.spark.jobs.archive.archive import ArchiveOptions
+from emsworker.spark.jobs.job import JobResult
+from emsworker.spark.jobs.reports.quality import QualityOptions
 from tests.spark.archives import fill
 from tests.support.streams import Stream
 

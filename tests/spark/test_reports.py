@@ -25,7 +25,7 @@ def worked(
 @pytest.fixture
 def report(worked: Worked, spark_session: Any, profiles: Path) -> Any:
     """Runs a job: ``report("lag", every=60.0)`` returns its summary, and its tables' rows by name."""
-    from emsworker.pipeline import load
+    from emsworker.spark.jobs import load
 
     profiles.write_text(f"[test]\nurl = {worked.stream.url}\n", encoding="utf-8")
 
@@ -227,8 +227,8 @@ def test_a_replay_file_runs_the_chosen_dead_letters_again(worked: Worked, report
 def test_every_table_can_be_written_as_parquet_and_html(
     worked: Worked, spark_session: Any, report: Any, name: str, tmp_path: Path
 ) -> None:
-    from emsworker.pipeline import load
-    from emsworker.pipeline.output import write
+    from emsworker.spark.jobs import load
+    from emsworker.spark.jobs.output import write
 
     options = {"trace": {"id": "invoice", "header": "ems-task", "topic": ("invoices",)}, "lag": {"every": 3600.0}}[name]
     job = load(name)

@@ -7,13 +7,15 @@ import pytest
 
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
-from emsworker.pipeline import load
-from emsworker.pipeline.archive import ArchiveOptions
-from emsworker.pipeline.choosing import read_offsets
-from emsworker.pipeline.reading import read_time
-from emsworker.pipeline.replay import ReplayOptions
-from emsworker.pipeline.restore import RestoreOptions
-from emsworker.store import claims, progress, retention, topics
+from emsworker.spark.jobs import load
+from emsworker.spark.jobs.archive.archive import ArchiveOptions
+from emsworker.spark.jobs.archive.choosing import read_offsets
+from emsworker.spark.jobs.archive.replay import ReplayOptions
+from emsworker.spark.jobs.archive.restore import RestoreOptions
+from emsworker.spark.jobs.reading import read_time
+from emsworker.store import topics
+from emsworker.store.groups import claims, progress
+from emsworker.store.stream import retention
 from tests.spark.archives import Message, fill, messages, without_marks
 from tests.support.streams import Stream, flush_of
 

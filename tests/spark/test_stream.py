@@ -189,7 +189,7 @@ def test_what_the_beat_has_noted_is_not_counted_again(
 
     from emsworker.spark import planning
     from emsworker.spark.options import read_options
-    from emsworker.store import scan
+    from emsworker.store.stream import scan
 
     counted: list[tuple[int, int]] = []
     find_hole = scan.find_hole

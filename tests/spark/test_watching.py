@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from emsworker.pipeline.watching import AlertLimits, Event, GroupSample, State, as_plain, end, from_plain, step
+from emsworker.spark.jobs.alerts.watching import AlertLimits, Event, GroupSample, State, as_plain, end, from_plain, step
 
 KEY = ("orders", "sellers")
 S = 1_000_000

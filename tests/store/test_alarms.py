@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from emsworker import delivery
 from emsworker.admin import Admin
+from emsworker.admin import receivers as delivery
+from emsworker.beat.alarms import WatchAlarms
 from emsworker.core.alarms import Alarm, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
 from emsworker.core.model import Group, Topic
-from emsworker.runtime.alarming import WatchAlarms
-from emsworker.store import alarms, progress
+from emsworker.store.cluster import alarms
+from emsworker.store.groups import progress
 from tests.support.streams import Stream, failed, flush_of, in_threads, wait_until
 from tests.support.webhooks import receiver
 

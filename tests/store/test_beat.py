@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
+from emsworker.beat.leader import Beat
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied
-from emsworker.runtime import runnable
-from emsworker.runtime.beat import Beat
-from emsworker.runtime.runnable import Trouble
-from emsworker.store.database import Database
-from emsworker.store.session import Session
+from emsworker.core.process import runnable
+from emsworker.core.process.runnable import Trouble
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -20,7 +20,7 @@ QUICK = Settings(beat_s=0.05, beat_lease_s=1.0)
 def test_a_duty_that_fails_keeps_no_other_from_its_turn(
     stream: Stream, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emsworker.runtime.beat._LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr("emsworker.beat.leader._LONGEST_PAUSE_S", 0.1)
     turns = {"fails": 0, "works": 0}
     bad = [True]
 

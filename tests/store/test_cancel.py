@@ -8,8 +8,9 @@ from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.model import Claim, Failure, Group, Topic
-from emsworker.store import claims, outbox
-from emsworker.store.progress import flush
+from emsworker.store.groups import claims
+from emsworker.store.groups.progress import flush
+from emsworker.store.stream import outbox
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
 KINDS = "SELECT kind, COUNT(*), SUM(LENGTH(body)) FROM ems_message GROUP BY kind ORDER BY 2"

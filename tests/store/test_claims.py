@@ -13,10 +13,11 @@ from emsworker.core.codec import Decoder
 from emsworker.core.errors import FenceLost
 from emsworker.core.limits import Limit
 from emsworker.core.model import ClaimSource, Group, Isolation, Topic, TopicRule
-from emsworker.store import claims, limits, progress, topics
-from emsworker.store.claims import AvailableWork, Claimant, NothingClaimed
-from emsworker.store.database import Database
-from emsworker.store.errors import ConnectionLost
+from emsworker.store import topics
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.groups import claims, limits, progress
+from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from emsworker import Filter
 from emsworker.admin import Admin
+from emsworker.beat import recovery
 from emsworker.core.errors import ConfigError
-from emsworker.runtime import recovery
-from emsworker.store import claims, topics
-from emsworker.store.claims import find_work
+from emsworker.store import topics
+from emsworker.store.groups import claims
+from emsworker.store.groups.claims import find_work
 from tests.support.streams import Stream
 
 _SENT: list[dict[str, Any]] = [

@@ -5,25 +5,16 @@ from typing import Any
 
 import pytest
 
+from emsworker.beat import recovery
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Group, Topic
-from emsworker.runtime import recovery
-from emsworker.store import (
-    broadcast,
-    claims,
-    clients,
-    cursors,
-    high_watermark,
-    messages,
-    monitoring,
-    outbox,
-    scan,
-    search,
-    topics,
-    trace,
-)
-from emsworker.store.session import Session
-from emsworker.store.sql import Statements
+from emsworker.store import topics
+from emsworker.store.cluster import clients
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.groups import claims, cursors
+from emsworker.store.inspect import monitoring, trace
+from emsworker.store.stream import broadcast, high_watermark, messages, outbox, scan, search
 from tests.support.streams import Stream
 
 ROWS = 100_000
@@ -111,10 +102,10 @@ def ends(stream: Stream, hot: dict[str, Callable[[], Any]]) -> dict[str, Callabl
         "trace": lambda: trace.get_bounds(session, topic.id, 0),
         "cursors": lambda: cursors.list_positions(session, group),
         "extents": lambda: monitoring.list_extents(session),
-        "positions": lambda: session.rows(Statements("monitoring").list_positions),
+        "positions": lambda: session.rows(Statements("emsworker.store.inspect.monitoring").list_positions),
         "readers": lambda: broadcast.list_positions(session),
-        "extent": lambda: session.rows(Statements("topics").get_extent, where),
-        "unfinished": lambda: session.rows(Statements("cancel").find_unfinished_from, where),
+        "extent": lambda: session.rows(Statements("emsworker.store.topics").get_extent, where),
+        "unfinished": lambda: session.rows(Statements("emsworker.store.groups.cancel").find_unfinished_from, where),
     }
 
 
@@ -134,7 +125,7 @@ def test_flat_cost_of_where_a_partition_ends(stream: Stream, ends: dict[str, Cal
 
 def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[[], Any]]) -> None:
     stream.rows("ANALYZE TABLE ems_message, ems_claim, ems_retry")
-    sql = Statements("claims")
+    sql = Statements("emsworker.store.groups.claims")
     args: dict[str, Any] = {"group_ids": [1, 2], "group_id": 2, "topic_id": 1, "partition": 0, "batch": BATCH}
     args |= {"batch_bytes": 1 << 20, "client_id": "c", "claim_id": 7}
     stream.session.send("SET @ems_lo = 50000, @ems_p = 0, @ems_isolation = 0, @ems_old = 1")
@@ -142,7 +133,7 @@ def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[
         "find_work": sql.find_work,
         "find_range": sql.find_range.replace("INTO @ems_hi", ""),
         "take_due_retries": sql.take_due_retries,
-        "find_lost": Statements("recovery").find_lost,
+        "find_lost": Statements("emsworker.store.groups.recovery").find_lost,
     }
     grown = {"ems_message", "m", "ems_retry", "r", "c"}  # r is a derived table in one place, c a cursor in another
     for name, statement in statements.items():

@@ -3,7 +3,7 @@
 import pymysql.err
 import pytest
 
-from emsworker.store.errors import ConnectionLost, translate
+from emsworker.store.engine.errors import ConnectionLost, translate
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,18 @@ import sqlalchemy
 from sqlalchemy.orm import Session as OrmSession
 
 from emsworker import Ems
+from emsworker.beat.schedules import fire_schedules
+from emsworker.beat.services import Relay
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, TopicDeleted, TopicInUse, UnknownGroup, UnknownTopic
 from emsworker.core.limits import Limit
 from emsworker.core.model import Topic
-from emsworker.runtime.maintenance import Relay
-from emsworker.runtime.scheduling import fire_schedules
-from emsworker.store import broadcast, limits, messages, schedules, topics
-from emsworker.store.broadcast import NamedReader
-from emsworker.store.schedules import Declared
+from emsworker.store import topics
+from emsworker.store.cluster import schedules
+from emsworker.store.cluster.schedules import Declared
+from emsworker.store.groups import limits
+from emsworker.store.stream import broadcast, messages
+from emsworker.store.stream.broadcast import NamedReader
 from tests.support.servers import connect
 from tests.support.streams import Stream
 from tests.support.waiting import until

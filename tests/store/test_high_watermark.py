@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from emsworker import Ems
+from emsworker.beat.services import SERVICES, resolve
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
-from emsworker.declaring.task import Outgoing
-from emsworker.runtime.maintenance import SERVICES, resolve
-from emsworker.store import high_watermark, scan
+from emsworker.store.stream import high_watermark, scan
+from emsworker.tasks.task import Outgoing
 from tests.support.streams import Stream
 
 

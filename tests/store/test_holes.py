@@ -10,10 +10,10 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.model import Group, Topic
-from emsworker.offsets.redis import RedisAllocator
-from emsworker.store import claims, progress
-from emsworker.store.messages import Placement, close_hole
-from emsworker.store.session import Session
+from emsworker.publish.allocators.redis import RedisAllocator
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import claims, progress
+from emsworker.store.stream.messages import Placement, close_hole
 from tests.support.streams import Stream, flush_of, wait_until
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from emsworker.core.errors import ConfigError
 from emsworker.core.limits import Limit, parse_rate
-from emsworker.declaring.limits import declare_limit, limit_of
-from emsworker.store import clients, limits
-from emsworker.store.claims import find_work
+from emsworker.store.cluster import clients
+from emsworker.store.groups import limits
+from emsworker.store.groups.claims import find_work
+from emsworker.tasks.limits import declare_limit, limit_of
 from tests.support.streams import Stream, in_threads
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from emsworker import Filter
 from emsworker.admin import Admin, Messages, Page, Selection
-from emsworker.core.bounds import ANYTHING
 from emsworker.core.errors import ConfigError, InvalidName, PredicateError, UnknownMessage, UnknownTopic
-from emsworker.core.filters import EVERYTHING
-from emsworker.declaring.task import Outgoing
-from emsworker.store.sql import Statements
+from emsworker.core.selection.bounds import ANYTHING
+from emsworker.core.selection.filters import EVERYTHING
+from emsworker.store.engine.sql import Statements
+from emsworker.tasks.task import Outgoing
 from tests.support.streams import Stream
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -101,7 +101,10 @@ def test_a4_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Mes
     near = messages.list("t", Selection(start=at(20), end=at(22)))
     assert numbers(near) == [20, 21] and near.looked_at <= 8, "found by time, with a minute to either side"
     args = {"topic_id": 1, "partition": 0, "lo": 5, "hi": 9} | ANYTHING.args | EVERYTHING.args
-    for statement in (Statements("search").list_window, Statements("search").list_wanted):
+    for statement in (
+        Statements("emsworker.store.stream.search").list_window,
+        Statements("emsworker.store.stream.search").list_wanted,
+    ):
         plan = sent.explain(statement, args)
         assert [(row["table"], row["type"], row["key"]) for row in plan] == [("ems_message", "range", "PRIMARY")]
 

@@ -7,8 +7,8 @@ import pytest
 
 from emsworker import Ems, Message, Retry, once
 from emsworker.core.errors import ConfigError, InvalidName
-from emsworker.publishing.transaction import Transaction
-from emsworker.store import once as store
+from emsworker.publish.transaction import Transaction
+from emsworker.store.cluster import once as store
 from tests.support.streams import Stream, in_threads, wait_until
 
 

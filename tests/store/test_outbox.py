@@ -16,14 +16,14 @@ import sqlalchemy
 from sqlalchemy.orm import Session as OrmSession
 
 from emsworker import Ems, Middleware, Receipt
+from emsworker.beat.services import Relay
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnded, TransactionRolledBack
 from emsworker.core.url import DatabaseUrl
-from emsworker.declaring.task import Outgoing
-from emsworker.runtime.maintenance import Relay
-from emsworker.store import outbox
-from emsworker.store.errors import ConnectionLost
-from emsworker.store.session import Result, Session
+from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.engine.session import Result, Session
+from emsworker.store.stream import outbox
+from emsworker.tasks.task import Outgoing
 from tests.support.servers import OWN_SETTINGS
 from tests.support.streams import Stream
 from tests.support.waiting import never, until

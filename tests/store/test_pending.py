@@ -9,10 +9,12 @@ from pymysql.constants import COMMAND
 
 from emsworker.core.errors import ConfigError, MessageTooLarge
 from emsworker.core.ids import parse_uid
-from emsworker.store import claims, outbox, schedules
-from emsworker.store.errors import ConnectionLost
-from emsworker.store.schedules import Declared
-from emsworker.store.session import Result, Session
+from emsworker.store.cluster import schedules
+from emsworker.store.cluster.schedules import Declared
+from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.engine.session import Result, Session
+from emsworker.store.groups import claims
+from emsworker.store.stream import outbox
 from tests.support.streams import Stream
 from tests.support.waiting import until
 

@@ -14,16 +14,17 @@ from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicRule
 from emsworker.local import Redis
-from emsworker.offsets import connection
-from emsworker.publishing.notifier import Notifier
-from emsworker.runtime import poller as module
-from emsworker.runtime.hints import Hint
-from emsworker.runtime.listener import Listener
-from emsworker.runtime.poller import Poller
-from emsworker.store import limits, topics
-from emsworker.store.claims import PollAnswer
-from emsworker.store.database import Database
-from emsworker.store.session import Session
+from emsworker.publish import redis_connection as connection
+from emsworker.publish.notifier import Notifier
+from emsworker.store import topics
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import limits
+from emsworker.store.groups.claims import PollAnswer
+from emsworker.worker.consumers import poller as module
+from emsworker.worker.consumers.hints import Hint
+from emsworker.worker.consumers.listener import Listener
+from emsworker.worker.consumers.poller import Poller
 from tests.support.streams import Stream
 from tests.support.waiting import until
 

@@ -3,12 +3,14 @@
 import pytest
 
 from emsworker.admin import Admin
+from emsworker.admin.monitoring import Monitoring
 from emsworker.core.errors import ConfigError, InvalidPriority
 from emsworker.core.model import Claim
-from emsworker.declaring.periodic import declare_schedules
-from emsworker.monitoring import Monitoring
-from emsworker.store import claims, outbox, progress, schedules
-from emsworker.store.claims import find_work
+from emsworker.store.cluster import schedules
+from emsworker.store.groups import claims, progress
+from emsworker.store.groups.claims import find_work
+from emsworker.store.stream import outbox
+from emsworker.tasks.periodic import declare_schedules
 from tests.support.streams import AppFactory, Stream, failed, flush_of, stored
 
 

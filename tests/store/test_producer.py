@@ -22,10 +22,11 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic, TopicRule
-from emsworker.declaring.task import Outgoing
-from emsworker.publishing.producer import _Entry, _Ticket
-from emsworker.store import claims, topics
-from emsworker.store.messages import escape_message
+from emsworker.publish.producer import _Entry, _Ticket
+from emsworker.store import topics
+from emsworker.store.groups import claims
+from emsworker.store.stream.messages import escape_message
+from emsworker.tasks.task import Outgoing
 from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
 
 

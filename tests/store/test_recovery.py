@@ -7,9 +7,11 @@ import pytest
 
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import TASK_HEADER, Group, Isolation, Order, Outcome, Topic
-from emsworker.declaring.handlers import declare_handlers
-from emsworker.store import claims, clients, handlers, ordered, progress, topics
-from emsworker.store.handlers import HandlerRow
+from emsworker.store import topics
+from emsworker.store.cluster import clients
+from emsworker.store.groups import claims, handlers, ordered, progress
+from emsworker.store.groups.handlers import HandlerRow
+from emsworker.tasks.handlers import declare_handlers
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from emsworker import Ems
-from emsworker.offsets.redis import RedisAllocator
+from emsworker.publish.allocators.redis import RedisAllocator
 from tests.support.machine import machine_s
 from tests.support.streams import Stream, in_threads, stored
 

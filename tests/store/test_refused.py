@@ -7,7 +7,7 @@ import pytest
 
 from emsworker import ConfigError, Ems, EmsError
 from emsworker.admin import Admin, Selection, SkipPolicy
-from emsworker.monitoring import Monitoring
+from emsworker.admin.monitoring import Monitoring
 from tests.support.streams import Stream
 
 WRONG: list[dict[str, Any]] = [

@@ -11,13 +11,14 @@ import pytest
 
 from emsworker import Filter
 from emsworker.admin import Admin, Selection
+from emsworker.admin.monitoring import Monitoring
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
-from emsworker.declaring.task import Outgoing
-from emsworker.monitoring import Monitoring
-from emsworker.store import claims, dead, ordered, progress, retention
-from emsworker.store.replay import Replayed
-from emsworker.store.sql import Statements
+from emsworker.store.engine.sql import Statements
+from emsworker.store.groups import claims, dead, ordered, progress
+from emsworker.store.groups.replay import Replayed
+from emsworker.store.stream import retention
+from emsworker.tasks.task import Outgoing
 from tests.store.test_flat_cost import SEQUENCE, reads
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
@@ -283,7 +284,7 @@ def test_a3_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -
         f"FROM {SEQUENCE} WHERE n <= 2000"
     )
     args: dict[str, Any] = {"group_id": group.id, "partition": 0, "lo": 15005, "hi": 15034}
-    statement = Statements("replay").list_taken
+    statement = Statements("emsworker.store.groups.replay").list_taken
     found = stream.session.rows(statement, args)
     assert sorted(found) == [(15000, 15009), (15010, 15019), (15020, 15029), (15030, 15039)]
     assert reads(stream.session, lambda: stream.session.rows(statement, args)) < 60, "however much is waiting"

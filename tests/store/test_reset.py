@@ -8,8 +8,9 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError, FenceLost, UnknownGroup
 from emsworker.core.model import Group, Topic
-from emsworker.store import claims, cursors, dead, progress, topics
-from emsworker.store.schema import server_now
+from emsworker.store import topics
+from emsworker.store.engine.schema import server_now
+from emsworker.store.groups import claims, cursors, dead, progress
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 _WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%ems_retry%' AND id <> CONNECTION_ID()"

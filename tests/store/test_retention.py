@@ -3,11 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
+from emsworker.beat.services import trim
 from emsworker.core.model import Group, Topic
-from emsworker.runtime.maintenance import trim
-from emsworker.runtime.work import Work
-from emsworker.store import claims, dead, progress, retention
-from emsworker.store.messages import close_hole
+from emsworker.store.groups import claims, dead, progress
+from emsworker.store.stream import retention
+from emsworker.store.stream.messages import close_hole
+from emsworker.worker.runs.work import Work
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 

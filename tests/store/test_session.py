@@ -13,10 +13,10 @@ from pymysql.cursors import SSCursor
 from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
-from emsworker.store.database import Database
-from emsworker.store.errors import Conflict, ConnectionLost
-from emsworker.store.schema import check_version, grants, migrate, server_facts, stream_id, versions
-from emsworker.store.session import Session
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
+from emsworker.store.engine.session import Session
 from tests.support.servers import _execute, connect, set_globals
 from tests.support.streams import Stream, in_threads, wait_until
 

@@ -6,14 +6,15 @@ import re
 import pytest
 
 from emsworker.admin import Admin, SkipPolicy
+from emsworker.admin.monitoring import Monitoring
+from emsworker.beat.services import SERVICES
+from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
-from emsworker.monitoring import Monitoring
-from emsworker.runtime.maintenance import SERVICES
-from emsworker.runtime.skipping import skip_backlogs
-from emsworker.store import claims, cursors, skipping, topics
-from emsworker.stream_metrics import StreamMetrics
+from emsworker.observe.stream_metrics import StreamMetrics
+from emsworker.store import topics
+from emsworker.store.groups import claims, cursors, skipping
 from tests.docs.snippets import ROOT
 from tests.support.streams import Stream, offsets
 

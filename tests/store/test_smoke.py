@@ -1,7 +1,7 @@
 """The whole way of a message through the store, once."""
 
 from emsworker import Ems
-from emsworker.store import claims, progress
+from emsworker.store.groups import claims, progress
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 

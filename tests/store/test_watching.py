@@ -1,6 +1,7 @@
 """Counts of what ended lately."""
 
-from emsworker.store import progress, watching
+from emsworker.store.groups import progress
+from emsworker.store.inspect import watching
 from tests.support.streams import Stream, failed, flush_of
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.grants import statements
+from emsworker.store.engine.grants import statements
 from tests.support.servers import connect
 
 # As both, because a server may know its own host by either name.

@@ -12,15 +12,17 @@ import pymysql
 import pytest
 
 from emsworker import Ems
+from emsworker.beat import recovery
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
-from emsworker.runtime import recovery
-from emsworker.store import claims, clients, topics
-from emsworker.store.claims import Claimant
-from emsworker.store.database import Database
-from emsworker.store.progress import Flush
-from emsworker.store.schema import migrate
-from emsworker.store.session import Session
+from emsworker.store import topics
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import claims
+from emsworker.store.groups.claims import Claimant
+from emsworker.store.groups.progress import Flush
 from tests.support.servers import connect
 from tests.support.waiting import until
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker import Ems, Message
-from emsworker.correlation import CAUSATION, CORRELATION, Correlation, caused_by
+from emsworker.tasks.correlation import CAUSATION, CORRELATION, Correlation, caused_by
 
 
 def marks(message: Message) -> tuple[str | None, str | None]:

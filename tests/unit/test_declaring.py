@@ -12,10 +12,11 @@ from emsworker import Ems
 from emsworker.core.errors import AppNotFound, ConfigError, DecodeError, InvalidName, UnknownTask
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Message
-from emsworker.declaring.options import HandlerOptions
-from emsworker.declaring.task import Outgoing
 from emsworker.loader import load_app
-from emsworker.store.sql import Statements, split_script
+from emsworker.store.engine.sql import Statements, split_script
+from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.task import Outgoing
+from tests.support.statements import module_of, sql_files
 from tests.support.worker import LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +134,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 def test_sql_lives_in_the_store_only() -> None:
     words = ("SELECT ", "INSERT INTO", "DELETE FROM", "UPDATE ems_")
-    elsewhere = [path for path in LIBRARY.glob("**/*.py") if path.parent.name != "store" and path.is_file()]
+    elsewhere = [path for path in LIBRARY.glob("**/*.py") if "store" not in path.parts]
     assert len(elsewhere) > 30
     local = {"database.py", "engines.py"}  # the private servers: users and databases, no tables
     found = [
@@ -145,13 +146,12 @@ def test_sql_lives_in_the_store_only() -> None:
 
 
 def test_every_named_statement_is_used_and_named_once() -> None:
-    store = LIBRARY / "store"
-    for path in sorted(store.glob("*.sql")):
+    for path in sql_files():
         names = [
             line.split()[2] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("-- name:")
         ]
         assert len(names) == len(set(names)), path.name
-        statements = Statements(path.stem)
+        statements = Statements(module_of(path))
         code = path.with_suffix(".py").read_text(encoding="utf-8")
         made_up = [re.sub(r"\{[^}]*\}", r"\\w+", name) for name in re.findall(r'getattr\(_SQL, f"([^"]+)"\)', code)]
         for name in names:
@@ -159,7 +159,7 @@ def test_every_named_statement_is_used_and_named_once() -> None:
             used = f"_SQL.{name}" in code or any(re.fullmatch(pattern, name) for pattern in made_up)
             assert used, f"{path.name}: {name} is not used"
     with pytest.raises(AttributeError):
-        _ = Statements("claims").no_such_statement
+        _ = Statements("emsworker.store.groups.claims").no_such_statement
 
 
 def test_a_script_is_split_at_the_ends_of_lines() -> None:

@@ -67,12 +67,12 @@ def test_a_body_that_needs_an_extra_names_it(request: pytest.FixtureRequest) -> 
 
 @pytest.mark.parametrize("made", ["metrics.Metrics()", "stream_metrics.StreamMetrics(None)"])
 def test_metrics_ask_for_their_extra_when_they_are_made(made: str) -> None:
-    code = f"{_WITHOUT}from emsworker import metrics, stream_metrics\n{made}"
+    code = f"{_WITHOUT}from emsworker.observe import metrics, stream_metrics\n{made}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip().endswith("pip install 'emsworker[metrics]'"), done.stderr
 
 
 def test_a_job_of_the_pipeline_asks_for_spark() -> None:
-    code = f"{_WITHOUT}from emsworker.pipeline.session import open_session\nwith open_session('x'): pass"
+    code = f"{_WITHOUT}from emsworker.spark.jobs.session import open_session\nwith open_session('x'): pass"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip().endswith("pip install 'emsworker[spark]'"), done.stderr

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from emsworker.core import forks
-from emsworker.core.forks import lazy
-from emsworker.store.connection import Connection
+from emsworker.core.process import forks
+from emsworker.core.process.forks import lazy
+from emsworker.store.engine.connection import Connection
 
 
 def in_a_child(look: Callable[[], bool]) -> bool:

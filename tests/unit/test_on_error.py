@@ -4,7 +4,7 @@ import pytest
 
 from emsworker.core.errors import Ignore, Reject, Retry, TimeLimitExceeded
 from emsworker.core.ladder import Dead, Decision, Done, Ladder, RetryIn
-from emsworker.declaring.options import HandlerOptions
+from emsworker.tasks.options import HandlerOptions
 
 LADDER = Ladder.parse("7s", max_attempts=3, jitter=0)
 

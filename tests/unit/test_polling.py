@@ -2,8 +2,8 @@
 
 import pytest
 
-from emsworker.core.clock import ticks
-from emsworker.core.polling import PollInterval
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.polling import PollInterval
 
 
 def test_the_pause_is_a_tenth_of_how_long_nothing_came_between_its_bounds() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emsworker.core.errors import ConfigError, PredicateError
-from emsworker.core.predicate_parser import parse_predicate
+from emsworker.core.selection.parser import parse_predicate
 
 ID = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"
 

@@ -18,7 +18,7 @@ from emsworker import (
     Message,
     WrongArguments,
 )
-from emsworker.declaring.task import Outgoing
+from emsworker.tasks.task import Outgoing
 
 
 @pytest.fixture

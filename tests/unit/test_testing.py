@@ -18,7 +18,7 @@ from emsworker import (
     TaskFailed,
 )
 from emsworker.core.errors import ConfigError, EmsError, InvalidName, MessageTooLarge, UnknownMessage
-from emsworker.declaring.task import Outgoing
+from emsworker.tasks.task import Outgoing
 
 
 @pytest.fixture

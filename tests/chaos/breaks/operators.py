@@ -11,7 +11,7 @@ from emsworker.admin import DeadRef, Selection
 from emsworker.chaos import Deed, Operation, note_operation
 from emsworker.core.errors import AlreadyExists
 from emsworker.core.ids import uid_text
-from emsworker.store.cancel import Cancelled
+from emsworker.store.groups.cancel import Cancelled
 from tests.chaos.arena import Arena
 from tests.chaos.names import KEYS, OPERATED, REBORN, VERSIONED
 from tests.chaos.side import admin_of, load, now, prepare, sender, wait_done, worker_of

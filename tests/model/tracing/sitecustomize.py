@@ -8,8 +8,8 @@ one.
 from contextvars import ContextVar
 from typing import Any
 
-from emsworker.runtime import recovery
-from emsworker.store import session
+from emsworker.beat import recovery
+from emsworker.store.engine import session
 
 _send = session.Session.send
 _recover = recovery.recover

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems, Message
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 from tests.process.apps.acceptance_names import GROUPS, TOPICS
 
 app = Ems("acceptance")

@@ -20,7 +20,7 @@ from emsworker import (
     Retry,
     SoftTimeLimitExceeded,
 )
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 from tests.process.record import note
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems, Message
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 from tests.process.record import note
 from tests.support.waiting import until
 

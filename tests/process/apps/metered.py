@@ -4,7 +4,7 @@ import os
 
 from emsworker import Ems, Middleware
 from emsworker.core.model import Message
-from emsworker.metrics import Metrics
+from emsworker.observe.metrics import Metrics
 from tests.process.record import note
 
 

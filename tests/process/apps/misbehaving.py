@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 
 from emsworker import Ems, Message
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 from tests.process.record import note
 
 app = Ems("misbehaving")

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from emsworker import Ems, Message, Reject
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 
 app = Ems("results")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker import BatchFailed, Ems, Message
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
 
 app = Ems("retried")
 

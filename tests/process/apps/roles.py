@@ -3,8 +3,8 @@
 import time
 
 from emsworker import Ems, Message
-from emsworker.declaring.task import Task
-from emsworker.publishing.transaction import Transaction
+from emsworker.publish.transaction import Transaction
+from emsworker.tasks.task import Task
 from tests.process.record import note
 
 app = Ems("roles")

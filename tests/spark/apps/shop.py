@@ -6,8 +6,8 @@ mail.
 
 from emsworker import Ems, Filter, Message
 from emsworker.core.errors import Reject
-from emsworker.correlation import Correlation
-from emsworker.declaring.task import BoundTask
+from emsworker.tasks.correlation import Correlation
+from emsworker.tasks.task import BoundTask
 
 app = Ems("shop", middleware=[Correlation()])
 

@@ -1,0 +1,175 @@
+"""``ems clients`` and ``ems trace``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from emsworker.core.counted import counted
+
+from .common import json_option, open_stream, stream_options
+from .output import print_json, print_record, print_rows, shown_priority, text_of
+
+if TYPE_CHECKING:
+    from emsworker.admin.monitoring import GroupTrace, Trace
+    from emsworker.core.run import Progress
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _last(told: Sequence[Progress]) -> str:
+    others = f" (and {counted(len(told) - 1, 'other')})" if len(told) > 1 else ""
+    return f"{told[-1]}{others}" if told else ""
+
+
+@click.command()
+@json_option
+@stream_options
+def clients(as_json: bool) -> None:
+    """List the clients with their leases, and who leads the beat.
+
+    A client is one thread of a worker process: ip-pid-uuid-tid. PROGRESS is what the handler that it runs told last.
+    One whose lease has EXPIRED runs nothing any more; the beat gives its work to others and sweeps it away.
+    """
+    monitoring = open_stream().monitoring()
+    rows = [
+        {
+            "client": view.row.client_id,
+            "name": view.row.name,
+            "process": view.row.process_id,
+            "lease": "live" if view.row.alive else "expired",
+            "claims": view.claims,
+            "progress": [asdict(one) for one in view.progress] if as_json else _last(view.progress),
+            "started_at": _utc(view.row.started_at),
+            "renewed_at": _utc(view.row.renewed_at),
+            "expires_at": _utc(view.row.expires_at),
+        }
+        for view in monitoring.clients()
+    ]
+    leaders = [
+        {
+            "service": row.service,
+            "leader": row.holder,
+            "lease": "live" if row.alive else "expired",
+            "expires_at": _utc(row.expires_at),
+        }
+        for row in monitoring.leaders()
+    ]
+    if as_json:
+        print_json({"clients": rows, "leaders": leaders})
+        return
+    columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
+    print_rows(rows, columns, False, "No worker is running.")
+    click.echo()
+    print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "Nobody leads the beat.")
+
+
+@click.command()
+@click.argument("message")
+@click.option("--topic", help="Look there only.")
+@json_option
+@stream_options
+def trace(message: str, topic: str | None, as_json: bool) -> None:
+    """Show who sent one message and what became of it in each group.
+
+    MESSAGE is a message id, or topic/partition/offset. For each group: its state, the client that has it or had it
+    last, and every attempt that was written down (all that did not end well, and retries that did).
+
+    \b
+    unclaimed  not taken yet
+    waiting    in a range that waits for an owner
+    claimed    a client has it and has not reported it finished
+    running    a client reported that it runs it now
+    retry      waits for its next attempt, or runs in it
+    done       finished
+    dead       given up; `ems dead show` shows the dead letter
+    dropped    given up, and its dead letter was deleted
+    skipped    the group began after it
+    """  # noqa: D301 - click wants the character itself
+    from emsworker.admin import parse_place
+
+    monitoring = open_stream().monitoring()
+    found = [monitoring.trace_at(*parse_place(message))] if "/" in message else monitoring.trace(message, topic)
+    if as_json:
+        print_json([_record(one) | {"groups": [_group(group) for group in one.groups]} for one in found])
+        return
+    for one in found:
+        _print(one)
+
+
+def _record(found: Trace) -> dict[str, Any]:
+    from emsworker.core.ids import uid_text
+
+    place = {"topic": found.topic.name, "partition": found.partition, "offset": found.offset}
+    message = found.message
+    if message is None:
+        return place | {"kind": "deleted"}
+    return place | {
+        "id": uid_text(message.uid) if message.uid else None,
+        "kind": message.kind,
+        "key": text_of(message.key),
+        "tag": text_of(message.tag),
+        "priority": shown_priority(found.headers),
+        "headers": dict(found.headers),
+        "size": message.size_bytes,
+        "born_at": message.born_at,
+        "producer": message.producer_id,
+    }
+
+
+def _group(found: GroupTrace) -> dict[str, Any]:
+    history = found.history
+    return {
+        "group": found.group.name,
+        "state": found.state.value,
+        "client": found.client_id,
+        "progress": asdict(found.progress) if found.progress else None,
+        "cursor": history.cursor,
+        "claim": asdict(history.claim) if history.claim else None,
+        "retry": asdict(history.retry) if history.retry else None,
+        "dead": asdict(history.dead) if history.dead else None,
+        "attempts": [asdict(attempt) for attempt in history.attempts],
+    }
+
+
+def _print(found: Trace) -> None:
+    print_record(_record(found), False)
+    click.echo()
+    rows = [
+        {
+            "group": one.group.name,
+            "state": one.state.value,
+            "client": one.client_id,
+            "progress": str(one.progress) if one.progress else None,
+            "claimed_at": one.history.claim.claimed_at if one.history.claim else None,
+            "progress_at": one.history.claim.progress_at if one.history.claim else None,
+            "due_at": one.history.retry.due_at if one.history.retry else None,
+            "reason": one.history.dead.reason if one.history.dead else None,
+        }
+        for one in found.groups
+    ]
+    columns = ["group", "state", "client", "progress", "claimed_at", "progress_at", "due_at", "reason"]
+    print_rows(rows, columns, False, "The topic has no group.")
+    attempts = [
+        {
+            "group": one.group.name,
+            "attempt": attempt.attempt,
+            "outcome": attempt.outcome.value,
+            "ended_at": attempt.ended_at,
+            "ran_ms": attempt.ran_ms,
+            "client": attempt.client_id,
+            "error": (attempt.error or "").strip().splitlines()[-1:] and (attempt.error or "").strip().splitlines()[-1],
+        }
+        for one in found.groups
+        for attempt in one.history.attempts
+    ]
+    if attempts:
+        click.echo()
+        columns = ["group", "attempt", "outcome", "ended_at", "ran_ms", "client", "error"]
+        print_rows(attempts, columns, False, "")

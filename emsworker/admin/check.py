@@ -1,0 +1,280 @@
+"""``ems check``: checks everything in the environment that could break a promise of EMS, in one pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from emsworker.core.config import Settings
+from emsworker.core.counted import seconds_text
+from emsworker.core.errors import ConfigError, EmsError
+from emsworker.core.url import DatabaseUrl, redact, redact_url
+from emsworker.store.engine import probe, schema
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import ServerFacts
+from emsworker.store.engine.session import Session
+
+T = TypeVar("T")
+
+_CLOCK_LIMIT_S = 1.0
+_PACKET_SLACK_BYTES = 64 << 10
+
+
+class Severity(StrEnum):
+    """The severity of a finding: ``ok``; ``warning``: it works, with a risk; ``error``: a promise does not hold."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: of the setting or thing.
+        value: what was found, secrets hidden.
+        fix: what to do; empty if all is well.
+    """
+
+    severity: Severity
+    name: str
+    value: str
+    fix: str = ""
+
+
+def _ok(name: str, value: str) -> Finding:
+    return Finding(Severity.OK, name, value)
+
+
+def _error(name: str, value: str, fix: str) -> Finding:
+    return Finding(Severity.ERROR, name, redact(value), fix)
+
+
+def _warning(name: str, value: str, fix: str) -> Finding:
+    return Finding(Severity.WARNING, name, redact(value), fix)
+
+
+def check(
+    url: str | None, redis_url: str | None, environ: Mapping[str, str] | None = None, role: str | None = None
+) -> list[Finding]:
+    """Run all checks; a fault in one thing does not hide another.
+
+    Args:
+        url, redis_url: of the stream, where they do not come from the environment.
+        environ: the environment, by default the process's own.
+        role: whose privileges the user must have: producer, worker, reader, sink or admin; without it those of any one.
+    """
+    environ = os.environ if environ is None else environ
+    findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})
+    url = settings.url if settings else url or environ.get("EMS_URL")
+    redis_url = settings.redis_url if settings else redis_url or environ.get("EMS_REDIS_URL")
+    if url and _readable(url):
+        findings += _check_database(url, settings or Settings(), role)
+    findings += _check_redis(redis_url)
+    return findings
+
+
+def _check_settings(environ: Mapping[str, str], given: dict[str, str | None]) -> tuple[list[Finding], Settings | None]:
+    try:
+        settings = Settings.load(environ=environ, **{name: value for name, value in given.items() if value is not None})
+    except ConfigError as error:
+        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems], None
+    return [_ok("settings", "every one is valid")], settings
+
+
+def _readable(url: str) -> bool:
+    try:
+        DatabaseUrl.parse(url)
+    except ValueError:
+        return False  # reported among the settings
+    return True
+
+
+def _check_database(url: str, settings: Settings, role: str | None) -> list[Finding]:
+    database = Database(url, settings.connect_timeout_s, call_timeout_s=settings.connect_timeout_s)
+    try:
+        facts = database.call(schema.server_facts)
+    except ConfigError as error:
+        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems]
+    except EmsError as error:
+        return [_error("connection", url, redact(str(error)))]
+    findings = [_ok("connection", redact(url)), *_check_server(facts)]
+    version = database.call(schema.current_version)
+    findings.append(_check_schema(database, version))
+    findings += _check_privileges(database, migrated=version > 0, role=role)
+    findings.append(_check_clock(database.call(probe.clock_difference_s)))
+    if version > 0:
+        findings += _patiently(database, lambda session: _check_limits(session, facts))
+        findings += _patiently(database, _check_idle_timeouts)
+    database.thread_session().close()
+    return findings
+
+
+def _patiently(database: Database, work: Callable[[Session], list[T]]) -> list[T]:
+    """Return what ``work`` finds in the tables; nothing if they may not be read, which the privileges report."""
+    try:
+        return database.call(work)
+    except EmsError:
+        return []
+
+
+def _check_server(facts: ServerFacts) -> Iterator[Finding]:
+    if facts.supported:
+        yield _ok("server version", facts.version)
+    else:
+        yield _error("server version", facts.version, schema.unsupported(facts))
+    flush = facts.flush_log_at_commit
+    if flush == 1:
+        yield _ok("innodb_flush_log_at_trx_commit", "1")
+    else:
+        fix = "a confirmed message may be lost when the machine fails; set it to 1"
+        yield _error("innodb_flush_log_at_trx_commit", str(flush), fix)
+    yield from _check_binlog(facts)
+    if facts.read_only:
+        yield _error("read_only", "ON", "nothing can be written; use the primary server")
+    else:
+        yield _ok("read_only", "OFF")
+
+
+def _check_binlog(facts: ServerFacts) -> Iterator[Finding]:
+    if not facts.log_bin:
+        yield _ok("log_bin", "OFF")
+        return
+    if facts.sync_binlog == 1:
+        yield _ok("sync_binlog", "1")
+    else:
+        fix = "replicas and backups may miss the last commits of a crashed machine; set it to 1"
+        yield _warning("sync_binlog", str(facts.sync_binlog), fix)
+    kind = facts.binlog_format.upper()
+    if kind == "ROW":
+        yield _ok("binlog_format", kind)
+    elif kind == "MIXED":
+        yield _warning("binlog_format", kind, "set it to ROW: claims skip locked rows, which is safe by rows only")
+    else:
+        fix = "replicas would go their own ways: claims skip locked rows; set it to ROW"
+        yield _error("binlog_format", kind, fix)
+
+
+def _check_schema(database: Database, version: int) -> Finding:
+    try:
+        database.call(schema.check_version)
+    except EmsError as error:
+        return _error("schema version", str(version), str(error))
+    return _ok("schema version", str(version))
+
+
+_BY_PRIVILEGES = ("admin", "worker", "sink", "reader", "producer")  # the role with the most privileges comes first
+
+
+def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
+    """Check the privileges of a role; without one, those of any one role are enough."""
+    roles = _BY_PRIVILEGES if role is None else (role,)
+    lacks = {
+        one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
+        for one in roles
+    }
+    errors = {one: set(missing) - set(probe.MIGRATION_PRIVILEGES) for one, missing in lacks.items()}
+    nearest = min(roles, key=lambda one: len(errors[one]))
+    enough = [one for one in roles if not errors[one]]
+    findings = []
+    if enough:
+        others = [one for one in roles if one not in enough]
+        beyond = f"; not what these need: {', '.join(others)} (--role says what is missing)" if others else ""
+        findings.append(_ok("privileges", f"all that these need: {', '.join(enough)}{beyond}"))
+    elif role is None:
+        findings.append(_warning("role", nearest, "the role that lacks least; --role asks for another one"))
+    return [*findings, *_lacking(lacks[nearest])]
+
+
+def _lacking(missing: list[str]) -> list[Finding]:
+    findings = []
+    for privilege in missing:
+        if privilege in probe.MIGRATION_PRIVILEGES:
+            fix = "only `ems migrate` needs it; grant it to the user that runs it"
+            findings.append(_warning("privilege", f"{privilege} is missing", fix))
+        else:
+            findings.append(_error("privilege", f"{privilege} is missing", "grant it to this user on the database"))
+    return findings
+
+
+def _check_clock(ahead_s: float) -> Finding:
+    value = f"the server's is {seconds_text(ahead_s)} from ours"
+    if abs(ahead_s) > _CLOCK_LIMIT_S:
+        fix = "times go by the server's clock, but expiry and message ids by ours; synchronize both (NTP)"
+        return _warning("clock", value, fix)
+    return _ok("clock", value)
+
+
+def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
+    value = str(facts.max_allowed_packet)
+    largest = probe.largest_limit(session)
+    # A body is sent as hexadecimal digits, two for each byte.
+    needed = 2 * largest[1] + _PACKET_SLACK_BYTES if largest else 0
+    if largest and facts.max_allowed_packet < needed:
+        fix = (
+            f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {needed}; raise it, or lower the "
+            f"limit with `ems topics change {largest[0]} --max-message-bytes {_fitting(facts.max_allowed_packet)}`"
+        )
+        return [_error("max_allowed_packet", value, fix)]
+    return [_ok("max_allowed_packet", value)]
+
+
+def _check_idle_timeouts(session: Session) -> list[Finding]:
+    """Find settings that close a connection that is silent while a message runs for as long as it may.
+
+    A proxy's timeouts cannot be seen from here, unless it keeps our sessions from setting their own.
+    """
+    longest = probe.longest_timeout(session)
+    findings = []
+    for one in probe.idle_timeouts(session):
+        if longest is None or longest[2] <= min(one.seconds, one.own_s):
+            if one.name == "wait_timeout":
+                findings.append(_ok(one.name, f"{one.seconds:g} s"))
+            continue
+        topic, group, timeout_s = longest
+        whose = "connections of your own" if timeout_s <= one.own_s else "those of EMS too"
+        fix = (
+            f"a message of {topic}/{group} may run for {timeout_s:g} s, and connections that are silent meanwhile are "
+            f"closed, {whose}; raise it, and the idle timeout of a proxy between"
+        )
+        findings.append(_warning(one.name, f"{one.seconds:g} s", fix))
+    return findings
+
+
+def _fitting(packet: int) -> int:
+    return max((packet - _PACKET_SLACK_BYTES) // 2, 1)
+
+
+def _check_redis(url: str | None) -> list[Finding]:
+    if not url:
+        return [_ok("redis", "not configured; workers find new messages by polling")]
+    import redis
+
+    from emsworker.publish.redis_connection import connect
+
+    try:
+        with connect(url) as client:
+            client.ping()
+            return [_ok("redis", redact(url)), *_check_persistence(client)]
+    except (redis.RedisError, ValueError) as error:
+        fix = f"it cannot be reached ({redact(str(error))}); EMS works on without it, with slower wake-ups"
+        return [_error("redis", redact_url(url), fix)]
+
+
+def _check_persistence(client: Any) -> list[Finding]:
+    import redis
+
+    try:
+        append = client.config_get("appendonly").get("appendonly", "")
+        save = client.config_get("save").get("save", "")
+    except redis.ResponseError as error:
+        return [_warning("redis persistence", "not known", f"CONFIG GET is refused: {error}")]
+    if append == "yes":
+        return [_ok("redis persistence", "appendonly yes")]
+    fix = "after a restart offsets are seeded from MySQL, which is safe but costs a moment; set appendonly yes"
+    return [_warning("redis persistence", f"appendonly {append}, save {save!r}", fix)]

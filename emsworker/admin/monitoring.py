@@ -1,0 +1,307 @@
+"""Monitoring of a stream, read-only: lag, a message's trace, clients, the size of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from emsworker.app import Ems
+from emsworker.core.codec import decode_headers
+from emsworker.core.errors import EmsError, UnknownMessage, UnknownTopic
+from emsworker.core.ids import parse_uid
+from emsworker.core.model import ClaimState, Group, Outcome, Topic
+from emsworker.core.run import Progress
+from emsworker.store import topics as topic_store
+from emsworker.store.cluster import clients as client_store
+from emsworker.store.cluster.clients import ClientRow, LeaderRow
+from emsworker.store.engine.database import Database
+from emsworker.store.groups import dead as dead_store
+from emsworker.store.groups import reports
+from emsworker.store.inspect import monitoring as store
+from emsworker.store.inspect import trace as trace_store
+from emsworker.store.inspect.monitoring import PartitionLag
+from emsworker.store.inspect.trace import MessageHistory, MessageRow
+
+
+@dataclass(frozen=True)
+class GroupLag:
+    """The lag of a group, over all its partitions.
+
+    Attributes:
+        oldest_age_s: the age of its oldest unfinished message, in seconds, by the server's clock.
+        claimed: messages that live clients hold and have not finished.
+        waiting: messages that were claimed by a client that has stopped or died; another one will claim them.
+        skipped: offsets that it skipped and never runs; ``ems_skip`` lists them and the reasons.
+        partitions: the same for each partition.
+    """
+
+    topic: Topic
+    group: Group
+    unclaimed: int
+    claimed: int
+    waiting: int
+    retries: int
+    dead: int
+    oldest_age_s: float | None
+    skipped: int
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not finished: unclaimed, claimed, waiting for another client, or for a retry."""
+        return self.unclaimed + self.claimed + self.waiting + self.retries
+
+
+@dataclass(frozen=True)
+class TopicSize:
+    """The size of a topic: its messages (exact if there are few, else estimated) and their bytes, estimated."""
+
+    topic: Topic
+    messages: int
+    bytes_estimate: int
+
+
+@dataclass(frozen=True)
+class ClientView:
+    """A client with its lease and the number of claims that it holds.
+
+    Attributes:
+        progress: the reports of handlers of its running messages, the latest last.
+    """
+
+    row: ClientRow
+    claims: int
+    progress: tuple[Progress, ...] = ()
+
+
+class TraceState(StrEnum):
+    """The state of one message in one group."""
+
+    UNCLAIMED = "unclaimed"
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    RETRY = "retry"
+    BLOCKED = "blocked"
+    DEAD = "dead"
+    DONE = "done"
+    DROPPED = "dropped"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class GroupTrace:
+    """The state and history of a message in one group.
+
+    Attributes:
+        state: ``unclaimed``: not claimed yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client
+            has it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its
+            next attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up;
+            ``done``; ``dropped``: given up, and its dead letter deleted; ``skipped``: the group began after it.
+        client_id: the client that has it, or had it last.
+        progress: the last report of its handler, if it runs and reports progress.
+    """
+
+    group: Group
+    state: TraceState
+    client_id: str | None
+    history: MessageHistory
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A message: its producer, and its state and history in each group.
+
+    Attributes:
+        message: ``None`` if retention has deleted it.
+    """
+
+    topic: Topic
+    partition: int
+    offset: int
+    message: MessageRow | None
+    headers: Mapping[str, str]
+    groups: tuple[GroupTrace, ...]
+
+
+class Monitoring:
+    """Numbers and histories of a stream.
+
+    Args:
+        stream: an app, or its database.
+    """
+
+    def __init__(self, stream: Ems | Database) -> None:
+        self._database = stream.database if isinstance(stream, Ems) else stream
+
+    def lag(self) -> list[GroupLag]:
+        """The lag of every group, ordered by topic and group."""
+
+        def work(session: Any) -> list[GroupLag]:
+            topics = {topic.id: topic for topic in topic_store.list_topics(session)}
+            groups = [group for group in topic_store.list_groups(session) if group.topic_id in topics]
+            lags = store.list_lags(session)
+            topic_of = {group.id: group.topic_id for group in groups}
+            behind = [lag for lag in lags if lag.lowest is not None and lag.group_id in topic_of]
+            places = [(topic_of[lag.group_id], lag.partition, lag.lowest or 0) for lag in behind]
+            ages = zip(behind, store.ages_of(session, places), strict=True)
+            age_of = {(lag.group_id, lag.partition): age for lag, age in ages if age is not None}
+            return [_sum(topics[group.topic_id], group, lags, age_of) for group in groups]
+
+        return sorted(self._database.call(work), key=lambda one: (one.topic.name, one.group.name))
+
+    def ranking(self) -> list[TopicSize]:
+        """All topics, the one with the most messages first."""
+
+        def work(session: Any) -> list[TopicSize]:
+            extents = store.list_extents(session)
+            counts = store.count_messages(session, extents)
+            sizes = store.mean_sizes(session, extents)
+            found = []
+            for topic in topic_store.list_topics(session):
+                parts = zip(extents, counts, sizes, strict=True)
+                own = [(count, size) for extent, count, size in parts if extent.topic_id == topic.id]
+                total = round(sum(count * size for count, size in own))
+                found.append(TopicSize(topic, sum(count for count, _ in own), total))
+            return found
+
+        return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
+
+    def clients(self) -> list[ClientView]:
+        """All clients with their leases, including expired ones that are not removed yet."""
+
+        def work(session: Any) -> list[ClientView]:
+            claims = store.claims_by_client(session)
+            told = reports.list_by_client(session)
+            return [
+                ClientView(row, claims.get(row.client_id, 0), tuple(told.get(row.client_id, ())))
+                for row in client_store.list_clients(session)
+            ]
+
+        return self._database.call(work)
+
+    def leaders(self) -> list[LeaderRow]:
+        """The leaders of the beat's services."""
+        return self._database.call(client_store.list_leaders)
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    def trace(self, uid: str, topic: str | None = None) -> list[Trace]:
+        """The trace of a message by its id; several if the id was used in several topics.
+
+        Args:
+            uid: the message's id.
+            topic: look there only.
+
+        Raises:
+            InvalidName: ``uid`` is not an id.
+            UnknownTopic: there is no such topic.
+            UnknownMessage: no message of that id is kept.
+        """
+        raw = parse_uid(uid)
+        topics = {one.id: one for one in self._topics(topic)}
+
+        def find(session: Any) -> set[tuple[int, tuple[int, int]]]:
+            found = set(trace_store.find_message(session, list(topics), raw))
+            if found:
+                return found
+            groups = {g.id: g.topic_id for g in topic_store.list_groups(session) if g.topic_id in topics}
+            return {(groups[g], place) for g, place in dead_store.find_dead(session, list(groups), raw)}
+
+        found = self._database.call(find)
+        if not found:
+            raise UnknownMessage(
+                f"no message with the id {uid} is kept; it was never sent, or retention has deleted it"
+            )
+        return [self._trace(topics[topic_id], place) for topic_id, place in sorted(found)]
+
+    def trace_at(self, topic: str, partition: int, offset: int) -> Trace:
+        """The trace of the message at a place.
+
+        Raises:
+            UnknownTopic: there is no such topic.
+            UnknownMessage: it has no such partition, or its end lies before the offset.
+        """
+        where = self._topics(topic)[0]
+        bounds = self._database.call(lambda session: trace_store.get_bounds(session, where.id, partition))
+        if bounds is None:
+            raise UnknownMessage(f"topic {topic!r} has no partition {partition}; it has 0 to {where.partitions - 1}")
+        if not 1 <= offset < bounds[1]:
+            raise UnknownMessage(
+                f"partition {partition} of topic {topic!r} has no offset {offset}; its next is {bounds[1]}"
+            )
+        return self._trace(where, (partition, offset))
+
+    def _topics(self, name: str | None) -> list[Topic]:
+        topics = self._database.call(topic_store.list_topics)
+        chosen = [topic for topic in topics if name is None or topic.name == name]
+        if name is not None and not chosen:
+            raise UnknownTopic(f"there is no topic {name!r}; `ems topics list` shows those that exist")
+        return chosen
+
+    def _trace(self, topic: Topic, place: tuple[int, int]) -> Trace:
+        def work(session: Any) -> Trace:
+            message = trace_store.get_message(session, topic.id, place)
+            groups = [group for group in topic_store.list_groups(session) if group.topic_id == topic.id]
+            traces = [_judge(group, place[1], trace_store.get_history(session, group.id, place)) for group in groups]
+            if message is not None and message.uid is not None:
+                uid = message.uid
+                told = [reports.find(session, [topic.id], [uid], group.name).get(uid) for group in groups]
+                traces = [replace(one, progress=progress) for one, progress in zip(traces, told, strict=True)]
+            return Trace(topic, *place, message, _headers(message), tuple(traces))
+
+        return self._database.call(work)
+
+
+def _headers(message: MessageRow | None) -> Mapping[str, str]:
+    try:
+        return decode_headers(message.headers) if message is not None else {}
+    except EmsError as error:
+        return {"(damaged)": str(error)}
+
+
+def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tuple[int, int], float]) -> GroupLag:
+    own = tuple(lag for lag in lags if lag.group_id == group.id)
+    ages = [age_of[group.id, lag.partition] for lag in own if (group.id, lag.partition) in age_of]
+    return GroupLag(
+        topic,
+        group,
+        sum(lag.unclaimed for lag in own),
+        sum(lag.claimed for lag in own),
+        sum(lag.waiting for lag in own),
+        sum(lag.retries for lag in own),
+        sum(lag.dead for lag in own),
+        max(ages, default=None),
+        sum(lag.skipped for lag in own),
+        own,
+    )
+
+
+def _judge(group: Group, offset: int, history: MessageHistory) -> GroupTrace:
+    client_id = history.claim.client_id if history.claim is not None else None
+    if history.attempts:
+        client_id = history.attempts[-1].client_id or client_id
+    if history.retry is not None:
+        blocked = history.retry.due_at is None and history.retry.claimed_at is None
+        state = TraceState.BLOCKED if blocked else TraceState.RETRY
+        return GroupTrace(group, state, history.retry.client_id or client_id, history)
+    if history.dead is not None:
+        return GroupTrace(group, TraceState.DEAD, client_id, history)
+    return GroupTrace(group, _state(offset, history), client_id, history)
+
+
+def _state(offset: int, history: MessageHistory) -> TraceState:
+    if history.cursor is None or offset >= history.cursor:
+        return TraceState.UNCLAIMED
+    claim = history.claim
+    if claim is not None and offset > claim.acked_to and claim.state is not ClaimState.DONE:
+        if claim.state is ClaimState.WAITING:
+            return TraceState.WAITING
+        return TraceState.RUNNING if claim.running == offset else TraceState.CLAIMED
+    if history.attempts:
+        ended_well = history.attempts[-1].outcome in (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED)
+        return TraceState.DONE if ended_well else TraceState.DROPPED
+    return TraceState.DONE if claim is not None else TraceState.SKIPPED

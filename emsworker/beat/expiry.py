@@ -1,0 +1,39 @@
+"""Beat services that delete expired keys, results, progress reports and slots."""
+
+from __future__ import annotations
+
+from emsworker.core.config import Settings
+from emsworker.store.cluster import once
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import limits, reports, results
+from emsworker.store.stream import dedup
+
+_CHUNK = 1000
+_KEYS = 200
+_PAUSE_BEATS = 10  # swept rows no longer have an effect; only their space is freed later
+
+
+def sweep_keys(session: Session, settings: Settings) -> float:
+    """Delete dedup keys that are no longer in force, a few hundred at a time; no pause while there are more."""
+    return 0.0 if dedup.sweep(session, _KEYS) == _KEYS else _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_results(session: Session, settings: Settings) -> float:
+    """Delete expired results, one bounded chunk at a time; no pause while there are more."""
+    return 0.0 if results.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_once(session: Session, settings: Settings) -> float:
+    """Delete expired keys of ``once``, one bounded chunk at a time; no pause while there are more."""
+    return 0.0 if once.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_reports(session: Session, settings: Settings) -> float:
+    """Delete the progress of messages that were given up, in bounded chunks; no pause while there are more."""
+    return 0.0 if reports.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_slots(session: Session, settings: Settings) -> float:
+    """Delete the slots of clients that are gone; they no longer count anyway."""
+    limits.sweep(session)
+    return _PAUSE_BEATS * settings.beat_s

@@ -1,0 +1,1 @@
+"""Facilities of a process: threads, forks, signals and the local clock."""

@@ -1,0 +1,119 @@
+"""Base class of all loops: a thread that ends when asked, and reports why if it dies (modelled on Solid Queue)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from emsworker.core.errors import EmsError
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+
+log = logging.getLogger(__name__)
+
+_QUIET_S, _LONGEST_QUIET_S = 60.0, 3600.0
+
+
+class Trouble:
+    """Logs a lasting problem: when it begins or changes, at growing intervals while it lasts, and when it is over.
+
+    Args:
+        log: the logger of the module that has the problem.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._kind: type[BaseException] | None = None
+        self._quiet_s = self._quiet_until = self._since = 0.0
+        self._untold = 0
+
+    def note(self, what: str, error: BaseException, *, exc_info: bool = False) -> None:
+        """Note that the problem exists, or still exists.
+
+        Args:
+            what: the start of the log line: what cannot be done.
+            exc_info: log the traceback, too.
+        """
+        now = ticks()
+        if self._kind is None:
+            self._since, self._quiet_s = now, _QUIET_S
+        if type(error) is self._kind and now < self._quiet_until:
+            self._untold += 1
+            return
+        if type(error) is self._kind:
+            self._quiet_s = min(2 * self._quiet_s, _LONGEST_QUIET_S)
+        self._kind, self._quiet_until = type(error), now + self._quiet_s
+        self._log.warning("%s: %s", what, error, exc_info=exc_info)
+
+    def over(self, what: str) -> None:
+        """Note that the problem is over; one that occurred only once is not logged again.
+
+        Args:
+            what: the start of the log line: what can be done again.
+        """
+        if self._kind is not None and self._untold:
+            self._log.warning("%s again, after %.1f s", what, ticks() - self._since)
+        self._kind, self._untold = None, 0
+
+
+OnDeath = Callable[[str, BaseException], None]
+
+
+def watch_threads(on_death: OnDeath) -> None:
+    """Report the death of any EMS thread in this process, including those that are not a :class:`Runnable`."""
+    previous = threading.excepthook
+
+    def report(args: threading.ExceptHookArgs, /) -> None:
+        previous(args)
+        name = args.thread.name if args.thread is not None else ""
+        if name.startswith("ems-"):  # threads that a handler starts are not reported
+            log.error("thread %s died of an error that nobody caught", name)
+            on_death(name, args.exc_value or RuntimeError(f"thread {name} died"))
+
+    threading.excepthook = report
+
+
+class Runnable(threading.Thread):
+    """A background thread whose sleep ends when it is asked to stop.
+
+    Args:
+        name: of the thread.
+        on_death: called from the dying thread if the loop ends in an error; no thread of a process may die unnoticed.
+    """
+
+    def __init__(self, name: str, on_death: OnDeath) -> None:
+        super().__init__(name=name, daemon=True)
+        self._on_death = on_death
+        self.stopping = forks.Event()
+
+    def run(self) -> None:
+        """Boot, loop until asked to stop, clean up."""
+        try:
+            self.boot()
+            while not self.stopping.is_set():
+                self.step()
+            self.shut_down()
+        except BaseException as error:
+            # An EmsError is complete in one line; other errors need their traceback.
+            log.error("thread %s died: %r", self.name, error, exc_info=not isinstance(error, EmsError))
+            self._on_death(self.name, error)
+
+    def boot(self) -> None:
+        """Prepare, before the first step."""
+
+    def step(self) -> None:
+        """Run the loop's body once; it waits with :meth:`sleep`."""
+        raise NotImplementedError
+
+    def shut_down(self) -> None:
+        """Clean up, after the last step."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait this many seconds, or until asked to stop."""
+        if seconds > 0:
+            self.stopping.wait(seconds)
+
+    def stop(self) -> None:
+        """Ask the loop to end."""
+        self.stopping.set()

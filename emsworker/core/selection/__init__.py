@@ -1,0 +1,1 @@
+"""Selection of messages: filters of groups, and the predicate language."""

@@ -1,0 +1,1 @@
+"""Observation: metrics, and delivery of alarms to people and programs."""

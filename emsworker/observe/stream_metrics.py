@@ -1,0 +1,59 @@
+"""Prometheus metrics of the stream itself: the lag of each group, read at every scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from emsworker.admin.monitoring import GroupLag, Monitoring
+from emsworker.app import Ems
+from emsworker.core.extras import require
+from emsworker.store.engine.database import Database
+
+_LABELS = ("topic", "group")
+
+
+class StreamMetrics:
+    """A collector: ``REGISTRY.register(StreamMetrics(app))``. Needs the extra ``metrics``.
+
+    One program of a stream is enough: the numbers are those of all workers. Every scrape reads the lag of all groups,
+    as `ems groups list` does.
+
+    Args:
+        stream: an app, or its database.
+    """
+
+    def __init__(self, stream: Ems | Database) -> None:
+        require("metrics", type(self).__name__)
+        self._monitoring = Monitoring(stream)
+
+    def describe(self) -> Iterator[Any]:
+        """Return the metrics without numbers, so that registering asks no server."""
+        return self._families([])
+
+    def collect(self) -> Iterator[Any]:
+        """Return the metrics with their present numbers."""
+        return self._families(self._monitoring.lag())
+
+    def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        gauges = {
+            "unclaimed": "Messages that a group has not claimed",
+            "claimed": "Messages that live clients hold",
+            "waiting": "Messages whose client has stopped or died, and that wait for another",
+            "retries": "Messages that wait for a retry",
+            "dead": "Dead letters",
+        }
+        for name, text in gauges.items():
+            family = GaugeMetricFamily(f"ems_group_{name}", text, labels=_LABELS)
+            for lag in lags:
+                family.add_metric((lag.topic.name, lag.group.name), getattr(lag, name))
+            yield family
+        oldest = GaugeMetricFamily("ems_group_oldest_seconds", "Age of the oldest unfinished message", labels=_LABELS)
+        skipped = CounterMetricFamily("ems_group_skipped", "Offsets that were passed over", labels=_LABELS)
+        for lag in lags:
+            oldest.add_metric((lag.topic.name, lag.group.name), lag.oldest_age_s or 0.0)
+            skipped.add_metric((lag.topic.name, lag.group.name), lag.skipped)
+        yield oldest
+        yield skipped

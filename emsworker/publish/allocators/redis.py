@@ -1,0 +1,102 @@
+"""Offsets from a Redis counter, so that publishers of one partition need not wait for each other's commits.
+
+Redis is not trusted: a missing counter is seeded from MySQL (never from 0), an offset that is taken or below the log
+start offset makes the publishing transaction fail and the counter is raised, and while Redis is down MySQL's own
+counter takes over. If a producer dies after an allocation, it leaves a hole, which readers close with tombstones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+import redis
+
+from emsworker.core.process.clock import ticks
+from emsworker.publish.redis_connection import RedisConnection
+from emsworker.store.engine.session import Session
+from emsworker.store.stream.messages import Placement, next_free_offset
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 1.0
+
+
+class _Script:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+# The counter holds the next free offset. -1: there is none, ask MySQL.
+_TAKE = _Script("""
+local next = redis.call('GET', KEYS[1])
+if not next then return -1 end
+redis.call('INCRBY', KEYS[1], ARGV[1])
+return tonumber(next)
+""")
+_RAISE = _Script("""
+local next = redis.call('GET', KEYS[1])
+if not next or tonumber(next) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+return 1
+""")
+
+
+class RedisAllocator:
+    """A counter for each topic and partition, under keys that carry the stream's identity.
+
+    Args:
+        url: the Redis server.
+        stream_id: keeps the counters of two databases apart.
+    """
+
+    def __init__(self, url: str, stream_id: str) -> None:
+        self._redis = RedisConnection(url)
+        self._stream_id = stream_id
+        self._seeded: set[tuple[int, int]] = set()
+        self._away_until = 0.0
+
+    def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
+        """Take offsets from Redis, or leave it to MySQL's counter while Redis is down."""
+        if ticks() < self._away_until:
+            return Placement()
+        try:
+            if (topic_id, partition) not in self._seeded:
+                self._raise_counter(session, topic_id, partition)
+            base = self._run(_TAKE, topic_id, partition, count)
+            if base < 0:
+                self._raise_counter(session, topic_id, partition)
+                base = self._run(_TAKE, topic_id, partition, count)
+        except redis.RedisError as error:
+            self._stay_away(error)
+            return Placement()
+        return Placement(base if base >= 0 else None)
+
+    def reseed(self, session: Session, topic_id: int, partition: int) -> None:
+        """Raise the counter past everything that MySQL knows, because Redis has gone back to an older value."""
+        try:
+            self._raise_counter(session, topic_id, partition)
+        except redis.RedisError as error:
+            self._stay_away(error)
+
+    def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
+        """Do nothing: Redis has counted these offsets already."""
+
+    def _raise_counter(self, session: Session, topic_id: int, partition: int) -> None:
+        free = next_free_offset(session, topic_id, partition)
+        if free is not None:
+            self._run(_RAISE, topic_id, partition, free)
+            self._seeded.add((topic_id, partition))
+
+    def _run(self, script: _Script, topic_id: int, partition: int, number: int) -> int:
+        """Run a script on a counter; its text is sent only to a server that does not know it."""
+        rest = (1, f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}", number)
+        try:
+            return int(self._redis.ask("EVALSHA", script.sha, *rest))
+        except redis.exceptions.NoScriptError:
+            return int(self._redis.ask("EVAL", script.text, *rest))
+
+    def _stay_away(self, error: redis.RedisError) -> None:
+        log.warning("redis is away (%s); offsets come from MySQL meanwhile", error)
+        self._away_until = ticks() + _AWAY_S
+        self._seeded.clear()  # a counter that comes back may be older than what MySQL has handed out since

@@ -1,0 +1,48 @@
+"""Cancelling messages by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from emsworker.core.errors import UnknownMessage
+from emsworker.core.ids import parse_uid
+from emsworker.core.model import Receipt, Topic
+from emsworker.store.engine.database import Database
+from emsworker.store.groups.cancel import Cancelled, cancel
+from emsworker.store.topics import list_topics
+
+
+def cancel_message(database: Database, topics: Iterable[Topic], message_id: str) -> Cancelled:
+    """Cancel a message in the first of these topics that has it.
+
+    Raises:
+        UnknownMessage: none of them has it.
+        InvalidName: ``message_id`` is not a message id.
+    """
+    uid = parse_uid(message_id)
+    names = []
+    for topic in topics:
+        found = database.call(partial(cancel, topic_id=topic.id, uid=uid))
+        if found is not None:
+            return found
+        names.append(topic.name)
+    raise unknown_message(names, message_id)
+
+
+def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
+    """The error for a message that is in none of these topics."""
+    where = f"topic {names[0]!r} has no" if len(names) == 1 else "no topic has the"
+    return UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
+
+
+def id_and_topic(message: str | Receipt, topic: str | None) -> tuple[str, str | None]:
+    """Return a message's id, and its topic if that is known."""
+    return (message.id, topic or message.topic) if isinstance(message, Receipt) else (message, topic)
+
+
+def cancel_sent(database: Database, message: str | Receipt, topic: str | None) -> bool:
+    """Cancel a message that was sent; see :meth:`Ems.cancel`."""
+    message_id, name = id_and_topic(message, topic)
+    topics = [one for one in database.call(list_topics) if name in (None, one.name)]
+    return cancel_message(database, topics, message_id) is not Cancelled.FINISHED

@@ -1,0 +1,158 @@
+"""Topics and groups by name: topics are cached for a second; both are created on first use if that is allowed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import ConfigError, Problem, TopicDeleted, UnknownGroup, UnknownTopic
+from emsworker.core.ids import check_name
+from emsworker.core.model import Group, Order, Topic, TopicKind
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.store import topics as store
+from emsworker.store.engine.database import Database
+
+T = TypeVar("T")
+
+_FRESH_S = 1.0
+_DELETIONS = 20
+KindOf = Callable[[str], TopicKind]
+
+
+class Catalog:
+    """A thread-safe directory of topics and groups; a change made elsewhere is seen within a second.
+
+    Args:
+        kind_of: returns the kind with which a topic is created.
+    """
+
+    def __init__(
+        self, database: Database, settings: Settings, kind_of: KindOf = lambda name: TopicKind.CLUSTER
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._kind_of = kind_of
+        self._lock = forks.Lock()
+        self._topics: dict[str, tuple[Topic, float]] = {}
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name.
+
+        Raises:
+            UnknownTopic: it does not exist, and auto-create is off.
+            InvalidName: no topic can have that name.
+        """
+        known = self._topics.get(name)
+        if known is not None and ticks() < known[1]:
+            return known[0]
+        with self._lock:
+            topic = self._database.call(lambda session: self._get_or_create(session, name))
+            self._topics[name] = (topic, ticks() + _FRESH_S)
+            return topic
+
+    def _get_or_create(self, session: Any, name: str) -> Topic:
+        topic = store.get_topic(session, check_name("topic", name))
+        if topic is not None:
+            return topic
+        if not self._settings.auto_create:
+            self._topics.pop(name, None)
+            raise unknown_topic(name)
+        s, kind = self._settings, self._kind_of(name)
+        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is read in its order
+        return store.create_topic(
+            session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
+        )
+
+    def use(self, name: str, work: Callable[[Topic], T]) -> T:
+        """Call ``work`` with the topic of that name; if it was deleted, again with the topic that has the name now.
+
+        Raises:
+            as :meth:`topic`; and TopicDeleted, if it was deleted again and again.
+        """
+        for _ in range(_DELETIONS):
+            try:
+                return work(self.topic(name))
+            except TopicDeleted:
+                self.forget(name)
+        return work(self.topic(name))
+
+    def forget(self, name: str) -> None:
+        """Look the topic up again at its next use."""
+        self._topics.pop(name, None)
+
+    def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
+        """The group of that name on a topic.
+
+        Args:
+            declared: the filter that its handler asks for; a new group gets it.
+            order: the order that its handler asks for, likewise; a handler that asks for none takes the group's.
+
+        Raises:
+            ConfigError: the group has another filter or order, or the topic is for broadcasts.
+            UnknownGroup: it does not exist, and auto-create is off.
+            InvalidName: no group can have that name.
+        """
+        check_name("group", name)
+        topic.check_kind(TopicKind.CLUSTER)
+        group = self._database.call(lambda session: self._get_or_create_group(session, topic, name, declared, order))
+        check_declared(topic, group, declared, order)
+        return group
+
+    def _get_or_create_group(
+        self, session: Any, topic: Topic, name: str, declared: Filter | None, order: Order
+    ) -> Group:
+        group = store.get_group(session, topic, name)
+        if group is not None:
+            return group
+        if not self._settings.auto_create:
+            raise unknown_group(topic.name, name)
+        s = self._settings
+        limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
+        return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
+
+
+def unknown_topic(name: str) -> UnknownTopic:
+    """The error for a topic that is not there and must not be created."""
+    return UnknownTopic(f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`")
+
+
+def unknown_group(topic: str, name: str) -> UnknownGroup:
+    """The error for a group that is not there and must not be created."""
+    return UnknownGroup(
+        f"topic {topic!r} has no group {name!r} and auto_create is off; "
+        f"create it with `ems groups create {topic} {name}`"
+    )
+
+
+def check_declared(topic: Topic, group: Group, declared: Filter | None, order: Order) -> None:
+    """Refuse a group whose filter or order differs from what its handler declares.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    if declared is not None and declared != group.filter:
+        raise _other_filter(topic, group, declared)
+    if order not in (Order.NONE, group.order):
+        fix = (
+            f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
+            "good; ask for the same, or name another group"
+        )
+        raise ConfigError([Problem("order", repr(str(order)), fix)])
+
+
+def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:
+    fix = (
+        f"group {group.name!r} of topic {topic.name!r} has {str(group.filter)!r}; declare the same in every worker, or "
+        f"change it with `{change_command(topic.name, group.name, declared)}`"
+    )
+    return ConfigError([Problem("filter", repr(str(declared)), fix)])
+
+
+def change_command(topic: str, name: str, wanted: Filter) -> str:
+    """The command line that gives a group a filter."""
+    options = [f"--tag={tag}" for tag in wanted.tags] + [f"--header={k}={v}" for k, v in wanted.headers.items()]
+    return shlex.join(["ems", "groups", "change", topic, name, *(options or ["--no-filter"])])

@@ -1,0 +1,77 @@
+"""The notifier: tells idle workers over Redis that something was published.
+
+Notifications are best effort: a worker that does not receive one finds the message by polling.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+
+if TYPE_CHECKING:
+    from emsworker.publish.redis_connection import RedisConnection
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 1.0
+_MOST_NAMED = 64  # a notification for more partitions does not name them
+
+Wake = Callable[[int, Collection[int]], None]
+"""Called with the topic in which something was published, and the partitions if they are known."""
+
+
+def channel_of(stream_id: str, topic_id: int) -> str:
+    """Return the Redis channel for notifications about a topic."""
+    return f"ems:{stream_id}:wake:{topic_id}"
+
+
+class Notifier:
+    """The publisher's side of notifications.
+
+    Args:
+        redis_url: the Redis server, or ``None`` for no notifications.
+        stream_id: the identity of the stream.
+        here: called for each topic at every publish, for the consumers of this process.
+    """
+
+    def __init__(self, redis_url: str | None, stream_id: str, here: Wake) -> None:
+        self._here = here
+        self._stream_id = stream_id
+        self._away_until = 0.0
+        self._redis: RedisConnection | None = None
+        if redis_url is not None:
+            with forks.undivided:
+                from emsworker.publish.redis_connection import RedisConnection
+
+            self._redis = RedisConnection(redis_url)
+
+    def ring(self, topic_ids: Iterable[int]) -> None:
+        """Notify the idle workers of these topics, best effort: never raises, never waits long."""
+        self.ring_at(dict.fromkeys(topic_ids, ()))
+
+    def ring_at(self, places: Mapping[int, Collection[int]]) -> None:
+        """Notify the idle workers of these topics as :meth:`ring` does, and name the partitions.
+
+        Args:
+            places: topic id -> the partitions that were written to, or none if they are not known.
+        """
+        for topic_id, partitions in places.items():
+            self._here(topic_id, partitions)
+        if self._redis is None or ticks() < self._away_until:
+            return
+        import redis
+
+        try:
+            for topic_id, partitions in places.items():
+                self._redis.tell("PUBLISH", channel_of(self._stream_id, topic_id), _text_of(partitions))
+        except redis.RedisError as error:
+            log.warning("redis is away (%s); workers find new messages by polling", error)
+            self._away_until = ticks() + _AWAY_S
+
+
+def _text_of(partitions: Collection[int]) -> str:
+    return " ".join(map(str, partitions)) if len(partitions) <= _MOST_NAMED else ""

@@ -1,0 +1,336 @@
+"""The outbox: messages that are sent in a transaction or for later are stored first, and then moved into the stream.
+
+A transaction that sends only inserts rows of its own: it takes no offset and no lock that others need, however long it
+stays open. After its commit the messages are moved at once: by this process if it knows of the commit (a transaction of
+:meth:`Ems.transaction`), otherwise by this process or the beat, whichever looks first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from emsworker.core.errors import (
+    AccessDenied,
+    EmsError,
+    MessageTooLarge,
+    SoftTimeLimitExceeded,
+    StoreUnavailable,
+    TopicDeleted,
+    TransactionEnded,
+    TransactionRolledBack,
+)
+from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.model import NewMessage, Receipt, Topic
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.publish.delivery import DeliveryOptions, read_dedup
+from emsworker.publish.transaction import Transaction
+from emsworker.store.engine import foreign
+from emsworker.store.engine.database import Database, until_connected
+from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import dedup, outbox
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+    from emsworker.tasks.task import Outgoing
+
+log = logging.getLogger(__name__)
+
+_RELAY_BATCH = 500
+_ROWS, _BYTES, _PACKET_SLACK = 500, 2 << 20, 8192
+_ANY_SERVER_BYTES = 256 << 10  # every server takes this much, so it need not be asked
+_LOOK_S, _LIVELY_S = 0.02, 2.0
+_LOOK_UP_S = 10.0
+
+
+class OutboxTransaction(Transaction):
+    """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together."""
+
+    def __init__(self, connection: Any, app: Ems) -> None:
+        super().__init__(connection)
+        self._app = app
+        self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
+
+    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+        """Send with this transaction; the arguments are those of :meth:`Ems.send`."""
+        return self._app.send(topic, body, transaction=self, **options)
+
+    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Send many with this transaction; the arguments are those of :meth:`Ems.send_many`."""
+        return self._app.send_many(topic, bodies, transaction=self, **options)
+
+
+class Outbox:
+    """Stores messages in the outbox and moves them into the stream; thread-safe.
+
+    Args:
+        app: the app that sends the messages.
+        database: the stream.
+        producer_id: kept with every message.
+        ring: notifies the idle workers of topics.
+    """
+
+    def __init__(self, app: Ems, database: Database, producer_id: str, ring: Callable[[Iterable[int]], None]) -> None:
+        self._app = app
+        self._database = database
+        self._producer_id = producer_id
+        self._ring = ring
+        self._idle: deque[Session] = deque()
+        self._mover = _Mover(database, ring)
+
+    def send(
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
+    ) -> list[Receipt]:
+        """Store messages, in a transaction of their own or in the caller's.
+
+        Raises:
+            TopicDeleted: the topic was deleted meanwhile.
+        """
+        try:
+            return self._send(topic, outgoing, messages, delivery)
+        except AssertionBroken as error:
+            raise TopicDeleted(topic.name) from error
+
+    def _send(
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
+    ) -> list[Receipt]:
+        when = delivery.when(self._app.server_time)
+        keys = [dedup_key_of(topic, one) for one in outgoing]
+
+        def write(run: dedup.Run) -> list[Receipt]:
+            return self._write(run, topic, messages, keys, when)
+
+        if delivery.transaction is None:
+            receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
+            if delivery.direct:
+                self._move(self._database.thread_session())
+            return receipts
+        receipts = write(partial(foreign.run, delivery.transaction))
+        if isinstance(delivery.transaction, OutboxTransaction):
+            delivery.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+        else:
+            self._mover.wake()
+        return receipts
+
+    def _write(
+        self,
+        run: dedup.Run,
+        topic: Topic,
+        messages: Sequence[NewMessage],
+        keys: Sequence[dedup.DedupKey | None],
+        when: outbox.When,
+    ) -> list[Receipt]:
+        """Take the dedup keys and store the messages that are not duplicates; runs inside a transaction."""
+        taken: dict[int, bytes] = {}
+        wanted = [(key, number) for number, key in enumerate(keys) if key is not None]
+        for key, number in sorted(wanted, key=lambda one: (one[0].key, one[1])):  # one order, against deadlocks
+            holder = dedup.take_key(run, self._database.name, key, messages[number].uid, self._is_unfinished)
+            if holder is not None:
+                taken[number] = holder
+        new = [message for number, message in enumerate(messages) if number not in taken]
+        for part in self._parts(new):
+            run(outbox.insert_text(self._database.name, topic.id, part, self._producer_id, when))
+        return [
+            Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
+            for number, message in enumerate(messages)
+        ]
+
+    def _parts(self, messages: Sequence[NewMessage]) -> list[list[NewMessage]]:
+        """Split messages into parts that the server takes in one statement each, also over a caller's connection.
+
+        Raises:
+            MessageTooLarge: the statement of a message, or the relay's that would move it, is too large; nothing was
+                sent.
+        """
+        weights = [outbox.weight_of(message) for message in messages]
+        most = _ANY_SERVER_BYTES if sum(weights) <= _ANY_SERVER_BYTES else self._max_packet
+        parts: list[list[NewMessage]] = []
+        size = math.inf
+        for message, weight in zip(messages, weights, strict=True):
+            if weight > most:
+                raise MessageTooLarge(
+                    f"a body of {len(message.body)} bytes makes a statement of {weight}; the server takes {most} "
+                    "(max_allowed_packet): raise that, or send a reference instead of the data"
+                )
+            if size + weight > min(_BYTES, most) or len(parts[-1]) == _ROWS:
+                parts.append([])
+                size = 0
+            parts[-1].append(message)
+            size += weight
+        return parts
+
+    @forks.lazy
+    def _max_packet(self) -> int:
+        with self._borrowed() as session:  # the thread's own session may be in a transaction
+            return until_connected(lambda: session.most_bytes, _LOOK_UP_S) - _PACKET_SLACK
+
+    def _is_unfinished(self, topic_id: int, uid: bytes) -> bool:
+        with self._borrowed() as session:  # the thread's own session may be in the transaction that asks
+            return until_connected(lambda: dedup.is_unfinished(session, topic_id, uid), _LOOK_UP_S)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[OutboxTransaction]:
+        """Open a transaction; see :meth:`Ems.transaction`."""
+        with self._borrowed() as session:
+            try:
+                with session.lend() as connection:
+                    transaction = OutboxTransaction(connection, self._app)
+                    yield transaction
+                    if connection.inherited:
+                        raise StoreUnavailable(
+                            "this process was forked inside of the transaction, which its parent ends; nothing was "
+                            "committed here"
+                        )
+            except SoftTimeLimitExceeded:
+                session.drop()  # raised from outside, it may have cut a packet in two; the server rolls back by itself
+                raise
+            except Exception as error:
+                lost = isinstance(translate(error), ConnectionLost) and not session.alive
+                with contextlib.suppress(ConnectionLost):
+                    session.rollback()
+                if lost:
+                    raise StoreUnavailable(
+                        f"the connection was lost in a transaction; nothing was kept: {error}"
+                    ) from error
+                raise
+            except BaseException:
+                session.drop()  # likewise for an exception of a signal handler
+                raise
+            self._commit(session, transaction)
+            if transaction.sent:
+                self._move(session)
+        self._app.tell((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
+
+    def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
+        """Commit. If the answer is lost, the messages, if there are any, show whether the commit took effect."""
+        if (conflict := session.rolled_back) is not None:
+            session.rollback()
+            raise _rolled_back(conflict)
+        packet = session.packet()
+        packet.take_back()
+        packet.commit_lent()
+        try:
+            packet.send()
+        except Conflict as error:
+            raise _rolled_back(error) from error
+        except TransactionGone:
+            raise TransactionEnded(
+                "the block ended its transaction (COMMIT, ROLLBACK or DDL): what it did before that may have been "
+                "kept, what it did after that was not"
+            ) from None
+        except ConnectionLost as error:
+            if not self._landed(transaction):
+                raise StoreUnavailable(
+                    f"the connection was lost in COMMIT ({error}); the transaction may or may not have been kept: "
+                    "look at its tables before doing it again"
+                ) from error
+
+    def _landed(self, transaction: OutboxTransaction) -> bool:
+        created = [(receipt, topic) for _, receipt, topic in transaction.sent if receipt.created]
+        if not created:
+            return False
+        receipt, topic = created[0]
+        uid = parse_uid(receipt.id)
+        return bool(self._database.call(lambda session: outbox.find_kept(session, topic.id, [uid])))
+
+    def _move(self, session: Session) -> None:
+        try:
+            self._ring(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
+        except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may lack the privilege
+            log.info("the beat moves what was committed just now: %s", error)
+
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[Session]:
+        """Yield a connected session; an idle one is checked first, while there is nothing yet that could be lost."""
+        try:
+            session = self._idle.pop()
+        except IndexError:
+            session = self._database.session()
+        try:
+            until_connected(session.check_idle, self._app.settings.publish_timeout_s)
+            yield session
+        finally:
+            self._idle.append(session)
+
+    def close(self) -> None:
+        """End the background thread and close the connections."""
+        self._mover.stop()
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Mover:
+    """A thread that moves messages for two seconds after a send in a transaction that the caller commits."""
+
+    def __init__(self, database: Database, ring: Callable[[Iterable[int]], None]) -> None:
+        self._database = database
+        self._ring = ring
+        self._lock = forks.Lock()
+        self._until = 0.0
+        self._stopped = forks.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def wake(self) -> None:
+        """Look for committed messages from now on."""
+        with self._lock:
+            self._until = ticks() + _LIVELY_S
+            if self._thread is None or self._pid != os.getpid():
+                self._stopped.clear()
+                self._pid = os.getpid()
+                self._thread = threading.Thread(target=self._run, name="ems-outbox", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        with self._database.session() as session:
+            while self._goes_on():
+                try:
+                    moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
+                except (ConnectionLost, Conflict, EmsError) as error:
+                    log.info("the outbox missed a turn, the beat takes it: %s", error)
+                except Exception:  # a thread that died here would never be started again
+                    log.warning("the outbox missed a turn, the beat takes it", exc_info=True)
+                else:
+                    if moved:
+                        self._ring(moved)
+                self._stopped.wait(_LOOK_S)
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            goes_on = ticks() < self._until and not self._stopped.is_set()
+            if not goes_on and self._thread is threading.current_thread():
+                self._thread = None
+            return goes_on
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        with self._lock:
+            thread = self._thread if self._pid == os.getpid() else None
+        if thread is not None:
+            thread.join(5)
+
+
+def _rolled_back(conflict: Conflict) -> TransactionRolledBack:
+    return TransactionRolledBack(
+        f"the server rolled this transaction back ({conflict}); nothing of it was kept: run the block again"
+    )
+
+
+def dedup_key_of(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
+    """Return the dedup key of a message, if it has one.
+
+    Raises:
+        InvalidName, ConfigError: the key or its window is wrong.
+    """
+    found = read_dedup(outgoing.dedup_key, outgoing.dedup_window)
+    return None if found is None else dedup.DedupKey(topic.id, *found)

@@ -1,1 +1,0 @@
-"""The processes: supervisor, worker children and their threads, beat."""

@@ -1,0 +1,1 @@
+"""Alerts on groups, kept as state in Structured Streaming."""

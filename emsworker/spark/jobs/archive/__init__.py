@@ -1,0 +1,1 @@
+"""Archiving: jobs that copy, verify, delete, replay and restore messages."""

@@ -1,0 +1,320 @@
+"""The job ``archive``: copies what retention may drop to Parquet files, verifies the copy, and then deletes it.
+
+For each topic whose retention waits for the archive (``ems topics change orders --archive-first``):
+
+1. finish: rows that a manifest lists as archived, and that are still in the tables, are deleted;
+2. the log start offset is raised as retention would raise it: offsets below it are no longer read and no longer change;
+3. a *segment*, the offsets between what is deleted and the log start offset, is copied to Parquet files, with the
+   claims that are done and end below it, and the attempts that no dead letter keeps;
+4. MySQL counts and hashes its rows, Spark those of the files: at any difference the job stops and deletes nothing;
+5. the manifest is written: from here on the segment is archived;
+6. attempts, then claims, then messages are deleted, exactly those that were copied.
+
+A run that is killed before step 5 leaves files that are never read; the next run removes them. If it is killed after
+step 5, the next run continues with step 1. A lock of the server allows one archiver for each topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from emsworker.core.counted import counted
+from emsworker.core.errors import EmsError
+from emsworker.core.ids import new_uid
+from emsworker.spark.jobs.archive.checksums import sums
+from emsworker.spark.jobs.archive.copying import Slice, copy, cut
+from emsworker.spark.jobs.archive.dropping import drop
+from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
+from emsworker.spark.jobs.folder import Folder, open_folder
+from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
+from emsworker.spark.jobs.reading import read_whole
+from emsworker.spark.jobs.session import prepared
+from emsworker.spark.profile import closing_session, open_stream
+from emsworker.store import topics
+from emsworker.store.engine.database import Database
+from emsworker.store.stream import archive as store
+from emsworker.store.stream import retention
+from emsworker.store.stream.archive import ArchiveRange, Sum
+from emsworker.store.stream.retention import Kept
+from emsworker.store.stream.scan import Piece
+
+_STEP = 20_000
+
+
+class ArchiveDiffers(EmsError):
+    """The files and the tables have different rows; nothing was deleted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(Options):
+    """Options of ``ems pipeline archive``."""
+
+    folder: str = option(help="Where the archive is: a path, or a URL that Spark can write to.", metavar="FOLDER")
+    topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
+    segment: int = option(
+        1_000_000,
+        help="Offsets in one segment at most: what is copied before any is deleted.",
+        metavar="N",
+        read=read_whole(1, 1_000_000_000),
+    )
+
+
+@dataclass
+class Tally:
+    """Segments and row counts of a run."""
+
+    segments: list[str] = field(default_factory=list)
+    copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("messages", "claims", "attempts"), 0))
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("messages", "claims", "attempts"), 0))
+
+
+def run(spark: Any, config: ArchiveOptions) -> JobResult:
+    """Archive the topics; the steps are in the module's docstring.
+
+    Raises:
+        WrongOption: a topic cannot be archived.
+        ArchiveDiffers, ArchiveBusy, ArchiveDamaged: nothing more was deleted.
+    """
+    if config.segment < 1:
+        raise WrongOption("--segment", str(config.segment), "must be at least 1")
+    app = open_stream(config.profile)
+    with closing_session(app.database) as database:
+        chosen = _choose(database, config.topic)
+        if config.dry_run:
+            return _plan(database, chosen)
+        spark = prepared(spark)
+        folder = open_folder(spark, config.folder)
+        tally = Tally()
+        for kept in chosen.values():
+            _Archiver(spark, config, database, folder, str(app.stream_id), kept, tally).run()
+    summary = {"topics": list(chosen), "segments": tally.segments}
+    return JobResult(summary | {"copied": tally.copied, "dropped": tally.dropped})
+
+
+def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
+    """List the partitions of each topic to archive."""
+    every = {topic.name: topic for topic in database.call(topics.list_topics)}
+    for name in names:
+        if name not in every:
+            raise WrongOption("--topic", name, "there is no such topic; `ems topics list` shows what there is")
+        if not every[name].archive_first:
+            fix = f"retention would not wait for the archive; run `ems topics change {name} --archive-first`"
+            raise WrongOption("--topic", name, fix)
+        if every[name].retention_s is None and not every[name].trim_done:
+            fix = f"it keeps everything; run `ems topics change {name} --retention 7d`, or with --trim-done"
+            raise WrongOption("--topic", name, fix)
+    found: dict[str, list[Kept]] = {}
+    for kept in database.call(retention.list_kept):
+        if kept.archive_first and (not names or kept.topic in names):
+            found.setdefault(kept.topic, []).append(kept)
+    if not found:
+        fix = "no topic has both a retention and --archive-first; `ems topics change NAME` sets them"
+        raise WrongOption("--topic", "none", fix)
+    return found
+
+
+def _plan(database: Database, chosen: dict[str, list[Kept]]) -> JobResult:
+    """Count the offsets that a run would archive now."""
+    plan = {}
+    for topic, partitions in chosen.items():
+        ends = [_rise(database, kept, 1 << 62, plan_only=True) for kept in partitions]
+        plan[topic] = sum(end - kept.trimmed for kept, end in zip(partitions, ends, strict=True))
+    return JobResult({"topics": list(chosen), "offsets": plan})
+
+
+def _rise(database: Database, kept: Kept, most: int, *, plan_only: bool = False) -> int:
+    """Raise the log start offset as far as retention may, at most to ``most``; return it."""
+    work = retention.plan_log_start if plan_only else retention.raise_log_start
+    while kept.log_start < most:
+        limit = min(_STEP, most - kept.log_start)
+        log_start = database.call(partial(work, kept=kept, limit=limit))
+        if log_start == kept.log_start:
+            break
+        kept = replace(kept, log_start=log_start)
+    return kept.log_start
+
+
+class _Archiver:
+    def __init__(
+        self,
+        spark: Any,
+        config: ArchiveOptions,
+        database: Database,
+        folder: Folder,
+        stream: str,
+        partitions: list[Kept],
+        tally: Tally,
+    ) -> None:
+        self._spark, self._config, self._database, self._folder = spark, config, database, folder
+        self._stream, self._partitions, self._tally = stream, partitions, tally
+        self._topic, self._topic_id = partitions[0].topic, partitions[0].topic_id
+        # Segments of other streams and of topics that were deleted may be in the same folder.
+        self._prefix = f"{stream[:12]}-{self._topic_id}-"
+        self._late: list[tuple[int, int]] = []  # places in the deleted range whose dead letters are gone
+        self._left: list[tuple[int, int, int]] = []  # (group, partition, offset) of attempts there
+
+    def run(self) -> None:
+        lock = store.Lock(self._database, self._topic_id, self._topic)
+        try:
+            self._clean()
+            for manifest in read_manifests(self._folder, self._topic):
+                if manifest.stream == self._stream and manifest.topic_id == self._topic_id:
+                    self._drop(manifest, lock)
+            while ranges := self._next_ranges():
+                self._look_back(ranges)
+                self._drop(self._archive(ranges, lock), lock)
+                work = partial(retention.delete_restored, topic_id=self._topic_id, places=self._late, archived=True)
+                self._database.call(work)
+        finally:
+            lock.close()
+
+    def _tell(self, text: str) -> None:
+        self._config.progress(f"{self._topic}: {text}")
+
+    def _clean(self) -> None:
+        """Remove the files of runs that died before they wrote their manifest."""
+        committed = {manifest.segment for manifest in read_manifests(self._folder, self._topic)}
+        for name in self._folder.children(f"data/{quoted(self._topic)}"):
+            if name.startswith(self._prefix) and name not in committed:
+                self._tell(f"removing segment {name}, which was never completed")
+                self._folder.remove(segment_path(self._topic, name))
+
+    def _next_ranges(self) -> list[ArchiveRange]:
+        """Return the next offsets to archive, at most one segment."""
+        left, ranges = self._config.segment, []
+        for kept in self._partitions:
+            place = self._database.call(partial(store.get_place, topic_id=kept.topic_id, partition=kept.partition))
+            if place is None or left <= 0:
+                continue
+            log_start, trimmed = place
+            hi = min(_rise(self._database, replace(kept, log_start=log_start), trimmed + left), trimmed + left)
+            if hi > trimmed:
+                ranges.append(ArchiveRange(kept.topic_id, kept.partition, trimmed, hi))
+                left -= hi - trimmed
+        return ranges
+
+    def _look_back(self, ranges: list[ArchiveRange]) -> None:
+        """Find rows of earlier segments that dead letters kept until now: they are archived with this segment."""
+        partitions = {one.partition for one in ranges}
+        places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))
+        self._late = [place for place in places if place[0] in partitions]
+        self._left = self._database.call(partial(store.list_left, topic_id=self._topic_id, places=self._late))
+
+    # -- one segment ---------------------------------------------------------------------------------------------------
+
+    def _archive(self, ranges: list[ArchiveRange], lock: store.Lock) -> Manifest:
+        """Copy a segment, compare it, and commit it with its manifest."""
+        segment = f"{self._prefix}{new_uid().hex()}"
+        count = sum(one.hi - one.lo for one in ranges)
+        self._tell(f"copying {counted(count, 'offset')} as segment {segment}")
+        path = segment_path(self._topic, segment)
+        slices = self._slices(ranges)
+        for dataset, of_dataset in slices.items():
+            if of_dataset:
+                pieces = cut(self._config.profile, dataset, of_dataset)
+                copy(self._spark, self._config.profile, dataset, pieces, self._folder.url(f"{path}/{dataset}"))
+        self._tell("comparing what the server and what Spark count and hash")
+        parts, files = self._compare(segment, ranges, [name for name, some in slices.items() if some])
+        self._folder.settle(path)
+        lock.check()
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        manifest = Manifest(segment, self._stream, self._topic, self._topic_id, now, parts, files)
+        manifest.write(self._folder)
+        self._tell(f"segment {segment} is archived")
+        self._tally.segments.append(segment)
+        for part in parts:
+            self._tally.copied[part.dataset] += part.rows
+        return manifest
+
+    def _slices(self, ranges: list[ArchiveRange]) -> dict[str, list[Slice]]:
+        groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
+        found: dict[str, list[Slice]] = {"messages": [], "claims": [], "attempts": []}
+        for one in ranges:
+            piece = Piece(one.topic_id, one.topic_id, one.partition, one.lo, one.hi)
+            found["messages"].append(Slice(piece, self._topic))
+            for group in groups:
+                of_group = replace(piece, owner_id=group.id)
+                # A claim that ended above the last segment begins below this one.
+                first = self._database.call(
+                    partial(store.first_claim, group_id=group.id, partition=one.partition, default=one.lo)
+                )
+                below = replace(of_group, lo=min(first, one.lo))
+                found["claims"].append(Slice(below, self._topic, group.name, one.hi))
+                found["attempts"].append(Slice(of_group, self._topic, group.name, one.hi))
+                found["attempts"] += [
+                    Slice(replace(of_group, lo=offset, hi=offset + 1), self._topic, group.name, one.hi)
+                    for offset in self._left_by(group.id, one.partition)
+                ]
+        return found
+
+    def _left_by(self, group_id: int, partition: int) -> list[int]:
+        return [offset for *whose, offset in self._left if whose == [group_id, partition]]
+
+    def _compare(self, segment: str, ranges: list[ArchiveRange], datasets: list[str]) -> tuple[list[Part], list[File]]:
+        """Return the parts and files of a segment if the server's sums and Spark's are equal.
+
+        Raises:
+            ArchiveDiffers: names the first part that differs.
+        """
+        path = segment_path(self._topic, segment)
+        listed = self._folder.files(path)
+        parts: list[Part] = []
+        files: list[File] = []
+        for dataset in datasets:
+            mine = [
+                File(dataset, f"{path}/{name}", name.split("date=")[1].split("/")[0], 0, size)
+                for name, size in listed.items()
+                if name.startswith(f"{dataset}/") and name.endswith(".parquet")
+            ]
+            found, rows = sums(self._spark, self._folder, dataset, mine)
+            files += [replace(one, rows=rows.get("/".join(one.path.rsplit("/", 2)[1:]), 0)) for one in mine]
+            for part in self._expected(dataset, ranges):
+                spark_sum = found.pop((part.group, part.partition), Sum())
+                if spark_sum != part.sum:
+                    raise ArchiveDiffers(_differs(self._topic, part, spark_sum))
+                parts += [part] if part.rows or dataset == "messages" else []
+            if found:
+                raise ArchiveDiffers(
+                    f"the files of {self._topic!r} have rows of {dataset} that nobody asked for: {found}"
+                )
+        return parts, files
+
+    def _expected(self, dataset: str, ranges: list[ArchiveRange]) -> Iterator[Part]:
+        """Yield the parts that the files must have, with the server's counts and checksums."""
+        groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
+        for one in ranges:
+            place = (dataset, one.partition, one.lo, one.hi)
+            if dataset == "messages":
+                total = store.sum_messages(self._database, one)
+                yield Part(*place, total.rows, total.checksum)
+                continue
+            for group in groups:
+                if dataset == "claims":
+                    total = store.sum_claims(self._database, group.id, one)
+                else:
+                    late = self._left_by(group.id, one.partition)
+                    total = store.sum_attempts(self._database, group.id, one, late)
+                yield Part(*place, total.rows, total.checksum, group.name, group.id)
+
+    def _drop(self, manifest: Manifest, lock: store.Lock) -> None:
+        """Delete the rows that a manifest lists as archived, if they are still there."""
+        lock.check()
+        for dataset, count in drop(self._spark, self._database, self._folder, manifest, self._tell):
+            self._tally.dropped[dataset] += count
+
+
+def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
+    of = f" of group {part.group!r}" if part.group else ""
+    return (
+        f"{part.dataset}{of} of {topic}/{part.partition}, offsets {part.lo} to {part.hi - 1}: the server has "
+        f"{counted(part.rows, 'row')} ({part.checksum:x}), the files {spark_sum.rows} ({spark_sum.checksum:x}); "
+        "nothing was deleted. If somebody changed rows meanwhile (a purge, a requeued dead letter), run the job again; "
+        "else check the disk"
+    )
+
+
+JOB = Job("archive", ArchiveOptions, run, lambda config: not config.dry_run)

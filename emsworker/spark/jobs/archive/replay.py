@@ -1,0 +1,119 @@
+"""The job ``replay``: one group runs archived messages again, in order; other groups are not affected.
+
+The messages return to their old offsets below the log start offset, and are deleted when the group has run them
+(:mod:`emsworker.store.groups.putback`). For messages that retention has not deleted yet, use ``ems groups replay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from emsworker.core.counted import counted
+from emsworker.core.model import Group, Order
+from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
+from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
+from emsworker.spark.jobs.session import prepared
+from emsworker.spark.profile import call, closing_session, open_stream
+from emsworker.store import topics
+from emsworker.store.engine.schema import server_facts
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import putback
+from emsworker.store.groups.putback import PutBack, Row
+
+_ROWS, _BYTES, _SLACK = 500, 4 << 20, 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(Chosen):
+    """Options of ``ems pipeline replay``."""
+
+    group: str = option(help="The group of the topic that runs them again.", metavar="NAME")
+
+
+def run(spark: Any, config: ReplayOptions) -> JobResult:
+    """Put the chosen messages back for the group.
+
+    Raises:
+        WrongOption: a given topic or group does not exist, or cannot be replayed.
+        ArchiveDamaged: the archive cannot be read.
+        UnknownGroup: the group was deleted meanwhile.
+    """
+    spark = prepared(spark)
+    folder, manifests = find(spark, config)
+    group = call(config.profile, lambda session: _group(session, config))
+    of_this = [one for one in manifests if one.topic_id == group.topic_id]
+    if not of_this:
+        fix = f"it was deleted since, and the one of that name is another; use restore --to {config.topic}"
+        raise WrongOption("--topic", config.topic, fix)
+    chosen = choose(spark, folder, of_this, config)
+    name = job_name("replay", config, of_this, f"{config.topic}/{config.group}")
+    summary = {"topic": config.topic, "group": config.group, "job_id": name}
+    if config.dry_run:
+        return JobResult({**summary, "messages": chosen.count()})
+    return JobResult(summary | asdict(_replay(chosen, config, group, name)))
+
+
+def _group(session: Session, config: ReplayOptions) -> Group:
+    topic = topics.get_topic(session, config.topic)
+    if topic is None:
+        raise WrongOption(
+            "--topic", config.topic, "it is archived, but the stream has it no more; use restore --to NAME"
+        )
+    group = topics.get_group(session, topic, config.group)
+    if group is None:
+        raise WrongOption("--group", config.group, f"topic {config.topic!r} has no such group; see `ems groups list`")
+    if group.order is Order.PARTITION:
+        fix = "it runs a partition strictly in order, and retries would not be; restore into a topic of its own"
+        raise WrongOption("--group", config.group, fix)
+    return group
+
+
+def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutBack:
+    total = PutBack()
+    columns = (
+        "partition",
+        "offset",
+        "uid",
+        "key",
+        "tag",
+        "rawHeaders",
+        "value",
+        "unix_micros(timestamp) AS us",
+        "producer",
+    )
+    with closing_session(open_stream(config.profile).database) as database:
+        done = database.call(lambda session: putback.steps_done(session, name))
+        if done:
+            config.progress(f"going on with job {name} after {counted(done, 'piece')}")
+        most = min(_BYTES, database.call(server_facts).max_allowed_packet - _SLACK)
+        rows = chosen.selectExpr(*columns).toLocalIterator(prefetchPartitions=True)
+        for step, (partition, piece) in enumerate(_pieces(rows, most)):
+            if step >= done:
+                total += database.call(
+                    partial(putback.put_back, group=group, partition=partition, rows=piece, job=name, step=step)
+                )
+                config.progress(f"{config.topic}/{partition}: up to offset {piece[-1].offset}, {total.again} put back")
+    return total
+
+
+def _pieces(rows: Iterator[Any], most_bytes: int) -> Iterator[tuple[int, list[Row]]]:
+    """Split rows into parts of one partition each, deterministically."""
+    partition, part, size = -1, list[Row](), 0
+    for number, offset, uid, key, tag, headers, body, us, producer in rows:
+        labels = (None if key is None else bytes(key), None if tag is None else bytes(tag))
+        row = Row(offset, UUID(uid).bytes, *labels, bytes(headers), bytes(body), us, producer)
+        if part and (number != partition or len(part) == _ROWS or size + row.weight > most_bytes):
+            yield partition, part
+            part, size = [], 0
+        partition = number
+        part.append(row)
+        size += row.weight
+    if part:
+        yield partition, part
+
+
+JOB = Job("replay", ReplayOptions, run)

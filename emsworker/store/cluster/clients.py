@@ -1,0 +1,97 @@
+"""Leases of clients, and of the leaders of services."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+
+_SQL = Statements(__name__)
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """A client as ``ems clients`` shows it."""
+
+    client_id: str
+    process_id: str
+    name: str
+    started_at: str
+    renewed_at: str
+    expires_at: str
+    alive: bool
+
+
+@dataclass(frozen=True)
+class LeaderRow:
+    """The leader of a service."""
+
+    service: str
+    holder: str
+    expires_at: str
+    alive: bool
+
+
+def register(session: Session, client_ids: Sequence[str], process_id: str, name: str, lease_s: float) -> None:
+    """Insert new clients with a fresh lease."""
+
+    def work(session: Session) -> None:
+        for client_id in sorted(client_ids):
+            values = {"client_id": client_id, "process_id": process_id, "name": name, "lease_s": lease_s}
+            row = "(%(client_id)s, %(process_id)s, %(name)s, NOW(6), NOW(6), NOW(6) + INTERVAL %(lease_s)s SECOND)"
+            session.execute(f"{_SQL.insert_clients} {row}", values)
+
+    session.transaction(work)
+
+
+def renew(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
+    """Renew leases; return False if one has expired already (its work may have another owner by now)."""
+    args = {"client_ids": sorted(client_ids), "lease_s": lease_s}
+    return session.change(_SQL.renew_clients, args) == len(client_ids)
+
+
+def delete_process(session: Session, process_id: str) -> int:
+    """Delete the clients of a process that is dead or about to die, so that recovery finds their claims at once."""
+    return session.change(_SQL.delete_process, {"process_id": process_id})
+
+
+def deregister(session: Session, client_ids: Sequence[str]) -> None:
+    """Delete clients; a claim that one of them still holds is an orphan from now on."""
+    if client_ids:
+        session.change(_SQL.delete_clients, {"client_ids": sorted(client_ids)})
+
+
+def delete_expired(session: Session) -> int:
+    """Delete clients whose lease has expired and whose claims were recovered; locked rows are left for a later call."""
+    found = [client_id for (client_id,) in session.rows(_SQL.find_expired_clients)]
+
+    def work(session: Session) -> int:
+        locked = [client_id for (client_id,) in session.rows(_SQL.lock_expired_clients, {"client_ids": found})]
+        return session.execute(_SQL.delete_expired_clients, {"client_ids": locked}).affected if locked else 0
+
+    return session.transaction(work) if found else 0
+
+
+def list_clients(session: Session) -> list[ClientRow]:
+    """Return all clients: the live ones, and the expired ones not deleted yet."""
+    return [ClientRow(*row) for row in session.rows(_SQL.list_clients)]
+
+
+def try_to_lead(session: Session, service: str, holder: str, lease_s: float) -> bool:
+    """Take or keep the leadership of a service; return True if ``holder`` leads."""
+    args = {"service": service, "holder": holder, "lease_s": lease_s}
+
+    # Each is a transaction of its own: the row of a service is inserted once, by one of the candidates.
+    return bool(session.change(_SQL.try_to_lead, args) or session.change(_SQL.add_leader, args))
+
+
+def resign(session: Session, service: str, holder: str) -> None:
+    """Give a service up, so that another can take it at once."""
+    session.change(_SQL.resign, {"service": service, "holder": holder})
+
+
+def list_leaders(session: Session) -> list[LeaderRow]:
+    """Return the leaders of all services."""
+    return [LeaderRow(*row) for row in session.rows(_SQL.list_leaders)]

@@ -1,0 +1,1 @@
+"""The engine room of the store: connections, sessions, packets, the schema, privileges."""

@@ -1,0 +1,169 @@
+"""PyMySQL's connection, extended: shared TLS contexts, and transactions lent to handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import encodings.idna  # else imported for the first host name; see emsworker.opening  # noqa: F401
+import os
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from pymysql.connections import Connection as _PyMySQLConnection
+from pymysql.constants import CR
+from pymysql.err import InterfaceError, MySQLError, OperationalError
+
+from emsworker.core.process.forks import after_fork, undivided
+from emsworker.store.engine.errors import may_roll_back, rolls_back
+from emsworker.store.engine.tls import trusting_context
+
+if TYPE_CHECKING:
+    _Connection = _PyMySQLConnection[Any]
+else:
+    _Connection = _PyMySQLConnection
+
+# Statements that cannot change the session's database; any other statement of a handler may be a USE.
+_STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
+# Attributes that a handler can change on the object; restored afterwards.
+_OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass", "autocommit_mode", "init_command")
+
+
+class Connection(_Connection):
+    """PyMySQL's connection, with four differences.
+
+    A transaction is opened by the packet that carries its first statement, so that this costs no round trip.
+
+    While lent to a handler, it records the errors of the server: one that rolled the transaction back ends the
+    transaction for good, even if the handler catches it. A lent connection never reconnects.
+
+    If TLS is optional, connections share one context. PyMySQL creates one for each connection and loads all
+    certificates of the system's CAs into it, none of which it checks: 0.8 MiB for each connection of each thread.
+
+    In a forked child it is closed without a message to the server, which goes on serving the parent.
+
+    Attributes:
+        opening: statements to send ahead of the next one, to open a transaction.
+        lent: True while a handler has it, and until the session is restored.
+        moved: True if the handler may have chosen another database.
+        rolled_back_by: the error with which the server rolled back the lent transaction.
+        perhaps_rolled_back_by: an error with which the server may have rolled back the lent transaction.
+        inherited: True if the parent process opened it.
+    """
+
+    opening: tuple[str, ...] = ()
+    lent: bool = False
+    moved: bool = False
+    rolled_back_by: MySQLError | None = None
+    perhaps_rolled_back_by: MySQLError | None = None
+    inherited: bool = False
+    server_status: int
+    max_allowed_packet: int
+    _result: Any
+    _sock: Any
+    _rfile: Any
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        after_fork(self._leave_to_parent)
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        """Send a statement after those of ``opening``; the result that follows is the statement's own.
+
+        Raises:
+            MySQLError: the server's error, or the earlier one that rolled back the lent transaction.
+        """
+        if self.inherited:
+            raise InterfaceError(0, "this connection belongs to the process that forked this one; open another here")
+        if self.lent:
+            self._note(sql)
+        opening, self.opening = self.opening, ()
+        if not opening:
+            return super().query(sql, unbuffered)
+        text = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
+        super().query(";".join(opening).encode() + b";" + text, unbuffered)
+        for _ in opening[1:]:
+            super().next_result()
+        if self._result.has_next:
+            return self.next_result(unbuffered)
+        return super().query(text, unbuffered)  # the server drops an empty statement: sent alone, it gets its error
+
+    def _note(self, sql: str | bytes) -> None:
+        if self.rolled_back_by is not None:
+            raise self.rolled_back_by
+        head = sql[:64].lstrip()[:7]
+        word = head if isinstance(head, str) else head.decode("latin-1")  # of executemany it is a bytearray
+        self.moved |= not word.upper().startswith(_STAYS)
+
+    def next_result(self, unbuffered: bool = False) -> int:
+        """Go on to the result of the next statement of a packet."""
+        self.moved |= self.lent  # only the first of several statements was checked
+        return super().next_result(unbuffered)
+
+    def select_db(self, db: str) -> None:
+        """Choose another database."""
+        self.moved = True
+        super().select_db(db)
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect, but never reconnect while lent.
+
+        Raises:
+            OperationalError: it is lent; a new session would commit each statement outside the handler's transaction.
+        """
+        if self.lent:
+            raise OperationalError(CR.CR_SERVER_LOST, "the connection was lost in a transaction, and that with it")
+        super().connect(sock)
+
+    def _leave_to_parent(self) -> None:
+        """Close only the descriptor: closing its buffer would wait for a thread of the parent that is reading."""
+        socket, self._sock, self._rfile = self._sock, None, None
+        self.inherited = True
+        if socket is not None:
+            with contextlib.suppress(OSError):
+                os.close(socket.detach())
+
+    def _create_ssl_ctx(self, sslp: object) -> ssl.SSLContext:
+        if isinstance(sslp, ssl.SSLContext):
+            return sslp
+        with undivided:
+            return trusting_context()
+
+    def _request_authentication(self) -> None:
+        """Do the handshake, with TLS if it is used, and log in."""
+        with undivided:
+            super()._request_authentication()  # type: ignore[misc]
+
+
+class Loan:
+    """A connection lent to a handler: it behaves like plain PyMySQL, and the server's errors are recorded.
+
+    Args:
+        connection: a connection whose transaction is open or about to be opened.
+        decoders: for the handler, instead of the connection's own.
+    """
+
+    def __init__(self, connection: Connection, decoders: dict[int, Any]) -> None:
+        self._connection = connection
+        self._own = {name: getattr(connection, name) for name in _OWN}
+        # Copies, so that a handler's changes to them do not reach the next handler.
+        connection.lent, connection.decoders, connection.encoders = True, dict(decoders), dict(self._own["encoders"])
+        listening: Any = connection
+        self._read_packet = listening._read_packet
+        listening._read_packet = self._listen  # on the object, so that reading our own rows costs no more
+
+    def _listen(self, *args: Any) -> Any:
+        try:
+            return self._read_packet(*args)
+        except MySQLError as error:
+            # Recorded here, because the driver knows the flags of the last OK packet only: after an error they still
+            # report an open transaction.
+            if rolls_back(error):
+                self._connection.rolled_back_by = error
+            elif may_roll_back(error):
+                self._connection.perhaps_rolled_back_by = error
+            raise
+
+    def end(self) -> None:
+        """Restore the object; the session behind it may still be as the handler left it."""
+        del self._connection._read_packet
+        for name, value in self._own.items():
+            setattr(self._connection, name, value)

@@ -1,0 +1,82 @@
+"""A database: sessions for threads, and calls that survive a lost connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from emsworker.core.errors import StoreUnavailable
+from emsworker.core.url import DatabaseUrl
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.session import Session
+
+T = TypeVar("T")
+
+
+class Database:
+    """The database that holds the stream.
+
+    Args:
+        url: ``mysql://user:password@host:port/database``.
+        connect_timeout_s: seconds that one attempt to connect may take.
+        call_timeout_s: seconds for which :meth:`call` tries.
+    """
+
+    def __init__(self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0) -> None:
+        self._url = DatabaseUrl.parse(url)
+        self._connect_timeout_s = connect_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._local = threading.local()
+
+    @property
+    def name(self) -> str:
+        """The database's own name on its server."""
+        return self._url.database
+
+    def session(self, patient: bool = True) -> Session:
+        """Create a session for one thread; the caller closes it."""
+        return Session(self._url, self._connect_timeout_s, patient)
+
+    def thread_session(self) -> Session:
+        """The calling thread's own session, kept for its next call."""
+        session = getattr(self._local, "session", None)
+        if session is None:
+            session = self._local.session = self.session()
+        return session
+
+    def call(self, work: Callable[[Session], T], timeout_s: float | None = None) -> T:
+        """Run ``work`` on this thread's session, and again after a lost connection: it must be idempotent.
+
+        Args:
+            timeout_s: seconds for which to try.
+
+        Raises:
+            StoreUnavailable: the server could not be reached in that time.
+        """
+        session = self.thread_session()
+        return until_connected(lambda: work(session), self._call_timeout_s if timeout_s is None else timeout_s)
+
+
+def until_connected(work: Callable[[], T], timeout_s: float) -> T:
+    """Call ``work``, and retry it with growing random pauses while the server is unavailable.
+
+    Raises:
+        StoreUnavailable: ``timeout_s`` seconds have passed.
+    """
+    try:
+        return work()
+    except (ConnectionLost, Conflict):
+        pass  # the common case needs no machinery
+    waits = Retrying(
+        retry=retry_if_exception_type((ConnectionLost, Conflict)),
+        stop=stop_after_delay(timeout_s),
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+    )
+    try:
+        return waits(work)
+    except RetryError as error:
+        cause = error.last_attempt.exception()
+        raise StoreUnavailable(f"MySQL could not be reached for {timeout_s:g} s: {cause}") from cause

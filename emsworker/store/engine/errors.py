@@ -1,0 +1,147 @@
+"""Our own exceptions, and their translation from the server's error numbers."""
+
+from __future__ import annotations
+
+import re
+
+from pymysql.err import MySQLError, ProgrammingError
+
+from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, SchemaMissing
+from emsworker.core.process.role import check_command
+from emsworker.core.url import redact
+
+# Lock wait timeout, deadlock, snapshot conflict (MariaDB >= 11.6): the transaction is run again from its start.
+_CONFLICTS = frozenset({1205, 1213, 1020})
+# The first ones roll back the whole transaction; 1205 does so only if innodb_rollback_on_timeout is on.
+_ROLLED_BACK, _MAY_ROLL_BACK = frozenset({1213, 1020}), frozenset({1205, 1206})
+# A missing savepoint, by the name that session.sql gives it: the transaction is another one, or there is none.
+_NO_SAVEPOINT, _SAVEPOINT = 1305, "ems_transaction"
+# Our own assertions inside a packet: a scalar subquery that yields two rows (see session.sql), an offset that is NULL.
+_ASSERTION, _NULL = 1242, 1048
+_DUPLICATE = 1062
+# The connection is gone, or the server is going down, full, or read-only for now.
+_LOST = frozenset(
+    {
+        0,
+        1040,
+        1053,
+        1077,
+        1152,
+        1158,
+        1159,
+        1160,
+        1161,
+        1184,
+        1203,
+        1226,
+        1290,
+        1317,
+        1792,
+        1836,
+        1927,
+        2002,
+        2003,
+        2006,
+        2013,
+        2014,
+        2055,
+        3169,
+        4031,
+    }
+)
+# A subset of these: only this one connection is gone, as far as the client or the server can tell.
+_CUT = frozenset({0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 4031})
+# The disk is full: always (the first), or if the text names ENOSPC. Temporary: it ends when space is freed.
+_FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
+_DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
+_NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
+
+
+class ConnectionLost(Exception):
+    """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
+
+
+class Conflict(Exception):
+    """The server aborted this transaction in favour of another; nothing of it was committed."""
+
+
+class TransactionGone(Exception):
+    """The lent transaction was committed or rolled back by its borrower."""
+
+
+class Duplicate(Exception):
+    """A unique key is taken; ``key`` is its name."""
+
+    def __init__(self, text: str) -> None:
+        self.key = text.rsplit("'", 2)[-2].rsplit(".", 1)[-1] if text.count("'") >= 2 else ""
+        super().__init__(text)
+
+
+class AssertionBroken(Exception):
+    """A condition that a packet states about its own statements did not hold."""
+
+
+def code_of(error: BaseException) -> int:
+    """Return the server's number of an error, or 0 if it has none."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def asserts(error: BaseException) -> bool:
+    """Return whether an error, of any driver, is the failed assertion of a statement."""
+    return code_of(error) == _ASSERTION
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether the transaction is to be retried from its start."""
+    return isinstance(error, Conflict) or (isinstance(error, MySQLError) and code_of(error) in _CONFLICTS)
+
+
+def rolls_back(error: BaseException) -> bool:
+    """Return whether the server has rolled back the transaction with this error."""
+    return code_of(error) in _ROLLED_BACK
+
+
+def may_roll_back(error: BaseException) -> bool:
+    """Return whether the server, depending on its configuration, may have rolled back the transaction."""
+    return code_of(error) in _MAY_ROLL_BACK
+
+
+def is_cut(lost: BaseException | None) -> bool:
+    """Return whether the connection itself was cut, such as by a timeout or a KILL, and not refused by the server."""
+    cause = lost.__cause__ if lost is not None else None
+    return cause is None or isinstance(cause, OSError) or code_of(cause) in _CUT
+
+
+def translate(error: BaseException) -> BaseException:
+    """Return our own exception for one of PyMySQL or of the socket; return others unchanged."""
+    if isinstance(error, OSError):
+        return ConnectionLost(str(error))
+    if not isinstance(error, MySQLError):
+        return error
+    code, text = code_of(error), redact(str(error.args[-1] if error.args else error))
+    if code in _CONFLICTS:
+        return Conflict(text)
+    if code == _ASSERTION or (code == _NULL and "'offset'" in text):
+        return AssertionBroken(text)
+    if code == _DUPLICATE:
+        return Duplicate(text)
+    if code == _NO_SAVEPOINT and _SAVEPOINT in text:
+        return TransactionGone(text)
+    if code in _LOST and not (code == 0 and isinstance(error, ProgrammingError)):
+        return ConnectionLost(f"({code}) {text}")
+    if code in _FULL or (code in _MAYBE_FULL and _NO_SPACE.search(text)):
+        return ConnectionLost(f"({code}) {text}; is the disk of the database server full? Make room, and all goes on")
+    return _fault_of_surroundings(code, text) or error
+
+
+def _fault_of_surroundings(code: int, text: str) -> EmsError | None:
+    if code in _DENIED:
+        return AccessDenied(
+            f"MySQL refused: ({code}) {text}; check the user, password and grants of EMS_URL "
+            f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
+        )
+    if code == _NO_DATABASE:
+        return ConfigError([Problem("url", text, "create the database first: CREATE DATABASE <name>")])
+    if code in (_NO_TABLE, _NO_COLUMN):
+        return SchemaMissing(f"the tables of EMS are missing or of another version ({text}); run `ems migrate`")
+    return None

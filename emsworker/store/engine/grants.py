@@ -1,0 +1,75 @@
+"""The privileges that each role needs, and no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from emsworker.core.errors import InvalidName
+from emsworker.store.engine.schema import table_columns
+from emsworker.store.engine.sql import Statements
+
+_SQL = Statements(__name__)
+ROLES = ("producer", "worker", "reader", "sink", "admin")
+ALLOWANCES = ("auto-create", "cancel")
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+# Names are put into statements, so only characters that need no quoting are allowed.
+_DATABASE = re.compile(r"[\w$-]{1,64}", re.ASCII)
+_ACCOUNT = re.compile(r"[\w.-]{1,80}@[\w.:%/-]{1,255}", re.ASCII)
+_GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
+_VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
+
+
+def statements(role: str, database: str, account: str, allow: Sequence[str] = ()) -> list[str]:
+    """The GRANT statements of a role, for an administrator to run.
+
+    Args:
+        role: one of ``ROLES``.
+        database: the name of the stream's database.
+        account: ``user@host``, of a user that exists.
+        allow: some of ``ALLOWANCES``: additional permissions of the role.
+
+    Raises:
+        InvalidName: a name needs quoting, which is better done by hand, or the role has no such allowance.
+    """
+    if not _DATABASE.fullmatch(database):
+        raise InvalidName(f"database {database!r}: only letters, digits, _, $ and - are put into statements")
+    if not _ACCOUNT.fullmatch(account):
+        raise InvalidName(f"account {account!r}: write user@host, like shop@10.0.0.%, of letters, digits and _.-%:/")
+    user, _, host = account.partition("@")
+    names = {
+        "database": f"`{database}`",
+        "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
+        "user": f"'{user}'@'{host}'",
+    }
+    return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
+
+
+def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
+    """Return the tables of a role: table -> some of ``VERBS`` -> a column if only some are granted, else ``None``.
+
+    Args:
+        role: one of ``ROLES``.
+        allow: some of ``ALLOWANCES``: additional permissions of the role.
+    """
+    found: dict[str, dict[str, str | None]] = {}
+    for line in _lines(role, allow):
+        match = _GRANT.match(line)
+        assert match is not None, line
+        verbs = {verb: column or None for verb, column in _VERB.findall(match[1]) if verb in VERBS}
+        for table in table_columns() if match[2] == "*" else [match[2]]:
+            found.setdefault(table, {}).update(verbs)
+    return found
+
+
+def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:
+    sections = [role, *(f"{role}_{one.replace('-', '_')}" for one in allow)]
+    for section, one in zip(sections[1:], allow, strict=True):
+        if section not in _SQL:
+            raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(_allowed(one))}")
+    return [line for section in sections for line in getattr(_SQL, f"{section}").splitlines()]
+
+
+def _allowed(allowance: str) -> list[str]:
+    return [role for role in ROLES if f"{role}_{allowance.replace('-', '_')}" in _SQL] or ["nobody"]

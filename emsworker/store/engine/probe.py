@@ -1,0 +1,145 @@
+"""Checks of a server for ``ems check``, none of which changes anything."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from emsworker.core.errors import AccessDenied, SchemaMissing
+from emsworker.store.engine.grants import VERBS, needs
+from emsworker.store.engine.schema import table_columns
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+
+_SQL = Statements(__name__)
+
+MIGRATION_PRIVILEGES = ("CREATE", "ALTER", "INDEX")
+_NO_TABLE = "ems_no_such_table"
+
+
+def clock_difference_s(session: Session) -> float:
+    """Return the seconds by which the server's clock is ahead of ours, measured at the middle of the round trip."""
+    session.rows(_SQL.get_clock)  # connects
+    began = time.time()
+    server = float(session.rows(_SQL.get_clock)[0][0])
+    return server - (began + time.time()) / 2
+
+
+def largest_limit(session: Session) -> tuple[str, int] | None:
+    """Return the topic that accepts the largest messages and its limit in bytes, or ``None`` if there is no topic."""
+    rows = session.rows(_SQL.get_largest_limit)
+    return (rows[0][0], int(rows[0][1])) if rows else None
+
+
+@dataclass(frozen=True)
+class IdleTimeout:
+    """A server setting that closes idle connections.
+
+    Attributes:
+        seconds: for connections that do not set their own.
+        own_s: for our sessions; both are infinite if the setting is off.
+    """
+
+    name: str
+    seconds: float
+    own_s: float
+
+
+def longest_timeout(session: Session) -> tuple[str, str, float] | None:
+    """Return the topic, group and seconds of the longest message timeout, or ``None`` if there is no group."""
+    rows = session.rows(_SQL.get_longest_timeout)
+    return (rows[0][0], rows[0][1], float(rows[0][2])) if rows else None
+
+
+def idle_timeouts(session: Session) -> list[IdleTimeout]:
+    """Return the idle timeouts that the server has, globally and for our own sessions."""
+    own = dict(session.rows(_SQL.show_own_idle_timeouts))
+    found = session.rows(_SQL.show_idle_timeouts)
+    return [IdleTimeout(name, float(value) or math.inf, float(own[name]) or math.inf) for name, value in found]
+
+
+def missing_privileges(
+    session: Session, *, migrated: bool, role: str = "admin", allow: Sequence[str] = ()
+) -> list[str]:
+    """Return the privileges that this user lacks, such as ``DELETE on ems_dead`` or ``CREATE``.
+
+    Each is tried with a statement that touches no row, so that roles, wildcards and grants on single tables count as
+    the server counts them.
+
+    Args:
+        migrated: whether our tables exist, so that each can be tried.
+        role: the role whose privileges are checked.
+        allow: additional permissions of the role (see :data:`emsworker.store.engine.grants.ALLOWANCES`).
+    """
+    missing = list(_missing_on_tables(session, migrated, needs(role, allow)))
+    return missing if role != "admin" else [*missing, *_missing_for_migration(session)]
+
+
+def has_privileges(session: Session, role: str, allow: Sequence[str] = ()) -> bool:
+    """Return whether the user has all privileges of a role; they are tried in one round trip.
+
+    Raises:
+        SchemaMissing: a table does not exist.
+    """
+    first, needed = table_columns(), needs(role, allow)
+    tries = [_try(verb, table, column or first[table]) for table in needed for verb, column in needed[table].items()]
+    try:
+        session.send(";".join(tries))
+    except AccessDenied:
+        return False
+    return True
+
+
+def _missing_for_migration(session: Session) -> Iterator[str]:
+    tries = (_SQL.try_create, _SQL.try_alter, _SQL.try_index)
+    for privilege, statement in zip(MIGRATION_PRIVILEGES, tries, strict=True):
+        if not _allowed(session, statement):
+            yield privilege
+
+
+def _missing_on_tables(
+    session: Session, migrated: bool, needed: Mapping[str, Mapping[str, str | None]]
+) -> Iterator[str]:
+    first = table_columns()
+    for privilege in VERBS:
+        tables = {table: verbs[privilege] for table, verbs in needed.items() if privilege in verbs}
+        if not migrated:
+            tables = {_NO_TABLE: "x"} if tables else {}
+        denied = [
+            table
+            for table, column in tables.items()
+            if not _allowed(session, _try(privilege, table, column or first[table]))
+        ]
+        if len(denied) == len(tables) > 0:
+            yield privilege
+        else:
+            yield from (f"{privilege} on {table}" for table in denied)
+
+
+def _try(verb: str, table: str, column: str) -> str:
+    statement: str = getattr(_SQL, f"try_{verb.lower()}")
+    return statement.replace("{table}", table).replace("{column}", column)
+
+
+def _allowed(session: Session, statement: str) -> bool:
+    try:
+        session.send(statement)
+    except AccessDenied:
+        return False
+    except SchemaMissing:
+        return True  # the server checks privileges first
+    return True
+
+
+__all__ = [
+    "MIGRATION_PRIVILEGES",
+    "IdleTimeout",
+    "clock_difference_s",
+    "has_privileges",
+    "idle_timeouts",
+    "largest_limit",
+    "longest_timeout",
+    "missing_privileges",
+]

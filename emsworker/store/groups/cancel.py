@@ -1,0 +1,164 @@
+"""Cancellation: a message that has not run yet never runs, in any group.
+
+A delayed message is deleted. In the stream its row stays and becomes ``cancelled``: claims read bodies of kind
+``message`` only, so a cancelled message costs no more than a tombstone. A message that a client has already read may
+still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import Any
+
+from emsworker.core.model import Topic
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.groups import blocking
+from emsworker.store.stream.dedup import is_unfinished
+
+_SQL = Statements(__name__)
+_CHUNK = 1000
+
+Progress = Callable[[int], None]
+
+
+class Cancelled(StrEnum):
+    """The state of a message when it was cancelled."""
+
+    DELAYED = "delayed"
+    WAITING = "waiting"
+    BEFORE = "cancelled before"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Purged:
+    """Numbers of messages of each kind that a purge removed, or would remove."""
+
+    messages: int
+    delayed: int
+    retries: int
+
+
+def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
+    """Cancel a message of a topic; return ``None`` if it does not exist.
+
+    A message that every group has finished stays as it is.
+    """
+
+    def work(session: Session) -> Cancelled | None:
+        args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
+        if session.execute(_SQL.delete_outbox, args).affected:
+            return Cancelled.DELAYED
+        rows = session.rows(_SQL.lock_message, args)
+        if not rows:
+            return None
+        partition, offset, kind, key = rows[0]
+        if kind == "cancelled":
+            return Cancelled.BEFORE
+        if not is_unfinished(session, topic_id, uid):
+            return Cancelled.FINISHED
+        place = {"topic_id": topic_id, "partition": partition, "offset": offset}
+        session.execute(_SQL.cancel_message, place)
+        _drop_retries(session, place, key)
+        return Cancelled.WAITING
+
+    return session.transaction(work)
+
+
+def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) -> None:
+    """Delete a message's waiting retries in all groups; where keys run in order, promote the next one of its key."""
+    keyed = session.rows(_SQL.list_keyed_groups, place) if key is not None else ()
+    packet = session.packet()
+    for (group_id,) in keyed:
+        blocking.lock_turn_of(packet, group_id, place["partition"])
+    packet.add(_SQL.drop_waiting_retries, place)
+    for (group_id,) in keyed:
+        assert key is not None
+        blocking.promote_of(packet, group_id, place["partition"], key)
+    packet.send()
+
+
+def purge(session: Session, topic: Topic, group_ids: Sequence[int], progress: Progress, *, dry_run: bool) -> Purged:
+    """Cancel all messages of a topic that some group has not finished, in chunks; messages sent meanwhile stay.
+
+    Args:
+        group_ids: the topic's groups.
+        progress: called with the number of rows of each chunk.
+        dry_run: only count.
+    """
+    messages = sum(_purge_partition(session, topic.id, n, progress, dry_run) for n in topic.partition_numbers())
+    return Purged(
+        messages,
+        _purge_outbox(session, topic.id, progress, dry_run),
+        sum(_purge_retries(session, topic.id, group_id, progress, dry_run) for group_id in group_ids),
+    )
+
+
+def _purge_partition(session: Session, topic_id: int, partition: int, progress: Progress, dry_run: bool) -> int:
+    where = {"topic_id": topic_id, "partition": partition}
+    bounds = session.rows(_SQL.find_unfinished_from, where)
+    if not bounds or bounds[0][1] is None:
+        return 0
+    first, last = int(bounds[0][0]), int(bounds[0][1])
+    total = 0
+    for lo in range(first, last + 1, _CHUNK):
+        args = where | {"lo": lo, "hi": min(lo + _CHUNK - 1, last)}
+        total += _step(session, progress, dry_run, _SQL.count_range, _SQL.cancel_range, args)
+    return total
+
+
+def _step(session: Session, progress: Progress, dry_run: bool, count: str, change: str, args: dict[str, Any]) -> int:
+    if dry_run:
+        return int(session.rows(count, args)[0][0])
+    done = session.change(change, args)
+    progress(done)
+    return done
+
+
+def _purge_outbox(session: Session, topic_id: int, progress: Progress, dry_run: bool) -> int:
+    args: dict[str, Any] = {"topic_id": topic_id, "limit": _CHUNK}
+    left = int(session.rows(_SQL.count_outbox, args)[0][0])
+    if dry_run:
+        return left
+    total = 0
+    # At most as many as there were at first: messages sent meanwhile stay, or are deleted as part of that number.
+    while left > 0 and (rows := session.rows(_SQL.list_outbox, args)):
+        uids = {"uids": [row[0] for row in rows[:left]]}
+        total += _step(session, progress, False, "", _SQL.delete_some_outbox, args | uids)
+        left -= len(rows)
+    return total
+
+
+def _purge_retries(session: Session, topic_id: int, group_id: int, progress: Progress, dry_run: bool) -> int:
+    where = {"topic_id": topic_id, "group_id": group_id, "limit": _CHUNK}
+    if dry_run:
+        return int(session.rows(_SQL.count_retries, where)[0][0])
+    total, step = 0, _CHUNK
+    while step == _CHUNK:
+        step = session.transaction(lambda s: _cancel_retries(s, where))
+        progress(step)
+        total += step
+    return total
+
+
+def _cancel_retries(session: Session, where: dict[str, Any]) -> int:
+    """Delete retries that no client runs, and cancel their messages, which the group has claimed before."""
+    found = session.rows(_SQL.lock_some_retries, where)
+    for partition, members in groupby(sorted(found), key=lambda row: row[0]):
+        place = where | {"partition": partition, "offsets": [offset for _, offset in members]}
+        session.execute(_SQL.cancel_offsets, place)
+        session.execute(_SQL.delete_retries, place)
+    return len(found)
+
+
+def list_stale_retries(session: Session, topic_id: int, limit: int) -> list[dict[str, Any]]:
+    """Retries of a topic whose body is gone; the next worker that takes one drops it."""
+    rows = session.rows(_SQL.list_stale_retries, {"topic_id": topic_id, "limit": limit})
+    return [
+        {"group": group, "partition": partition, "offset": offset, "attempt": attempt, "due_at": utc(due_at)}
+        for group, partition, offset, attempt, due_at in rows
+    ]

@@ -1,0 +1,272 @@
+"""Claims of messages and of retries.
+
+The end of the previous claim is recorded in the same packet and transaction, so a batch costs one round trip and one
+fsync. The cursor row is locked only while the server runs the packet: a worker that is stopped at any point holds no
+lock.
+
+A crash before the packet's COMMIT changes nothing; a crash after it leaves a claim that its owner's lease protects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from emsworker.core.codec import Decoder
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Message, Topic
+from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.engine.session import Packet, Result, Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.groups.progress import Flush, add_flush, send_fenced
+
+_SQL = Statements(__name__)
+_FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a second one 32
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A client that claims work of a group, and the most that it claims.
+
+    Attributes:
+        permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
+    """
+
+    topic: Topic
+    group: Group
+    client_id: str
+    batch: int
+    batch_bytes: int
+    decoder: Decoder
+    permitted: bool = False
+    claim_id: int = field(default_factory=new_claim_id)
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The parameters of every claiming statement."""
+        return {
+            "topic_id": self.topic.id,
+            "group_id": self.group.id,
+            "client_id": self.client_id,
+            "batch": self.batch,
+            "batch_bytes": self.batch_bytes,
+            "claim_id": self.claim_id,
+            "timeout_s": self.group.timeout_s,
+            "few": _FEW,
+            "permitted": int(self.permitted),
+        }
+
+
+class NothingClaimed(Enum):
+    """The reason for an empty claim: there was nothing to claim, or another client held the cursor."""
+
+    EMPTY = 0
+    BUSY = 1
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class AvailableWork:
+    """Work available to a group: waiting claims, due retries, partitions with messages, and holes at its cursors.
+
+    A group that runs in order has only partitions here, whatever is available in them.
+
+    Attributes:
+        limited: True if the group needs permits.
+        highest_waiting: the highest partition with waiting claims.
+    """
+
+    waiting: bool = False
+    retries: bool = False
+    partitions: tuple[int, ...] = ()
+    holes: tuple[int, ...] = ()
+    limited: bool = False
+    highest_waiting: int = 0
+
+    def __bool__(self) -> bool:
+        return self.waiting or self.retries or bool(self.partitions)
+
+
+@dataclass(frozen=True)
+class PollAnswer:
+    """The result of a search for work.
+
+    Attributes:
+        work: group id -> its available work; only groups that have some.
+        open: groups whose new messages any client may claim without another query: they are not paused, not ordered
+            and have no limits.
+        due_s: seconds until something else is due, which may be work then; ``None`` if nothing is known.
+    """
+
+    work: dict[int, AvailableWork]
+    due_s: float | None = None
+    open: frozenset[int] = frozenset()
+
+
+def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
+    """Find, without any lock, the work available to these groups."""
+    found: dict[int, dict[str, Any]] = {}
+    due_s: float | None = None
+    opened: set[int] = set()
+    if not group_ids:
+        return PollAnswer({})
+    for kind, group_id, partition, mark, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
+        if kind == 4:
+            if head is not None and head > 0:
+                due_s = min(int(head) / 1e6, math.inf if due_s is None else due_s)
+        elif kind == 2:
+            work = found.setdefault(int(group_id), {})
+            place = "partitions" if head == mark else "holes"
+            work[place] = (*work.get(place, ()), int(partition))
+        elif kind == 3:
+            found.setdefault(int(group_id), {})["limited"] = True
+        else:
+            opened.add(int(group_id))
+            if partition >= 0:
+                found.setdefault(int(group_id), {}).update(waiting=True, highest_waiting=int(partition))
+            if mark:
+                found.setdefault(int(group_id), {})["retries"] = True
+    limited = {group_id for group_id, work in found.items() if "limited" in work}
+    return PollAnswer(
+        {group_id: AvailableWork(**work) for group_id, work in found.items()}, due_s, frozenset(opened - limited)
+    )
+
+
+def take_range(
+    session: Session, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+) -> Claim | NothingClaimed:
+    """Claim the next messages of a partition, and record the end of the previous claim in the same transaction.
+
+    Args:
+        wait: wait for the cursor if another client holds it, instead of returning ``NothingClaimed.BUSY``.
+
+    Raises:
+        FenceLost: the previous claim has another owner by now; everything was rolled back.
+    """
+    lock = _SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip
+    statements = (lock, _SQL.find_range, _SQL.insert_claim, _SQL.move_cursor)
+    return _take(session, claimant, before, statements, {"partition": partition})
+
+
+def take_waiting(
+    session: Session, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+) -> Claim | NothingClaimed:
+    """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
+
+    Args:
+        from_partition: only claims of this partition or a higher one.
+
+    Raises:
+        FenceLost: the previous claim has another owner by now; everything was rolled back.
+    """
+    statements = (_SQL.find_waiting, _SQL.cut_waiting, _SQL.adopt_waiting, _SQL.add_rest)
+    return _take(session, claimant, before, statements, {"from_partition": from_partition, "rest_id": new_claim_id()})
+
+
+def _take(
+    session: Session, claimant: Claimant, before: Flush | None, statements: Sequence[str], more: dict[str, int]
+) -> Claim | NothingClaimed:
+    args = claimant.args | more
+
+    def attempt() -> Claim | NothingClaimed:
+        packet = open_packet(session, args, before)
+        packet.add_all(statements, args)
+        packet.commit()
+        packet.add(_SQL.get_claimed)
+        packet.add(_SQL.read_bodies, args | claimant.group.filter.args)
+        results = send_fenced(packet)
+        partition, lo, hi, isolation, now = results[-2].rows[0]
+        if hi is None or lo is None:
+            return NothingClaimed.BUSY if lo is None else NothingClaimed.EMPTY
+        claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM)
+        fill(session, claimant, claim, results[-1].rows)
+        return claim
+
+    return session.again_on_conflict(attempt)
+
+
+def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Fill a claim with all of its messages that match the group's filter.
+
+    Raises:
+        ConnectionLost: the server returned fewer rows than it holds, for example because of a limit of the session.
+            The missing messages would look like tombstones, and would be acked without a run.
+    """
+    if len(rows) <= claim.hi - claim.lo:
+        where = {"topic_id": claimant.topic.id, "partition": claim.partition, "lo": claim.lo, "hi": claim.hi}
+        wanted = session.rows(_SQL.count_bodies, where | claimant.group.filter.args)[0][0]
+        if wanted != len(rows):
+            raise ConnectionLost(f"of the messages of a claim the server returned {len(rows)} instead of {wanted}")
+    claim.messages = [Message(claimant.topic.name, claim.partition, row, claimant.decoder) for row in rows]
+
+
+def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None) -> Packet:
+    """Open a transaction that records the end of the previous claim, and checks whether anything may be claimed."""
+    packet = session.packet()
+    packet.begin()
+    if before is not None:
+        add_flush(packet, before)
+    packet.add(_SQL.begin_taking, args)
+    return packet
+
+
+def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> Claim:
+    """Build a claim from its row: partition, lo, hi, isolation, and the server's time."""
+    partition, lo, hi, isolation, now = row
+    return Claim(
+        claimant.group.id,
+        partition,
+        lo,
+        hi,
+        lo - 1,
+        claimant.claim_id,
+        source,
+        Isolation(isolation),
+        claimant.client_id,
+        order=claimant.group.order,
+        taken_at=str(now),
+    )
+
+
+def take_retries(session: Session, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
+    """Claim due retries of one partition.
+
+    Raises:
+        FenceLost: the previous claim has another owner by now; everything was rolled back.
+    """
+
+    def attempt() -> Claim | NothingClaimed:
+        packet = open_packet(session, claimant.args, before)
+        packet.add_all((_SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim), claimant.args)
+        packet.commit()
+        packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), claimant.args)
+        return retries_claimed(claimant, send_fenced(packet))
+
+    return session.again_on_conflict(attempt)
+
+
+def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:
+    """Build a claim of retries from the results of the last two statements of its packet.
+
+    Raises:
+        ConnectionLost: the server returned fewer rows than it holds.
+    """
+    if not results[-2].rows:
+        return NothingClaimed.EMPTY
+    *found, count = results[-2].rows[0]
+    claim = claim_of(claimant, tuple(found), ClaimSource.RETRY)
+    rows = results[-1].rows
+    if len(rows) != count:
+        raise ConnectionLost(f"of the retries of a claim the server returned {len(rows)} instead of {count}")
+    claim.messages = [
+        Message(claimant.topic.name, claim.partition, row[1:], claimant.decoder, row[0] + 1)
+        for row in rows
+        if row[2] is not None
+    ]
+    claim.gone = [(row[1], row[0] + 1) for row in rows if row[2] is None]
+    return claim

@@ -1,0 +1,46 @@
+"""Detaching of long-running messages in a group that runs keys in order, to free the partition for other keys."""
+
+from __future__ import annotations
+
+from emsworker.core.model import Claim, ClaimSource
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.groups.blocking import lock_turn
+from emsworker.store.groups.progress import Flush, add_cut, add_flush, send_fenced
+
+_SQL = Statements(__name__)
+
+
+def detach(session: Session, progress: Flush, rest: Claim) -> None:
+    """Flush a claim's progress, and move its running messages to a claim of their own, beside the partition's stream.
+
+    Args:
+        progress: of the claim as it was. A claim of the stream ends at ``acked_to``; the messages after it wait for an
+            owner.
+        rest: the claim of the messages that run.
+
+    Raises:
+        FenceLost: the claim has another owner by now; everything was rolled back.
+    """
+    claim = progress.claim
+    where = {"group_id": rest.group_id, "partition": rest.partition, "lo": rest.lo, "claim_id": rest.claim_id}
+
+    def attempt() -> None:
+        packet = session.packet()
+        packet.begin()
+        if claim.source is ClaimSource.STREAM:
+            add_cut(packet, claim, progress.acked_to, claim.isolation)
+            lock_turn(packet, claim)
+            shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),%(claim_id)s,%(key)s)"
+            rows = [session.mogrify(shape, where | {"offset": m.offset, "key": m.key}) for m in rest.messages]
+            packet.add_rows(_SQL.claim_rows, rows)
+        add_flush(packet, progress)
+        if claim.source is ClaimSource.STREAM:
+            values = {"hi": rest.hi, "acked_to": rest.acked_to, "client_id": rest.client_id}
+            packet.add(_SQL.add_claim, where | values | {"timeout_s": progress.timeout_s})
+        else:
+            packet.add(_SQL.mark_detached, where)
+        packet.commit()
+        send_fenced(packet)
+
+    session.again_on_conflict(attempt)

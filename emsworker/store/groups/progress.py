@@ -1,0 +1,294 @@
+"""Progress of a claim: its acked offset, its failures, and the part that its owner gives back.
+
+Every packet begins with the fence: it commits only if the client still owns the claim, or rolls back as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.core.errors import FenceLost
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Claim, ClaimSource, ClaimState, Failure, Isolation, Order
+from emsworker.core.run import ProgressReport
+from emsworker.store.engine.errors import AssertionBroken
+from emsworker.store.engine.session import Packet, Result, Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.groups import blocking
+from emsworker.store.groups.reports import add_reports
+from emsworker.store.groups.results import ResultRow, add_results, storable
+
+_SQL = Statements(__name__)
+
+
+@dataclass(frozen=True)
+class Flush:
+    """Progress of a claim, to be recorded by its owner.
+
+    Args:
+        acked_to: the last finished offset.
+        was: the acked offset that was recorded before, as far as the owner knows; ``None`` to write in any case.
+        running: the message that is being started, recorded only while the claim is suspect.
+        timeout_s: how long the running message may take from now on.
+        finished: all of the claim is done.
+        done_offsets: of a claim of retries: messages that succeeded since the last flush, with the number of the
+            attempt and how many milliseconds it ran.
+        failures: messages that failed since the last flush.
+        results: of messages that ended since the last flush, if a result is to be stored.
+        reports: progress of running messages; reports_ended: uids of messages with reports that have ended.
+        blocked: offset and key of messages that were not run because an earlier message of their key is to run again.
+    """
+
+    claim: Claim
+    topic_id: int
+    acked_to: int
+    timeout_s: float
+    running: int | None = None
+    finished: bool = False
+    done_offsets: Sequence[tuple[int, int, int]] = ()
+    failures: Sequence[Failure] = ()
+    results: Sequence[ResultRow] = ()
+    reports: Sequence[ProgressReport] = ()
+    reports_ended: Sequence[bytes] = ()
+    blocked: Sequence[tuple[int, bytes | None]] = ()
+    was: int | None = None
+
+
+def flush(session: Session, progress: Flush) -> None:
+    """Record progress in a transaction of its own.
+
+    Raises:
+        FenceLost: another owner has the claim by now; the transaction was rolled back.
+    """
+
+    def attempt() -> None:
+        packet = session.packet()
+        packet.begin()
+        add_flush(packet, progress)
+        packet.commit()
+        send_fenced(packet)
+
+    try:
+        session.again_on_conflict(attempt)
+    except FenceLost:
+        # An earlier try may have committed although its answer was lost.
+        ends = session.rows(_SQL.get_end, _fence(progress.claim))
+        if progress.finished or progress.was == progress.acked_to or not ends or ends[0][1] != progress.acked_to:
+            raise
+
+
+def acked_to(session: Session, claim: Claim) -> int | None:
+    """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
+    ends = session.rows(_SQL.get_end, _fence(claim))
+    return int(ends[0][1]) if ends else None
+
+
+def commit_with(session: Session, progress: Flush) -> None:
+    """Record progress at the end of a handler's transaction, and commit both atomically.
+
+    Raises:
+        FenceLost: another owner has the claim by now; the handler's statements are rolled back too.
+        TransactionGone: the transaction is not the one that the handler was given.
+    """
+    packet = session.packet()
+    packet.take_back()
+    add_flush(packet, progress)
+    packet.commit_lent()
+    send_fenced(packet)
+
+
+def send_fenced(packet: Packet) -> list[Result]:
+    """Send a packet that begins with the fence.
+
+    Raises:
+        FenceLost: another owner has the claim by now; the transaction was rolled back.
+    """
+    try:
+        return packet.send()
+    except AssertionBroken:
+        raise FenceLost("the claim is somebody else's by now; nothing was kept") from None
+
+
+def add_flush(packet: Packet, progress: Flush) -> None:
+    """Append the statements of a flush to an open transaction: first the fence, then finished and failed messages."""
+    claim = progress.claim
+    args = _fence(claim) | {"acked_to": progress.acked_to, "timeout_s": progress.timeout_s, "running": progress.running}
+    args["was"] = progress.was
+    if progress.finished and claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.end_retry_claim, args)
+    else:
+        packet.add(_SQL.move_acked_to, args | {"state": ClaimState.DONE if progress.finished else ClaimState.START})
+    packet.assert_one_matched()
+    by_key = claim.order is Order.KEY and (progress.done_offsets or progress.failures or progress.blocked)
+    if by_key:
+        blocking.lock_turn(packet, claim)
+    _add_done_retries(packet, progress)
+    add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
+    if by_key:
+        blocking.block(packet, claim, progress.blocked)
+        ended = [offset for offset, *_ in progress.done_offsets]
+        blocking.promote(
+            packet, claim, [key for _, key in progress.blocked] + _keys_of(claim, ended, progress.failures)
+        )
+    add_results(packet, progress.topic_id, claim.group_id, progress.results)
+    add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
+
+
+def _keys_of(claim: Claim, ended: Sequence[int], failures: Sequence[Failure]) -> list[bytes | None]:
+    """The keys of retries that have ended."""
+    gone = [failure.offset for failure in failures if failure.retry_in_s is None]
+    return [claim.keys.get(offset) for offset in [*ended, *gone]]
+
+
+def _fence(claim: Claim) -> dict[str, Any]:
+    return {
+        "group_id": claim.group_id,
+        "partition": claim.partition,
+        "lo": claim.lo,
+        "claim_id": claim.claim_id,
+        "client_id": claim.client_id,
+    }
+
+
+def _add_done_retries(packet: Packet, progress: Flush) -> None:
+    if not progress.done_offsets:
+        return
+    claim = progress.claim
+    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, *_ in progress.done_offsets]})
+    rows = [
+        _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", ran_ms, None))
+        for offset, attempt, ran_ms in progress.done_offsets
+    ]
+    packet.add_rows(_SQL.insert_attempts, rows)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tuple[Any, ...]) -> str:
+    offset, attempt, outcome, ran_ms, error = what
+    names = "(%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)"
+    values = {"group_id": claim.group_id, "partition": claim.partition, "offset": offset, "attempt": attempt}
+    return packet.session.mogrify(
+        names, values | {"outcome": outcome, "ran_ms": ran_ms, "client_id": client_id, "error": error}
+    )
+
+
+def add_failures(
+    packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
+) -> None:
+    """Append the consequences of failed messages: their attempts, and their retries or dead letters."""
+    if not failures:
+        return
+    attempts = [
+        _attempt_row(
+            packet,
+            claim,
+            client_id,
+            (f.offset, f.attempt, f.outcome, _ms(f.ran_s), storable(f.error)),
+        )
+        for f in failures
+    ]
+    packet.add_rows(_SQL.insert_attempts, attempts)
+    _add_retries(packet, claim, topic_id, [f for f in failures if f.retry_in_s is not None])
+    for failure in failures:
+        if failure.dead is not None:
+            where = {
+                "group_id": claim.group_id,
+                "topic_id": topic_id,
+                "partition": claim.partition,
+                "offset": failure.offset,
+            }
+            why = {
+                "attempt": failure.attempt,
+                "reason": storable(failure.dead),
+                "error": storable(failure.error),
+            }
+            packet.add(_SQL.bury, where | why)
+    ended = [f.offset for f in failures if f.retry_in_s is None]
+    if ended and claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
+
+
+def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure]) -> None:
+    if not failures:
+        return
+    key = f"({_SQL.get_key})" if claim.order is Order.KEY else "NULL"
+    shape = f"(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s,{key})"
+    where = {"group_id": claim.group_id, "topic_id": topic_id, "partition": claim.partition}
+    rows = [
+        packet.session.mogrify(
+            shape,
+            where
+            | {
+                "offset": f.offset,
+                "attempt": f.attempt,
+                "delay_s": f.retry_in_s,
+                "error": storable(f.error),
+            },
+        )
+        for f in sorted(failures, key=lambda f: f.offset)
+    ]
+    packet.add_rows(_SQL.upsert_retries, rows, _SQL.upsert_retries_end)
+    suspects = [f.offset for f in failures if f.suspect]
+    if suspects:
+        where = {"group_id": claim.group_id, "partition": claim.partition}
+        packet.add(_SQL.mark_suspects, where | {"offsets": suspects})
+
+
+# -- giving back -------------------------------------------------------------------------------------------------------
+
+
+def give_back(session: Session, progress: Flush, last: int, isolation: Isolation = Isolation.NONE) -> None:
+    """Keep a claim only up to ``last`` and return the rest, which was not started, with no attempt charged.
+
+    Args:
+        progress: recorded in the same transaction; it may finish the claim.
+        isolation: the least isolation with which the rest is to be run.
+
+    Raises:
+        FenceLost: another owner has the claim by now; the transaction was rolled back.
+    """
+    claim = progress.claim
+
+    def attempt() -> None:
+        packet = session.packet()
+        packet.begin()
+        if last < claim.lo and claim.source is ClaimSource.STREAM:
+            packet.add(_SQL.release_claim, _fence(claim) | {"isolation": int(max(claim.isolation, isolation))})
+            packet.assert_one_matched()
+            packet.commit()
+            send_fenced(packet)
+            return
+        add_cut(packet, claim, last, isolation)
+        add_flush(packet, progress)
+        packet.commit()
+        send_fenced(packet)
+
+    try:
+        session.again_on_conflict(attempt)
+    except FenceLost:
+        # An earlier try may have committed although its answer was lost: returning the rest again would duplicate it.
+        ends = session.rows(_SQL.get_end, _fence(claim))
+        if last == claim.hi or not ends or ends[0][0] != last:
+            raise
+        flush(session, progress)
+
+
+def add_cut(packet: Packet, claim: Claim, last: int, isolation: Isolation) -> None:
+    """Append the statements that end a claim at ``last`` and give back the rest, behind the fence."""
+    packet.add(_SQL.cut_claim, _fence(claim) | {"hi": last, "was_hi": claim.hi})
+    packet.assert_one_matched()
+    if claim.source is ClaimSource.RETRY:
+        packet.add(_SQL.release_retries, _fence(claim) | {"after": last})
+    elif last < claim.hi:
+        rest = {
+            "lo": last + 1,
+            "hi": claim.hi,
+            "claim_id": new_claim_id(),
+            "isolation": int(max(claim.isolation, isolation)),
+        }
+        packet.add(_SQL.add_waiting, _fence(claim) | rest)

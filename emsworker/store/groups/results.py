@@ -1,0 +1,117 @@
+"""Results of tasks: written with the acked offset of their claim, read by callers, swept by the beat."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from emsworker.core.ids import uid_text
+from emsworker.store.engine.session import Packet, Session
+from emsworker.store.engine.sql import Statements
+
+_SQL = Statements(__name__)
+_ERROR_CHARACTERS = 8000
+_STATEMENT_BYTES = len(_SQL.insert_results) + len(_SQL.insert_results_end) + 2
+_UIDS_A_STATEMENT = 10_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """Stored outcome of a message.
+
+    Attributes:
+        uid: of the message.
+        body: the value as JSON, or ``None`` if it failed.
+        error_type, error, traceback: of the exception, or ``None`` if it succeeded.
+        ttl_s: how many seconds to keep it.
+    """
+
+    uid: bytes
+    body: bytes | None
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    ttl_s: float = 0.0
+
+
+def add_results(packet: Packet, topic_id: int, group_id: int, results: Sequence[ResultRow]) -> None:
+    """Append the results of a claim's messages to an open transaction, in as few statements as the server accepts."""
+    if results:
+        rows = [_row(packet, topic_id, group_id, row) for row in sorted(results, key=lambda row: row.uid)]
+        packet.add_rows(_SQL.insert_results, rows, _SQL.insert_results_end)
+
+
+def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> str:
+    shape = (
+        "(%(topic_id)s,%(uid)s,%(group_id)s,%(state)s,%(body)s,%(error_type)s,%(error)s,%(traceback)s,"
+        "NOW(6),NOW(6) + INTERVAL %(ttl_s)s SECOND)"
+    )
+    text = packet.session.mogrify(
+        shape,
+        {
+            "topic_id": topic_id,
+            "uid": row.uid,
+            "group_id": group_id,
+            "state": "done" if row.error_type is None else "failed",
+            "body": row.body,
+            "error_type": row.error_type,
+            "error": row.error,
+            "traceback": row.traceback,
+            "ttl_s": row.ttl_s,
+        },
+    )
+    if row.body is None or len(text) + _STATEMENT_BYTES <= packet.session.most_bytes:
+        return text
+    # The task has succeeded: a value that the server does not accept must neither repeat it nor delay its claim.
+    why = f"the result of {len(row.body)} bytes is over the limit of what the server takes (max_allowed_packet)"
+    log.warning("%s has no result: %s", uid_text(row.uid), why)
+    refused = replace(row, body=None, error_type="EncodeError", error=why, traceback=why)
+    return _row(packet, topic_id, group_id, refused)
+
+
+def storable(text: str) -> str:
+    """Return the end of an error's text, with surrogates escaped: half a surrogate pair has no UTF-8 form."""
+    return text[-_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
+
+
+def find(
+    session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
+) -> dict[bytes, ResultRow]:
+    """Return the known results, by uid."""
+    found: dict[bytes, ResultRow] = {}
+    for args in questions(topic_ids, uids, group):
+        for uid, _, body, error_type, error, traceback in session.rows(_SQL.find_results, args):
+            found.setdefault(uid, ResultRow(uid, body, error_type, error, traceback))
+    return found
+
+
+def questions(topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of as many statements as all uids need: a caller may hold any number of receipts."""
+    for start in range(0, len(uids) if topic_ids else 0, _UIDS_A_STATEMENT):
+        yield {"topic_ids": list(topic_ids), "uids": list(uids[start : start + _UIDS_A_STATEMENT]), "group": group}
+
+
+def find_buried(
+    session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
+) -> dict[bytes, ResultRow]:
+    """Return results for the messages that are dead letters, by uid."""
+    found: dict[bytes, ResultRow] = {}
+    for args in questions(topic_ids, uids, group):
+        for uid, reason, error in session.rows(_SQL.find_buried, args):
+            kind, _, text = (error.strip().splitlines() or [reason])[-1].partition(": ")
+            found[uid] = ResultRow(uid, None, kind.rsplit(".", 1)[-1][:255] or "DeadLetter", text or reason, error)
+    return found
+
+
+def forget(session: Session, topic_ids: Sequence[int], uids: Sequence[bytes]) -> int:
+    """Delete results; returns how many."""
+    return sum(session.change(_SQL.delete_results, args) for args in questions(topic_ids, uids))
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete at most ``limit`` expired results; returns how many."""
+    return session.change(_SQL.delete_expired, {"limit": limit})

@@ -1,0 +1,1 @@
+"""Read-only views across the aggregates, for monitoring, checks and traces."""

@@ -1,0 +1,135 @@
+"""Lag of groups, length of partitions, and claims per client. No statement here scans all messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+
+_SQL = Statements(__name__)
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """Position and backlog of one group in one partition.
+
+    Attributes:
+        last_offset: the last offset of the partition, 0 if it never had one.
+        cursor: the next offset that the group has not claimed.
+        unclaimed: offsets from the cursor to the high watermark.
+        claimed: offsets that live clients hold and have not finished.
+        waiting: claimed offsets whose client has stopped or died, and that wait for another client.
+        retries: messages that wait for their next attempt, or run in it.
+        dead: dead letters.
+        lowest: the lowest unfinished offset, or ``None`` if all is done.
+        skipped: offsets that the group never runs, because of its policy, a reset, or retention.
+    """
+
+    group_id: int
+    partition: int
+    last_offset: int
+    cursor: int
+    unclaimed: int
+    claimed: int
+    waiting: int
+    retries: int
+    dead: int
+    lowest: int | None
+    skipped: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Length of one partition: ``log_start`` is its first offset, ``end`` one past its last."""
+
+    topic_id: int
+    partition: int
+    log_start: int
+    end: int
+
+
+def list_lags(session: Session) -> list[PartitionLag]:
+    """Read the lag of every group in every partition, in one packet."""
+    packet = session.packet()
+    for statement in (_SQL.list_positions, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
+        packet.add(statement)
+    positions, claimed, retries, dead = (result.rows for result in packet.send())
+    claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3]), int(row[4])) for row in claimed}
+    retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
+    dead_by = {(row[0], row[1]): int(row[2]) for row in dead}
+    lags = []
+    for group_id, partition, _log_start, cursor, last_offset, skipped in positions:
+        key = (group_id, partition)
+        unclaimed = max(0, int(last_offset) - int(cursor) + 1)
+        in_claims, first_claimed, held = claimed_by.get(key, (0, None, 0))
+        in_retry, first_retry = retries_by.get(key, (0, None))
+        open_offsets = [first_claimed if in_claims else None, first_retry, int(cursor) if unclaimed else None]
+        lowest = min((offset for offset in open_offsets if offset is not None), default=None)
+        counts = (unclaimed, held, in_claims - held, in_retry, dead_by.get(key, 0))
+        lags.append(PartitionLag(group_id, partition, int(last_offset), int(cursor), *counts, lowest, int(skipped)))
+    return lags
+
+
+def ages_of(session: Session, places: Sequence[tuple[int, int, int]]) -> list[float | None]:
+    """Return the age in seconds of the first message at or after each place (topic id, partition, offset)."""
+    if not places:
+        return []
+    packet = session.packet()
+    for topic_id, partition, offset in places:
+        packet.add(_SQL.get_age, {"topic_id": topic_id, "partition": partition, "offset": offset})
+    return [float(result.rows[0][0]) if result.rows else None for result in packet.send()]
+
+
+def list_extents(session: Session) -> list[Extent]:
+    """Return the extent of every partition."""
+    return [Extent(row[0], row[1], int(row[2]), int(row[3])) for row in session.rows(_SQL.list_extents)]
+
+
+_SHORT, _SAMPLE = 1000, 500
+
+
+def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
+    """Count the messages of each partition, without tombstones and cancelled messages.
+
+    The count is exact if the partition has at most 1000 offsets, or only messages, or none; otherwise it is estimated
+    from a sample, so that the cost does not grow with the partition.
+    """
+    if not extents:
+        return []
+    packet = session.packet()
+    for one in extents:
+        args: dict[str, Any] = {"topic_id": one.topic_id, "partition": one.partition, "from_offset": one.log_start}
+        if one.end - one.log_start <= _SHORT:
+            packet.add(_SQL.count_messages, args)
+        else:
+            packet.add(_SQL.count_sample, args | {"offsets": _spread(one.log_start, one.end)})
+    found = [int(result.rows[0][0]) for result in packet.send()]
+    lengths = [one.end - one.log_start for one in extents]
+    return [
+        count if length <= _SHORT else round(length * count / _SAMPLE)
+        for count, length in zip(found, lengths, strict=True)
+    ]
+
+
+def _spread(log_start: int, end: int) -> list[int]:
+    """Return offsets spread evenly over a partition."""
+    return [log_start + number * (end - log_start) // _SAMPLE for number in range(_SAMPLE)]
+
+
+def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
+    """Return the mean size in bytes of the messages among the last offsets of each partition, 0 if there are none."""
+    if not extents:
+        return []
+    packet = session.packet()
+    for extent in extents:
+        args = {"topic_id": extent.topic_id, "partition": extent.partition, "from_offset": extent.log_start}
+        packet.add(_SQL.get_mean_size, args)
+    return [float(result.rows[0][0] or 0) for result in packet.send()]
+
+
+def claims_by_client(session: Session) -> dict[str, int]:
+    """Return the number of claims that each client holds now."""
+    return {client_id: int(count) for client_id, count in session.rows(_SQL.count_by_client)}

@@ -1,0 +1,1 @@
+"""The stream itself: topics, messages, the outbox, retention, bulk reads and writes."""

@@ -1,0 +1,85 @@
+"""Idempotent publishing: one row for each key, written in the publishing transaction.
+
+The primary key arbitrates: two producers of one key contend for its row, and the second waits until the first has
+committed or rolled back. A key is taken while its window lasts, and after that until its message is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.store.engine.session import Session, bytes_literal
+from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.tables import qualified
+from emsworker.store.stream.guards import topic_id_text
+
+_SQL = Statements(__name__)
+_LATER_S = 60
+
+Run = Callable[[str], Sequence[Sequence[Any]]]
+
+
+@dataclass(frozen=True)
+class DedupKey:
+    """A key of a topic, and the minimum number of seconds for which it is taken."""
+
+    topic_id: int
+    key: bytes
+    window_s: float
+
+
+def take_key(
+    run: Run, database: str, wanted: DedupKey, uid: bytes, is_open: Callable[[int, bytes], bool]
+) -> bytes | None:
+    """Take a key for a message, in the transaction that publishes it.
+
+    Args:
+        run: runs a statement in that transaction and returns its rows.
+        database: where the stream's tables are.
+        is_open: :func:`is_unfinished`, on another connection: the caller's snapshot may be old.
+
+    Returns:
+        ``None`` if the key is this message's now, else the uid of the message that has it.
+
+    Raises:
+        AssertionBroken: the topic was deleted.
+    """
+    until = f"UTC_TIMESTAMP(6) + INTERVAL {round(wanted.window_s * 1_000_000)} MICROSECOND"
+    key, uid_text = bytes_literal(wanted.key), bytes_literal(uid)
+    table = qualified(database, "ems_dedup")
+    where = f"topic_id = {wanted.topic_id} AND `key` = {key}"
+    row = f"({topic_id_text(database, wanted.topic_id)},{key},{uid_text},{until},{until})"
+    run(f"{_SQL.hold_key % {'table': table}} {row} {_SQL.hold_key_end}")
+    holder, valid = run(_SQL.read_key % {"table": table, "where": where})[0]
+    if holder == uid:
+        return None
+    if valid or is_open(wanted.topic_id, holder):
+        return bytes(holder)
+    run(_SQL.renew_key % {"table": table, "where": where, "uid": uid_text, "until": until})
+    return None
+
+
+def is_unfinished(session: Session, topic_id: int, uid: bytes) -> bool:
+    """Return whether a message is still in the outbox, or some group has not finished it."""
+    args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
+    if session.rows(_SQL.find_outbox, args):  # checked first: the relay moves it from the outbox to the stream
+        return True
+    place = session.rows(_SQL.find_place, args)
+    if not place:
+        return False
+    partition, offset = place[0]
+    return bool(session.rows(_SQL.is_unfinished, args | {"partition": partition, "offset": offset})[0][0])
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete up to ``limit`` keys whose window is over and whose message is finished; return how many it checked."""
+    rows = session.rows(_SQL.list_expired, {"limit": limit})
+    for topic_id, key, uid in rows:
+        args = {"topic_id": topic_id, "key": key, "uid": uid}
+        if is_unfinished(session, topic_id, uid):
+            session.execute(_SQL.look_later, args | {"later_s": _LATER_S})
+        else:
+            session.execute(_SQL.delete_expired, args)
+    return len(rows)

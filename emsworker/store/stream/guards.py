@@ -1,0 +1,37 @@
+"""Shared locks for inserts that depend on a topic, a group or a partition, held until the commit.
+
+A name is cached for a second and an id for longer, and the topic or group may be deleted meanwhile. So each insert
+takes a shared lock on a row that a deletion locks exclusively first: the insert sees the deletion, or the deletion
+waits.
+"""
+
+from __future__ import annotations
+
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.tables import qualified
+
+_SQL = Statements(__name__)
+
+
+def topic_id_text(database: str, topic_id: int) -> str:
+    """Return a topic's id as SQL for a row of an INSERT, which fails with AssertionBroken if the topic is deleted.
+
+    Use it in the first row of a statement only, and not with INSERT IGNORE, which would ignore the failure.
+    """
+    return _SQL.topic_id % {"topic_id": topic_id, "table": qualified(database, "ems_topic_guard")}
+
+
+def hold_topic(session: Session, topic_id: int) -> bool:
+    """Keep a topic from being deleted before this transaction commits; return False if it is deleted."""
+    return bool(session.rows(_SQL.hold_topic, {"topic_id": topic_id}))
+
+
+def hold_group(session: Session, group_id: int) -> bool:
+    """Keep a group from being deleted before this transaction commits; return False if it is deleted."""
+    return bool(session.rows(_SQL.hold_group, {"group_id": group_id}))
+
+
+def hold_partition(session: Session, topic_id: int, partition: int) -> bool:
+    """Keep a partition from being deleted before this transaction commits; return False if it is deleted."""
+    return bool(session.rows(_SQL.hold_partition, {"topic_id": topic_id, "partition": partition}))

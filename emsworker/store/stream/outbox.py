@@ -1,0 +1,177 @@
+"""The outbox: delayed messages and messages of a transaction, moved into the stream when due and committed.
+
+The relay moves a batch in one transaction: allocate, insert, delete. Until its commit the messages are in the outbox,
+then in the stream; after a crash they are in exactly one of the two. It holds up no publisher: the offset counter is
+locked only inside its last packet, never while the relay computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from zlib import crc32
+
+from emsworker.core.errors import MessageTooLarge
+from emsworker.core.model import NewMessage
+from emsworker.store.engine.errors import AssertionBroken, Duplicate
+from emsworker.store.engine.session import Session, bytes_literal
+from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.tables import qualified
+from emsworker.store.stream.guards import topic_id_text
+from emsworker.store.stream.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
+
+_SQL = Statements(__name__)
+
+_ROW_BYTES = 768  # its uid, its producer's name, times and numbers
+
+log = logging.getLogger(__name__)
+
+_LOOK_UPS = 100
+
+
+@dataclass(frozen=True)
+class Due:
+    """A topic with messages in the outbox: the first is due in ``seconds`` (negative if it is late)."""
+
+    topic_id: int
+    partitions: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """Outcome of one round of the relay: the topics that got messages, and the seconds until the next are due."""
+
+    topic_ids: set[int]
+    next_s: float
+
+
+@dataclass(frozen=True)
+class When:
+    """Time from which a message may be read: seconds after the server's now, or a time in UTC."""
+
+    delay_s: float = 0.0
+    due_at: datetime | None = None
+
+    def text(self, number: int) -> str:
+        """Return SQL for row ``number`` of a statement; a microsecond per row keeps the rows in order."""
+        if self.due_at is not None:
+            return (
+                f"'{self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')}' + INTERVAL {number} MICROSECOND"
+            )
+        return f"UTC_TIMESTAMP(6) + INTERVAL {round(self.delay_s * 1_000_000) + number} MICROSECOND"
+
+
+def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> str:
+    """Return the complete statement that inserts messages into the outbox: no parameters, no ``%``, no raw user text.
+
+    It allocates no offset and takes no lock that others need, so it may be part of a long transaction: only the topic's
+    deletion waits for it. Its times are UTC, whatever the time zone of the connection.
+
+    It fails with AssertionBroken if the topic was deleted.
+    """
+    guarded = topic_id_text(database, topic_id)
+    rows = ",".join(
+        f"({topic_id if number else guarded},{when.text(number)},{bytes_literal(message.uid)},"
+        f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
+        f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
+        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
+        for number, message in enumerate(messages)
+    )
+    table = qualified(database, "ems_outbox")
+    return f"{_SQL.insert_outbox % {'table': table}} {rows} {_SQL.keep_first}"
+
+
+def weight_of(message: NewMessage) -> int:
+    """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
+    texts = (message.key, message.tag, message.headers, message.body)
+    return 2 * sum(len(text or b"") for text in texts) + _ROW_BYTES
+
+
+def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
+    """Return the uids of those messages that are in the outbox or in the stream."""
+    rows = session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})
+    # The outbox is read first, because the relay moves messages from it into the stream.
+    return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
+
+
+def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
+    """Move at most ``limit`` due messages of every topic; a topic that cannot take them is logged and left out.
+
+    Args:
+        late_s: leave messages that have been due for less than this many seconds to others.
+    """
+    moved: dict[int, int] = {}
+    next_s = math.inf
+    for due in find_due(session):
+        if due.seconds + late_s > 0:
+            next_s = min(next_s, due.seconds + late_s)
+            continue
+        try:
+            moved[due.topic_id] = relay(session, due, limit, late_s)
+        except AssertionBroken as error:
+            log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
+            continue
+        except MessageTooLarge as error:  # the limit has been lowered since the insert
+            log.error("cannot relay to topic %d: %s", due.topic_id, error)
+            continue
+        if moved[due.topic_id] == limit:
+            next_s = 0.0
+    return Round({topic_id for topic_id, count in moved.items() if count}, next_s)
+
+
+def find_due(session: Session) -> list[Due]:
+    """Find all topics with messages in the outbox."""
+    return [Due(topic_id, partitions, float(s)) for topic_id, partitions, s in session.rows(_SQL.find_due)]
+
+
+def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
+    """Move at most ``limit`` due messages of a topic into the stream, in one transaction; returns how many."""
+
+    def work(session: Session) -> int:
+        session.begin()
+        rows = session.rows(_SQL.lock_due, {"topic_id": due.topic_id, "limit": limit, "late_us": round(late_s * 1e6)})
+        if not rows:
+            session.rollback()
+            return 0
+        packet = session.packet()
+        for batch in _batches(rows, due):
+            add_batch(packet, batch)
+        uids = [row[0] for row in rows]
+        for text in _delete_texts(due.topic_id, uids):
+            packet.add_escaped(text)
+        packet.commit()
+        try:
+            packet.send()
+        except Duplicate:
+            return _drop_repeats(session, due.topic_id, uids)
+        return len(rows)
+
+    return session.again_on_conflict(lambda: work(session))
+
+
+def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
+    places: dict[int, list[str]] = {}
+    for uid, partition, key, tag, headers, body, producer_id, level in rows:
+        message = NewMessage(uid, key, tag, headers, body, partition, level)
+        number = message.place(due.partitions, crc32(uid))
+        places.setdefault(number, []).append(escape_message(message, producer_id))
+    return [PartitionBatch(due.topic_id, place, rows, Placement()) for place, rows in sorted(places.items())]
+
+
+def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:
+    """Delete the messages that were also sent to the stream directly, with the same uid; returns how many."""
+    landed = list(find_uids(session, topic_id, uids))
+    for text in _delete_texts(topic_id, landed):
+        session.change(text)
+    return len(landed)
+
+
+def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[str]:
+    for first in range(0, len(uids), _LOOK_UPS):
+        moved = " UNION ALL ".join(f"SELECT {bytes_literal(uid)} AS uid" for uid in uids[first : first + _LOOK_UPS])
+        yield _SQL.delete_moved % {"moved_uids": moved, "topic_id": topic_id}

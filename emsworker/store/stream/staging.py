@@ -1,0 +1,219 @@
+"""Bulk writes, exactly once, for jobs whose tasks may run several times: staging, and a ledger of commits.
+
+Each run of a task stages its rows under a token of its own, in chunks. The *commit* of a job is one small transaction
+that adds a row to ``ems_ledger``, whose primary key (sink, batch) allows only the first, and assigns the tokens to it.
+Then the chunks are moved into the stream in order, each in one transaction that also advances the ledger:
+
+- A crash before the commit leaves rows without an owner, which are deleted after a day.
+- A crash after it leaves the remaining chunks, which the next run of the same batch, or any other job after a minute,
+  moves; rows that this next run has staged itself are deleted.
+- If two processes move at once, only one moves a chunk: its packet compares and sets the ledger's ``moved``.
+
+Lock order: the ledger's row, then partitions by (topic, partition).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emsworker.core.errors import EmsError, UnknownTopic
+from emsworker.core.model import NewMessage
+from emsworker.store.engine.errors import AssertionBroken, Duplicate
+from emsworker.store.engine.session import Session, bytes_literal
+from emsworker.store.engine.sql import Statements
+from emsworker.store.stream.messages import raise_counter
+
+_SQL = Statements(__name__)
+_REPLAYABLE = 100
+_ABANDONED_S = 86_400
+_STUCK_S = 60
+_MOST = 100
+
+log = logging.getLogger(__name__)
+
+
+class StagingLost(EmsError):
+    """Staged rows were deleted before the commit: their job took longer than a day from the task to the commit."""
+
+
+@dataclass(frozen=True)
+class SinkBatch:
+    """Commit of a sink.
+
+    Attributes:
+        sink: name of the writer, unique among all writers to this stream.
+        number: of the commit; each commit has its own.
+    """
+
+    sink: str
+    number: int = 0
+
+    @property
+    def args(self) -> dict[str, object]:
+        """The batch as parameters."""
+        return {"sink": self.sink.encode(), "batch": self.number}
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows that one run of a task staged: their token (``None`` if there are none) and the number of chunks."""
+
+    token: bytes | None
+    chunks: int = 0
+
+
+@dataclass(frozen=True)
+class StagedRow:
+    """A message and its destination."""
+
+    topic_id: int
+    partition: int
+    message: NewMessage
+
+
+def begin_task(session: Session, token: bytes) -> None:
+    """Open a run of a task."""
+    session.execute(_SQL.begin_task, {"token": token})
+
+
+def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow]) -> None:
+    """Insert a chunk into the staging table; idempotent."""
+    head = f"({bytes_literal(token)},{chunk}"
+    values = ",".join(
+        f"{head},{place},{row.topic_id},{row.partition},{bytes_literal(row.message.uid)},{bytes_literal(row.message.key)},"
+        f"{bytes_literal(row.message.tag)},{bytes_literal(row.message.headers)},{bytes_literal(row.message.body)})"
+        for place, row in enumerate(rows)
+    )
+    session.transaction(lambda s: s.send(f"{_SQL.insert_rows} {values} {_SQL.keep_first}"))
+
+
+def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:
+    """Commit the rows of these tasks as the batch, without moving them yet.
+
+    Returns:
+        false if this batch was already committed; then these rows are not used.
+
+    Raises:
+        StagingLost: some of the rows are gone; nothing was committed.
+    """
+    wanted = [task for task in tasks if task.token is not None]
+
+    def work(session: Session) -> None:
+        packet = session.packet()
+        packet.begin()
+        packet.add(_SQL.add_batch, batch.args)
+        for place, task in enumerate(wanted):
+            packet.add(_SQL.assign_task, batch.args | {"place": place, "chunks": task.chunks, "token": task.token})
+            packet.assert_one_matched()
+        packet.commit()
+        packet.send()
+
+    try:
+        session.again_on_conflict(lambda: work(session))
+    except Duplicate:
+        return False
+    except AssertionBroken:
+        raise StagingLost(
+            f"batch {batch.number} of {batch.sink}: rows that a task staged are gone; nothing was written. "
+            f"They are kept for {_ABANDONED_S // 3600} hours: run the job again, in smaller parts"
+        ) from None
+    return True
+
+
+def state(session: Session, batch: SinkBatch) -> str | None:
+    """Return ``moving`` or ``done``; ``None`` if this batch is not committed."""
+    found = session.rows(_SQL.get_batch, batch.args)
+    return str(found[0][0]) if found else None
+
+
+def move(session: Session, batch: SinkBatch, producer_id: str) -> set[int]:
+    """Move the rest of a committed batch into the stream; idempotent, and safe if two processes do it at once.
+
+    Returns:
+        the topics that got messages from this call.
+
+    Raises:
+        UnknownTopic: a topic or partition was deleted since the rows were staged.
+    """
+    found = session.rows(_SQL.get_batch, batch.args)
+    chunks = [(bytes(token), n) for token, count in session.rows(_SQL.list_tasks, batch.args) for n in range(count)]
+    topics: set[int] = set()
+    while found and found[0][0] == "moving" and int(found[0][1]) < len(chunks):
+        moved = int(found[0][1])
+        args = batch.args | {"moved": moved, "producer_id": producer_id}
+        try:
+            topics |= _move_chunk(session, args | {"token": chunks[moved][0], "chunk": chunks[moved][1]})
+        except AssertionBroken:
+            if session.rows(_SQL.get_batch, batch.args) == found:
+                raise UnknownTopic(
+                    f"batch {batch.number} of {batch.sink} is committed, but a topic or partition that it writes to "
+                    "was deleted; delete the batch's rows from ems_stage and ems_ledger, and write it again"
+                ) from None
+        except Duplicate:
+            log.debug("an offset that we were given was taken by a producer with an allocator of its own")
+        found = session.rows(_SQL.get_batch, batch.args)
+    if found and found[0][0] == "moving":
+        session.transaction(lambda s: _end(s, batch))
+    return topics
+
+
+def _move_chunk(session: Session, args: dict[str, object]) -> set[int]:
+    def attempt() -> set[int]:
+        places = session.rows(_SQL.count_chunk, args)
+        packet = session.packet()
+        packet.begin()
+        packet.add(_SQL.step_batch, args)
+        packet.assert_one_matched()
+        for topic_id, partition, count in places:
+            place = {"topic_id": topic_id, "partition": partition}
+            raise_counter(packet, topic_id, partition, count)
+            packet.assert_one_matched()
+            packet.add(_SQL.move_rows, args | place)
+        packet.add(_SQL.delete_chunk, args)
+        packet.commit()
+        packet.send()
+        return {int(topic_id) for topic_id, _, _ in places}
+
+    return session.again_on_conflict(attempt)
+
+
+def _end(session: Session, batch: SinkBatch) -> None:
+    session.execute(_SQL.end_batch, batch.args)
+    session.execute(_SQL.delete_tasks, batch.args)
+    session.execute(_SQL.forget_old_batches, batch.args | {"before": max(0, batch.number - _REPLAYABLE)})
+
+
+def forget(session: Session, batch: SinkBatch) -> None:
+    """Delete the ledger's row of a batch that is done and that no job can name again."""
+    session.change(_SQL.forget_batch, batch.args)
+
+
+def give_up(session: Session, tasks: Sequence[Staged]) -> None:
+    """Delete the rows that tasks have staged, except those that are committed."""
+    for task in tasks:
+        args = {"token": task.token}
+        if task.token is None or not session.change(_SQL.give_up_task, args):
+            continue
+        while session.change(_SQL.delete_some_rows, args):
+            pass
+        session.change(_SQL.delete_given_up, args)
+
+
+def tidy(session: Session, producer_id: str, abandoned_s: int = _ABANDONED_S, stuck_s: int = _STUCK_S) -> set[int]:
+    """Clean up after jobs that died: move committed rows, delete the others; returns topics that got messages.
+
+    Args:
+        abandoned_s: seconds after which a task that was not committed is given up.
+        stuck_s: seconds without progress after which a commit is taken over.
+    """
+    topics: set[int] = set()
+    for sink, number in session.rows(_SQL.list_stuck, {"age_s": stuck_s, "limit": _MOST}):
+        try:
+            topics |= move(session, SinkBatch(bytes(sink).decode(), int(number)), producer_id)
+        except UnknownTopic as error:  # one job's error must not block the others
+            log.error("%s", error)
+    abandoned = session.rows(_SQL.list_abandoned, {"age_s": abandoned_s, "limit": _MOST})
+    give_up(session, [Staged(bytes(token)) for (token,) in abandoned])
+    return topics

@@ -1,0 +1,110 @@
+"""Periodic tasks as an app declares them; workers write them into the stream's table of schedules when they start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from emsworker.core.codec import CALL, encode_body, encode_headers
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.ids import check_name, encode_key
+from emsworker.core.model import TASK_HEADER, priority_header
+from emsworker.core.options import is_number, unknown_options
+from emsworker.core.priority import level_for
+from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
+from emsworker.store.cluster import schedules
+from emsworker.store.cluster.schedules import Declared
+from emsworker.tasks.task import Task, call_body
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """A task that is called at set times.
+
+    Args:
+        name: of the schedule; unique in the stream.
+        spec, timezone: the times.
+        catch_up: the policy for slots that passed while no beat was running.
+        args, kwargs, key: of the call.
+    """
+
+    name: str
+    task: Task
+    spec: str
+    timezone: str
+    catch_up: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    key: str | bytes | None = None
+
+    def declared(self, app: Ems) -> Declared:
+        """Return the form in which it is stored.
+
+        Raises:
+            InvalidPriority: the task has a priority, and its topic does not distinguish priorities.
+        """
+        body, codec_headers = encode_body(
+            [list(self.args), dict(self.kwargs)], app.settings.serializer, app.settings.compression
+        )
+        priority = self.task.options.priority
+        topic = app.catalog.topic(self.task.topic)
+        level_for(topic.name, topic.priorities, priority)
+        headers = encode_headers({**codec_headers, TASK_HEADER: self.task.name, **priority_header(priority)})
+        key = encode_key("key", self.key)
+        return Declared(self.name, self.spec, self.timezone, self.catch_up, topic.name, key, headers, body)
+
+
+def make_periodic(
+    task: Any, cron: Any, every: Any, timezone: Any, catch_up: str, name: str | None, **call: Any
+) -> Periodic:
+    """Return the periodic task that a user has declared, checked.
+
+    Raises:
+        ConfigError: the time, the zone, the policy or an option is wrong, or ``task`` is not a task.
+        WrongArguments, EncodeError, InvalidName: the call cannot be sent.
+    """
+    if not isinstance(task, Task):
+        fix = "it is for tasks: write @app.periodic(...) above @app.task"
+        raise ConfigError([Problem("periodic", getattr(task, "__qualname__", repr(task)), fix)])
+    if (cron is None) == (every is None):
+        raise ConfigError([Problem("periodic", repr(cron), "give either a cron expression or every=, in seconds")])
+    problems = unknown_options("periodic", call, ("args", "kwargs", "key"))
+    if cron is not None and not isinstance(cron, str):
+        problems.append(Problem("cron", repr(cron), 'must be a cron expression, like "*/5 * * * *"'))
+    if not isinstance(timezone, str):
+        problems.append(Problem("timezone", repr(timezone), "must be a name like Europe/Berlin"))
+    if every is not None and not is_number(every):
+        problems.append(Problem("every", repr(every), "must be a number of seconds"))
+    if problems:
+        raise ConfigError(problems)
+    if catch_up not in CATCH_UP:
+        problems.append(Problem("catch_up", repr(catch_up), f"must be one of {', '.join(CATCH_UP)}"))
+    spec = cron if cron is not None else interval_spec(float(every or 0))
+    try:
+        parse_timetable(spec, timezone)
+    except ValueError as error:
+        problems.append(Problem("periodic", repr(cron if cron is not None else every), str(error)))
+    if problems:
+        raise ConfigError(problems)
+    _check_call(task, **call)
+    return Periodic(check_name("schedule", name or task.name), task, spec, timezone, catch_up, **call)
+
+
+def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None) -> None:
+    """Refuse a call that the worker could not send at its start."""
+    body = call_body(task.name, args, kwargs)
+    task.check_call(*body)
+    encode_body(body, task.app.settings.serializer, task.app.settings.compression, names=CALL)
+    encode_key("key", key)
+
+
+def declare_schedules(app: Ems) -> int:
+    """Write the app's schedules into the stream, and return their number; idempotent."""
+    declared = [periodic.declared(app) for periodic in app.schedules.values()]
+    if declared:
+        app.database.call(lambda session: schedules.declare(session, declared))
+    return len(declared)

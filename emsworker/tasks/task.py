@@ -1,0 +1,427 @@
+"""Tasks and subscriptions, and the routes that find the handler of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from inspect import Signature, iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from emsworker.core.durations import LONGEST_S
+from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Problem, Retry, UnknownTask, WrongArguments
+from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
+from emsworker.core.process.forks import lazy
+from emsworker.core.run import UNWATCHED, Run
+from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.tasks.options import HandlerOptions
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message before it is encoded; middleware may still change it.
+
+    Args:
+        key: messages with the same key share a partition.
+        partition: instead of a key.
+        tag: one short word that groups can filter by.
+        headers: text by text.
+        uid: a UUID of the caller's own; a second message with it is not written.
+        serializer, compression: instead of the app's.
+        dedup_key: of all messages of the topic with the same key, only the first is written while it is not finished
+            in every group, or its window lasts.
+        dedup_window: that window, as seconds or text (``"5m"``).
+        priority: 0 to 9; higher ones are run first, if the topic distinguishes priorities.
+    """
+
+    topic: str
+    body: Any
+    key: str | bytes | None = None
+    partition: int | None = None
+    tag: str | bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    uid: str | None = None
+    serializer: str | None = None
+    compression: str | None = None
+    dedup_key: str | bytes | None = None
+    dedup_window: str | float = "5m"
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
+        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's dict
+
+
+SENT_WITH = frozenset(item.name for item in fields(Outgoing)) - {"body"}
+"""The options of a message."""
+_CALLED_WITH = SENT_WITH - {"uid"} | {"countdown", "eta", "expires", "task_id", "delay", "transaction"}
+
+
+def check_function(what: str, function: Any) -> None:
+    """Check that a decorator was put on a function.
+
+    Raises:
+        ConfigError: it was not.
+    """
+    if isinstance(function, Handler):
+        fix = "it is declared already; declare the function itself, under another name"
+        raise ConfigError([Problem(what, function.name, fix)])
+    if not callable(function):
+        raise ConfigError(
+            [Problem(what, repr(function), f"@app.{what} is put on a function; a name is given as name=")]
+        )
+
+
+def full_name(function: Any) -> str:
+    """Return the default name of a function; that of a callable object is its class's."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "")
+
+
+class Handler:
+    """A function that is called with messages."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        self.is_async = iscoroutinefunction(function)
+        if self.is_async and (options.transactional or options.batch):
+            fix = "an async def handler has neither transactional nor batch; leave out async, or use concurrency"
+            raise ConfigError([Problem("task", name, fix)])
+
+    @property
+    def together(self) -> int:
+        """The number of neighbouring messages that are run together; 0 for one by one."""
+        return self.options.concurrency if self.is_async else self.options.batch
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """Run it for one message; ``transaction`` is given to transactional handlers only."""
+        raise NotImplementedError
+
+    def call_batch(self, messages: Sequence[Message], transaction: Any = None) -> Any:
+        """Run it for several messages at once."""
+        first = () if transaction is None else (transaction,)
+        return self.function(*first, messages)
+
+
+class Subscription(Handler):
+    """A handler for every message of a topic, in a group of its own: ``function(message)``."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
+        super().__init__(function, name, options)
+        if options.priority is not None:
+            fix = "a subscription sends nothing; give the priority when you send"
+            raise ConfigError([Problem("priority", str(options.priority), fix)])
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """Run it for one message."""
+        if transaction is None:
+            return self.function(message)
+        return self.function(transaction, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The message and the present run of a bound task.
+
+    Args:
+        attempt: 1 for the first run.
+        offset, partition, topic: the message's place.
+        key: text, or bytes if it is not UTF-8.
+        run: its present run, whose methods are here too.
+    """
+
+    id: str
+    task: str
+    attempt: int
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    key: str | bytes | None
+    headers: Mapping[str, str]
+    run: Run = UNWATCHED
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the first of its limits; see :attr:`Run.time_left`."""
+        return self.run.time_left
+
+    def extend(self, seconds: float) -> None:
+        """Ask for at least this many seconds from now; see :meth:`Run.extend`."""
+        self.run.extend(seconds)
+
+    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Report progress; see :meth:`Run.report_progress`."""
+        self.run.report_progress(fraction, text)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTask:
+    """``self`` of a task declared with ``bind=True``."""
+
+    task: Task
+    request: Request
+
+    @property
+    def app(self) -> Ems:
+        """The task's app."""
+        return self.task.app
+
+    def retry(self, reason: str = "", *, countdown: float | None = None) -> NoReturn:
+        """Give up this attempt and run again later.
+
+        Args:
+            countdown: seconds until then; without it the ladder decides.
+        """
+        raise Retry(reason, countdown=countdown)
+
+
+class Task(Handler):
+    """A function that can be called now (``task(2, 3)``) or sent to be run by a worker (``task.delay(2, 3)``)."""
+
+    def __init__(
+        self,
+        app: Ems,
+        function: Callable[..., Any],
+        name: str,
+        options: HandlerOptions,
+        *,
+        topic: str,
+        group: str,
+        bind: bool,
+    ) -> None:
+        super().__init__(function, name, options)
+        self.app = app
+        self.topic = topic
+        self.group = group
+        self.bind = bind
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now, without the stream."""
+        return self.function(*args, **kwargs)
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """Run the call that a message holds."""
+        try:
+            args, kwargs = message.body
+        except (TypeError, ValueError):
+            args = kwargs = None
+        if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
+            raise DecodeError(f"the body of {message.id} is no call of a task: it must be [args, kwargs]")
+        if transaction is not None:
+            args = (transaction, *args)
+        if self.bind:
+            args = (BoundTask(self, self._request(message)), *args)
+        return self.function(*args, **kwargs)
+
+    def _request(self, message: Message) -> Request:
+        return Request(
+            message.id,
+            self.name,
+            message.attempt,
+            message.topic,
+            message.partition,
+            message.offset,
+            self.group,
+            message.key,
+            message.headers,
+            message.run,
+        )
+
+    @lazy
+    def _signature(self) -> Signature | None:
+        """The function's signature; ``None`` if that is not known, or messages reach it in batches.
+
+        A decorator's own signature counts, not that of what it wraps: it may add arguments.
+        """
+        if self.options.batch:
+            return None
+        try:
+            return signature(self.function, follow_wrapped=False)
+        except (TypeError, ValueError):  # a function in C may have none
+            return None
+
+    @lazy
+    def _by_position(self) -> range:
+        """The numbers of arguments that may be given by position alone: checks the usual call ten times faster."""
+        parameters = [] if self._signature is None else [*self._signature.parameters.values()]
+        if self._signature is None or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
+            return range(0)
+        first = self.bind + self.options.transactional
+        least = sum(one.default is one.empty for one in parameters)
+        return range(max(least - first, 0), max(len(parameters) - first + 1, 0))
+
+    def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function takes these arguments, as a worker will give them.
+
+        Raises:
+            WrongArguments: it does not.
+        """
+        if self._signature is None or (not kwargs and len(args) in self._by_position):
+            return
+        given_first = (None,) * (self.bind + self.options.transactional)
+        try:
+            self._signature.bind(*given_first, *args, **kwargs)
+        except TypeError as error:
+            names = [str(one) for one in self._signature.parameters.values()][len(given_first) :]
+            raise WrongArguments(
+                f"task {self.name!r} cannot be called with these arguments: {error}; it takes ({', '.join(names)}); "
+                "nothing was sent"
+            ) from None
+
+    def delay(self, *args: Any, **kwargs: Any) -> Receipt:
+        """Send a call to the stream, and return after its commit."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> Receipt:
+        """Send a call to the stream.
+
+        Args:
+            args, kwargs: of the function.
+            countdown: seconds to wait before it may run.
+            eta: the time before which it must not run; without a zone it is UTC.
+            expires: seconds from now, or a time, after which it is no longer run.
+            task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
+            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
+                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
+                :meth:`Ems.send`.
+
+        Raises:
+            WrongArguments: the function does not take these arguments; nothing was sent.
+            EncodeError: an argument cannot be serialized; nothing was sent.
+            ConfigError: an option is unknown or wrong; nothing was sent. All that :meth:`Ems.send` raises, besides.
+        """
+        refuse_unknown("apply_async()", options, _CALLED_WITH)
+        body = call_body(self.name, args, kwargs)
+        self.check_call(*body)
+        headers = {TASK_HEADER: self.name}
+        if given := options.pop("headers", None):
+            refuse_reserved(given)
+            headers = Outgoing(self.topic, None, headers=given).headers | headers
+        if expires is not None:
+            headers[EXPIRES_HEADER] = self.app.server_time(_checked_expiry(expires)).isoformat()
+        options.setdefault("priority", self.options.priority)
+        topic = options.pop("topic", None) or self.topic
+        return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
+
+    def cancel(self, call: str | Receipt) -> bool:
+        """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
+        return self.app.cancel(call, None if isinstance(call, Receipt) else self.topic)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} of {self.app.name}>"
+
+
+def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments of a call as they are sent.
+
+    Raises:
+        WrongArguments: they are not a list and a dict by names.
+    """
+    kwargs = {} if kwargs is None else kwargs
+    if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
+        raise WrongArguments(
+            f"args of task {task!r} is a {type(args).__name__}; give a list or tuple; nothing was sent"
+        )
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise WrongArguments(f"kwargs of task {task!r} must be a dict by names of arguments; nothing was sent")
+    return [list(args), dict(kwargs)]
+
+
+def _checked_expiry(expires: Any) -> float | datetime:
+    if isinstance(expires, datetime):
+        return expires
+    if not is_number(expires) or not -LONGEST_S <= expires <= LONGEST_S:
+        raise ConfigError([Problem("expires", repr(expires), "must be a number of seconds, or a datetime")])
+    return float(expires)
+
+
+@dataclass
+class Route:
+    """The handlers of one group on one topic: its tasks by name, or one subscription for everything."""
+
+    topic: str
+    group: str
+    tasks: dict[str, Task] = field(default_factory=dict)
+    subscription: Subscription | None = None
+    filter: Filter = EVERYTHING
+    order: Order = Order.NONE
+
+    def declare_order(self, wanted: str | None) -> None:
+        """Set the order in which the group runs, as a handler asks for it.
+
+        Raises:
+            ConfigError: there is no such order, another handler of the group asked for another one, or a handler
+                takes several messages at once.
+        """
+        if wanted is None:
+            return
+        if wanted not in tuple(Order):
+            raise ConfigError(
+                [Problem("order", repr(wanted), f"must be one of {', '.join(map(repr, map(str, Order)))}")]
+            )
+        if self.order not in (Order.NONE, wanted):
+            fix = f"another handler of {self.topic}/{self.group} asks for {str(self.order)!r}; a group has one order"
+            raise ConfigError([Problem("order", repr(wanted), fix)])
+        self.order = Order(wanted)
+
+    def check_order(self, order: Order) -> None:
+        """Refuse handlers that cannot keep the group's order.
+
+        Raises:
+            ConfigError: one takes several messages in a call.
+        """
+        for handler in self.handlers:
+            if order is not Order.NONE and handler.options.batch:
+                fix = f"group {self.group!r} runs in order ({order}), one message at a time: leave out batch"
+                raise ConfigError([Problem(handler.name, f"batch={handler.options.batch}", fix)])
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """All handlers of the group."""
+        return [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
+
+    @property
+    def concurrency(self) -> int:
+        """The most messages that an async handler of the group may run at once; 0 if it has none."""
+        return max((handler.together for handler in self.handlers if handler.is_async), default=0)
+
+    @property
+    def at_once(self) -> bool:
+        """True if a thread may run several of its messages at once."""
+        return any(handler.together for handler in self.handlers)
+
+    def resolve(self, message: Message) -> Handler:
+        """Return the handler of a message.
+
+        Raises:
+            UnknownTask: no task of that name is known here.
+            DecodeError: its headers are damaged.
+        """
+        if self.subscription is not None:
+            return self.subscription
+        name = message.headers.get(TASK_HEADER)
+        task = self.tasks.get(name) if name is not None else None
+        if task is None:
+            what = f"task {name!r} is not known to this worker" if name else "the message names no task"
+            raise UnknownTask(f"{what}; known in {self.topic}/{self.group}: {', '.join(sorted(self.tasks)) or 'none'}")
+        return task

@@ -1,0 +1,407 @@
+"""Broadcasts: one thread in each worker process reads every topic that the app subscribes to and runs its handlers.
+
+There is no lock, no claim and no ack. A subscription begins at the end of the topic and keeps its position in memory;
+with a stable name it also stores the position in ``ems_position`` after every batch, and the next process in its place
+resumes there. The poller signals that there is something to read, so subscriptions cost no polling of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from emsworker.app import Ems
+from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
+from emsworker.core.counted import counted, plural
+from emsworker.core.errors import EmsError
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome, Topic, TopicKind
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.store.engine.database import Database, until_connected
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.session import Session
+from emsworker.store.groups.progress import Flush
+from emsworker.store.stream import broadcast as store
+from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
+from emsworker.store.stream.messages import close_hole_at
+from emsworker.tasks.broadcast import BroadcastRoute
+from emsworker.worker.consumers.batching import BatchSizer
+from emsworker.worker.runs.coroutines import EventLoop
+from emsworker.worker.runs.executor import Executor
+from emsworker.worker.runs.isolation import IsolationGate
+from emsworker.worker.runs.result_writer import ResultWriter
+from emsworker.worker.runs.time_limits import send_soft_limit
+from emsworker.worker.runs.work import Work
+
+log = logging.getLogger(__name__)
+
+Ends = dict[tuple[int, int], ReadableExtent]
+
+_IDLE_S = 5.0
+_AWAY_S = 0.5
+_LOOK_S = 0.2
+_MOST_DEATHS = 3
+
+
+@dataclass
+class _Place:
+    """Position of a listener in one partition.
+
+    Args:
+        next: the offset to read next.
+        deaths: how many earlier processes with the same name died here.
+        isolated_to: below this offset it runs one message at a time, so that the position names the fatal one.
+        kept: the offset that was stored last.
+    """
+
+    next: int
+    deaths: int = 0
+    isolated_to: int = 0
+    kept: int = 0
+
+
+@dataclass
+class BroadcastListener:
+    """A broadcast subscription of this process.
+
+    Args:
+        topic, route: the topic, and the subscription with its handler.
+        executor: runs the handler.
+        sizer: how many messages to read at once.
+        reader: stores the position, if the name is stable.
+    """
+
+    topic: Topic
+    route: BroadcastRoute
+    executor: Executor
+    sizer: BatchSizer
+    reader: NamedReader | None
+    places: dict[int, _Place] = field(default_factory=dict)
+
+    def behind(self, ends: Ends) -> list[int]:
+        """Return the partitions that have something to read, or are new."""
+        own = {partition: one for (topic_id, partition), one in ends.items() if topic_id == self.topic.id}
+        return [
+            partition
+            for partition, one in sorted(own.items())
+            if one.readable and (partition not in self.places or self.places[partition].next < one.end)
+        ]
+
+
+class BroadcastReader(Runnable):
+    """The thread that reads broadcasts and runs their handlers.
+
+    Args:
+        database: the stream.
+        settings: batch, batch_bytes, claim_s, timeout_s, gap_timeout_s, poll_max_s.
+        decoder: the app's decoder.
+        place: identifies this process among the app's, as ``WORKER/NUMBER``; it makes a stable name unique.
+        on_hang: called with a reason if a handler hangs past its limit.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        decoder: Decoder,
+        place: str,
+        on_hang: Callable[[str], None],
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-broadcast", on_death)
+        self._database = database
+        self._session = database.session()
+        self._settings = settings
+        self._decoder = decoder
+        self._place = place
+        self._on_hang = on_hang
+        self._loop = EventLoop(on_death)
+        self._listeners: list[BroadcastListener] = []
+        self._ends: Ends = {}
+        self._rung = forks.Event()
+        self._pause_s = _IDLE_S
+        self._next_look = 0.0
+        self._running: tuple[BroadcastListener, Work] | None = None
+        self.hangs = False
+        self._trouble = Trouble(log)
+
+    # -- before the thread starts --------------------------------------------------------------------------------------
+
+    def take_on(self, app: Ems, routes: Iterable[BroadcastRoute]) -> None:
+        """Add subscriptions of an app; they receive what is sent after this returns.
+
+        Raises:
+            ConfigError: a topic is not for broadcasts.
+            UnknownTopic: no topic has that name, and auto-create is off.
+            StoreUnavailable: the server could not be reached.
+        """
+        loop, pool, ladder = self._loop, ThreadPoolExecutor(1), self._settings.retry_ladder()
+        for route in routes:
+            topic = app.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
+            no_results = ResultWriter(self._settings.result_ttl_s)
+            executor = Executor(
+                route,
+                ladder,
+                app.middleware,
+                self._session,
+                self._may_go_on,
+                IsolationGate(),
+                no_results,
+                loop,
+                pool,
+                1,
+            )
+            name = f"{route.group}/{self._place}"
+            reader = NamedReader(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
+            sizer = BatchSizer(self._settings.claim_s, self._settings.batch)
+            self._listeners.append(BroadcastListener(topic, route, executor, sizer, reader))
+        until_connected(self._begin, self._settings.connect_timeout_s)
+
+    def _may_go_on(self) -> bool:
+        return not self.stopping.is_set()
+
+    @property
+    def topic_ids(self) -> set[int]:
+        """Ids of the subscribed topics."""
+        return {listener.topic.id for listener in self._listeners}
+
+    def _begin(self) -> None:
+        self._ends = store.find_ends(self._session, list(self.topic_ids))
+        for listener in self._listeners:
+            own = {key[1]: one for key, one in self._ends.items() if key[0] == listener.topic.id}
+            self._take_places(listener, own, {partition: one.end for partition, one in own.items()})
+        self._rung.set()
+
+    def _take_places(
+        self, listener: BroadcastListener, extents: dict[int, ReadableExtent], beginning: dict[int, int]
+    ) -> None:
+        if listener.reader is None:
+            listener.places |= {partition: _Place(offset) for partition, offset in beginning.items()}
+            return
+        found = store.take_positions(self._session, listener.reader, beginning)
+        for partition in beginning:
+            position, end = found[partition], extents[partition].end
+            place = _Place(position.next_offset, position.deaths, kept=position.next_offset)
+            listener.places[partition] = place
+            if place.next > end:
+                log.warning("%s had come to offset %d, which is not there any more", listener.route.group, place.next)
+                place.next = end
+            if position.deaths:
+                place.isolated_to = place.next + self._settings.batch
+            if place.next == end:
+                self._keep(listener, partition)  # no message of the topic can have crashed it
+            log.info("%s goes on at offset %d of partition %d", listener.reader.name, place.next, partition)
+
+    # -- the poller's side ---------------------------------------------------------------------------------------------
+
+    def look(self, session: Session, rung: bool) -> bool:
+        """Check for something to read, over the poller's session; at limited intervals unless ``rung``."""
+        if not rung and ticks() < self._next_look:
+            return False
+        self._ends = store.find_ends(session, list(self.topic_ids))
+        self._next_look = ticks() + min(_LOOK_S, self._settings.poll_max_s)
+        found = any(listener.behind(self._ends) for listener in self._listeners)
+        if found:
+            self._rung.set()
+        return found
+
+    # -- its own side --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Wait until there is something to read, and work through it."""
+        self._rung.wait(self._pause_s)
+        self._rung.clear()
+        self._pause_s = _IDLE_S
+        try:
+            while not self.stopping.is_set() and self._read_round():
+                pass
+            self._trouble.over("can read broadcasts")
+        except (ConnectionLost, Conflict) as error:
+            self._trouble.note("cannot read broadcasts", error)
+            self.sleep(_AWAY_S)
+            self._rung.set()
+
+    def _read_round(self) -> bool:
+        """Read one batch of each partition that has something to read; return whether anything was read."""
+        went_on = False
+        for listener in self._listeners:
+            for partition in listener.behind(self._ends):
+                if self.stopping.is_set():
+                    return False
+                if partition not in listener.places:  # added after we had begun: all of it is new
+                    extents = {partition: self._ends[listener.topic.id, partition]}
+                    self._take_places(listener, extents, {partition: extents[partition].log_start})
+                went_on |= self._read(listener, partition)
+        return went_on
+
+    def _read(self, listener: BroadcastListener, partition: int) -> bool:
+        place = listener.places[partition]
+        if place.deaths >= _MOST_DEATHS:
+            self._pass_over(
+                listener, partition, f"{counted(place.deaths, 'process')} {plural(place.deaths, 'has')} died in its run"
+            )
+            return True
+        isolated = place.next < place.isolated_to
+        size = 1 if isolated else max(listener.sizer.size, listener.route.concurrency)
+        batch = store.read(
+            self._session,
+            listener.topic,
+            partition,
+            place.next,
+            size,
+            self._settings.batch_bytes,
+            listener.route.filter,
+        )
+        if batch.hi is None:
+            return self._at_gap(listener, partition, batch)
+        self._run(listener, partition, batch.hi, batch)
+        return True
+
+    def _at_gap(self, listener: BroadcastListener, partition: int, batch: BroadcastBatch) -> bool:
+        """Handle an empty next offset: retention has deleted it, or a producer is about to write there."""
+        place = listener.places[partition]
+        if batch.log_start > place.next:
+            there = min(batch.log_start, batch.first or batch.log_start)
+            log.warning(
+                "%s was overtaken by retention: it missed %s of partition %d of topic %s, from offset %d on",
+                listener.route.group,
+                counted(there - place.next, "message"),
+                partition,
+                listener.topic.name,
+                place.next,
+            )
+            place.next = there
+            self._keep(listener, partition)
+            return True
+        gap_s = self._settings.gap_timeout_s
+        closed = close_hole_at(self._session, listener.topic.id, partition, place.next, gap_s)
+        if not closed:
+            self._pause_s = gap_s / 4
+        return closed
+
+    def _run(self, listener: BroadcastListener, partition: int, hi: int, batch: BroadcastBatch) -> None:
+        place, began = listener.places[partition], ticks()
+        messages = [Message(listener.topic.name, partition, row, self._decoder) for row in batch.rows]
+        claim = Claim(
+            0,
+            partition,
+            place.next,
+            hi,
+            place.next - 1,
+            new_claim_id(),
+            ClaimSource.STREAM,
+            Isolation.NONE,
+            "",
+            messages,
+        )
+        claim.taken_at = batch.now
+        work = Work(claim, listener.topic.id, self._settings.timeout_s, threading.get_ident())
+        self._running = (listener, work)
+        finished = listener.executor.run(work)
+        self._running = None
+        flush = work.finish() if finished else work.unfinished()
+        assert flush is not None or self.hangs, "nobody else writes it down"
+        if flush is None:
+            return  # the main thread has skipped the message that hung here, and the process ends
+        _tell(listener, flush)
+        place.next = flush.acked_to + 1
+        self._keep(listener, partition)
+        listener.sizer.record(work.passed(finished), ticks() - began)
+
+    def _pass_over(self, listener: BroadcastListener, partition: int, why: str) -> None:
+        place = listener.places[partition]
+        log.error(
+            "%s passes over offset %d of partition %d of topic %s: %s",
+            listener.route.group,
+            place.next,
+            partition,
+            listener.topic.name,
+            why,
+        )
+        place.next += 1
+        self._keep(listener, partition)
+
+    def _keep(self, listener: BroadcastListener, partition: int) -> None:
+        """Store the position, if the reader has a stable name."""
+        place = listener.places[partition]
+        if listener.reader is None:
+            return
+        if store.store_position(self._session, listener.reader, partition, place.next):
+            place.deaths, place.kept = 0, place.next
+            return
+        log.error(
+            "another process has taken the name %s, or it was forgotten: this one goes on, but its place is kept no "
+            "longer; give workers different names (-n)",
+            listener.reader.name,
+        )
+        listener.reader = None
+        place.deaths = 0
+
+    # -- time limits, called by the main thread ------------------------------------------------------------------------
+
+    def look_after(self, now: float) -> None:
+        """Enforce the limits of the running handler: the soft one, and the one at which the process is replaced."""
+        if self._running is None or self.hangs:
+            return
+        listener, work = self._running
+        with work.lock:
+            running, since = work.running, work.running_since
+        if running is None:
+            return
+        send_soft_limit(work, now)
+        if now - since > work.time_limit_s:
+            self._leave_hanging(listener, work, running)
+            self._on_hang(f"a broadcast handler ran for {now - since:.1f} s, over its limit of {work.time_limit_s:g} s")
+
+    def _leave_hanging(self, listener: BroadcastListener, work: Work, offset: int) -> None:
+        """Skip the message that hangs: this process will be replaced, and the next one must not run it."""
+        self.hangs = True
+        flush = work.unfinished()
+        if flush is None or listener.reader is None:
+            return
+        _tell(listener, flush)
+        try:
+            with self._database.session() as session:  # the thread's own session may be in use
+                store.store_position(session, listener.reader, work.claim.partition, offset + 1)
+        except (ConnectionLost, Conflict, EmsError) as error:
+            log.warning("could not write down that a message hangs; it may be run again: %s", error)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the thread to end after the running message."""
+        super().stop()
+        self._rung.set()
+
+    def shut_down(self) -> None:
+        """Store the last positions, and sign off."""
+        try:
+            for listener in self._listeners:
+                for partition, place in listener.places.items():
+                    if place.next != place.kept:
+                        self._keep(listener, partition)
+                if listener.reader is not None:
+                    store.sign_off(self._session, listener.reader)
+        except (ConnectionLost, Conflict, EmsError) as error:
+            log.info("could not sign off: %s", error)
+        self._session.close()
+
+
+def _tell(listener: BroadcastListener, flush: Flush) -> None:
+    for failure in flush.failures:
+        if failure.outcome not in (Outcome.IGNORED, Outcome.EXPIRED):
+            log.error(
+                "%s failed at offset %d of topic %s, and is not run again: %s",
+                listener.route.group,
+                failure.offset,
+                listener.topic.name,
+                failure.error,
+            )

@@ -1,0 +1,343 @@
+"""Consumer thread: takes a claim, runs it, then takes the next and records the end of the last in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
+from emsworker.core.errors import FenceLost
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Claim, Group, Order, Topic
+from emsworker.core.partitioner import numbered
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.schema import server_run
+from emsworker.store.groups import claims, ordered, progress
+from emsworker.store.groups.claims import Claimant, NothingClaimed
+from emsworker.store.groups.progress import Flush
+from emsworker.tasks.middleware import Middleware
+from emsworker.tasks.task import Route
+from emsworker.worker.consumers.batching import BatchSizer
+from emsworker.worker.consumers.completer import Completer
+from emsworker.worker.consumers.hints import Hint
+from emsworker.worker.consumers.lease import LeaseRenewer
+from emsworker.worker.consumers.permits import CLAIM_S, Limiter, Refunds
+from emsworker.worker.consumers.poller import Poller
+from emsworker.worker.consumers.recycling import Allowance, Recycler
+from emsworker.worker.runs.coroutines import EventLoop
+from emsworker.worker.runs.executor import Executor
+from emsworker.worker.runs.isolation import IsolationGate
+from emsworker.worker.runs.lanework import LaneWork
+from emsworker.worker.runs.losses import Losses, LostRun, LostUnderHandler, judge
+from emsworker.worker.runs.result_writer import ResultWriter
+from emsworker.worker.runs.work import Work
+
+log = logging.getLogger(__name__)
+
+_IDLE_S = 5.0
+_LEASE_WAIT_S = 0.1
+_AWAY_S = 0.5
+_LAST_WORDS_S = 5.0
+_SPENT_S = 0.05
+_MOST_LANES = 1024  # threads are made as they are needed
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A group of one topic that a process consumes, and its handlers."""
+
+    topic: Topic
+    group: Group
+    route: Route
+
+    def ladder(self, jitter: float) -> Ladder:
+        """Return the group's retry ladder."""
+        return Ladder.parse(self.group.ladder, self.group.max_attempts, jitter)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Objects that the threads of a process share."""
+
+    database: Database
+    settings: Settings
+    decoder: Decoder
+    middleware: tuple[Middleware, ...]
+    assignments: dict[int, Assignment]
+    lease: LeaseRenewer
+    poller: Poller
+    completer: Completer
+    result_writer: ResultWriter
+    recycler: Recycler
+    refunds: Refunds = field(default_factory=Refunds)
+    gate: IsolationGate = field(default_factory=IsolationGate)
+    losses: Losses = field(default_factory=Losses)
+    loop: EventLoop = field(default_factory=EventLoop)
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
+
+
+class Consumer(Runnable):
+    """A client: a thread with its own connection and its own lease.
+
+    Args:
+        number: index of the thread in its process.
+        shared: objects that it shares with the other threads.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(self, number: int, shared: Shared, on_death: Callable[[str, BaseException], None]) -> None:
+        super().__init__(f"ems-consumer-{number}", on_death)
+        self._shared = shared
+        self._session = shared.database.session()
+        self._client_id: str | None = None
+        self._generation = -1
+        self._before: Flush | None = None
+        self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
+        self._was_busy = False  # the last cursor was locked: wait for the next one
+        self._in_doubt = False  # the last packet may have taken a claim that is not known here
+        settings = shared.settings
+        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.assignments}
+        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in shared.assignments.items()}
+        self._executors = {
+            group_id: Executor(
+                assignment.route,
+                assignment.ladder(settings.jitter),
+                shared.middleware,
+                self._session,
+                self._may_go_on,
+                shared.gate,
+                shared.result_writer,
+                shared.loop,
+                shared.pool,
+                max(settings.threads, assignment.route.concurrency),
+            )
+            for group_id, assignment in shared.assignments.items()
+        }
+        self._limiter = Limiter(self._session, shared.refunds)
+        self.registered = forks.Event()
+        self._trouble = Trouble(log)
+
+    def step(self) -> None:
+        """Take one claim and work through it; a lost connection does not end the thread."""
+        try:
+            if self._in_doubt:
+                self._start_anew()
+            if self._generation != self._shared.lease.generation or self._client_id is None:
+                self._register()
+            if not self._shared.lease.good:
+                self.sleep(_LEASE_WAIT_S)
+                return
+            self._take_and_run()
+            self._trouble.over(f"{self.name} has a connection")
+        except (ConnectionLost, Conflict) as error:
+            if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
+                self._trouble.note(f"{self.name} lost its connection", error)
+            if self._in_doubt or self._client_id is None:
+                self.sleep(_AWAY_S)
+            self._in_doubt = self._client_id is not None
+
+    def _register(self) -> None:
+        self._before = None
+        self._client_id, self._generation = self._shared.lease.join_in(self._session)
+        self.registered.set()
+
+    def _may_go_on(self) -> bool:
+        lease = self._shared.lease
+        good = not self.stopping.is_set() and lease.good and lease.generation == self._generation
+        return good and self._limiter.fresh
+
+    # -- one claim -----------------------------------------------------------------------------------------------------
+
+    def _take_and_run(self) -> None:
+        poller = self._shared.poller
+        hint = poller.next_hint()
+        if hint is None:
+            self._write_before()
+            self._limiter.leave()
+            poller.wait_for_hint(_IDLE_S)
+            return
+        wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
+        with self._shared.recycler.allow(wanted) as allowance:
+            if allowance.size and hint.limited:
+                self._follow_within_limits(hint, allowance)
+            elif allowance.size:
+                self._limiter.leave()
+                self._follow(hint, allowance.size, allowance)
+            else:  # the process ends once the claims of its other threads have ended
+                self._write_before()
+                self.sleep(_SPENT_S)
+
+    def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
+        """Follow a hint with the permits available and a small claim, because its messages must start now."""
+        assignment, sizer = self._shared.assignments[hint.group_id], self._sizers[hint.group_id]
+        wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[hint.group_id])
+        assert self._client_id is not None
+        at_once = assignment.route.at_once or assignment.group.order is Order.KEY
+        permit = self._limiter.ask(hint.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
+        if not permit.granted:
+            self._write_before()
+            self._shared.poller.hold(hint.group_id, permit.wait_s)
+            return
+        try:
+            self._follow(hint, permit.granted, allowance)
+        finally:
+            self._limiter.end(hint.group_id, permit, allowance.started)
+
+    def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
+        try:
+            claim = self._take(hint, size)
+        except FenceLost:
+            self._note_lost()
+            return
+        self._before = None
+        self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
+        if isinstance(claim, Claim):
+            self._run(claim, allowance)
+            if hint.exclusive:
+                self._shared.poller.again(hint)
+        elif not self._was_busy:
+            self._shared.poller.forget(hint)
+
+    def _take(self, hint: Hint, size: int) -> Claim | NothingClaimed:
+        assignment = self._shared.assignments[hint.group_id]
+        assert self._client_id is not None
+        shared = self._shared
+        claimant = Claimant(
+            assignment.topic,
+            assignment.group,
+            self._client_id,
+            size,
+            shared.settings.batch_bytes,
+            shared.decoder,
+            hint.limited,
+        )
+        if assignment.group.order is not Order.NONE:
+            claim = ordered.take_next(self._session, claimant, hint.partition, self._before)
+        elif hint.kind == "waiting":
+            lowest = numbered(hint.level, 0)
+            claim = claims.take_waiting(self._session, claimant, self._before, from_partition=lowest)
+        elif hint.kind == "retries":
+            claim = claims.take_retries(self._session, claimant, self._before)
+        else:
+            wait = self._was_busy or self._shared.poller.alone
+            claim = claims.take_range(self._session, claimant, hint.partition, self._before, wait=wait)
+        if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
+            self._shared.poller.more()
+        return claim
+
+    def _run(self, claim: Claim, allowance: Allowance) -> None:
+        assignment = self._shared.assignments[claim.group_id]
+        kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
+        work = kind(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
+        self._shared.completer.watch(self.ident or 0, work)
+        began = ticks()
+        try:
+            self._limiter.taken()
+            finished = self._executors[claim.group_id].run(work)
+            self._sizers[claim.group_id].record(work.passed(finished), ticks() - began)
+            if finished:
+                self._before = work.finish()
+                self._in_doubt |= self._before is None
+            else:
+                self._in_doubt |= work.lost
+                work.give_back(self._session)
+        except FenceLost:
+            log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
+            self._in_doubt = True
+        except ConnectionLost as error:
+            self._before = work.unfinished()
+            if isinstance(error, LostUnderHandler):
+                self._lost_run = error.run, self._shared.losses.note(error.run)
+            raise
+        else:
+            self._shared.losses.forget(claim)
+        finally:
+            allowance.ran = work.completed
+            allowance.started = work.started
+            self._shared.completer.watch(self.ident or 0, None)
+            self._shared.poller.note_work()
+
+    def _write_before(self) -> None:
+        if self._before is None:
+            return
+        try:
+            progress.flush(self._session, self._before)
+        except FenceLost:
+            self._note_lost()
+        self._before = None
+
+    def _note_lost(self) -> None:
+        """Give up the client id and so the claim: it has another owner, or a state that is not known here."""
+        log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+        self._before = None
+        self._in_doubt = self._client_id is not None
+
+    # -- trouble and the end -------------------------------------------------------------------------------------------
+
+    def _start_anew(self) -> None:
+        """Write down what is known to be done after a lost connection, and give up the client id.
+
+        It cannot be known whether the lost packet took a claim; if it did, the beat finds the claim orphaned and gives
+        it back, without charging an attempt. Finished work is written first, under the old client id: if the lost
+        packet had written it already, the fence refuses, which does no harm. Nothing is claimed under the old client id
+        until it is given up: a claim that its owner does not know of would look alive until its deadline.
+        """
+        self._settle_lost_run()
+        self._write_before()
+        if self._client_id is not None:
+            self._shared.lease.leave(self._client_id)
+            clients.deregister(self._session, [self._client_id])
+        self._client_id = None
+        self._in_doubt = False
+
+    def _settle_lost_run(self) -> None:
+        """Charge the message that ran when the connection was lost, or log why no attempt is charged.
+
+        The charge is part of the last flush. Its fence holds only while the claim is unchanged: if the handler's own
+        commit has taken effect, or takes effect just now, the charge is void.
+        """
+        if self._lost_run is None or self._before is None:
+            self._lost_run = None
+            return
+        (run, times), before = self._lost_run, self._before
+        server, acked_to = server_run(self._session), progress.acked_to(self._session, before.claim)
+        verdict = judge(run, times, server, ticks() - run.began, acked_to)
+        self._lost_run = None
+        if isinstance(verdict, str):
+            group = self._shared.assignments[run.claim.group_id].group.name
+            log.warning(
+                "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
+                self.name,
+                run.ran_s,
+                run.messages[0],
+                group,
+                verdict,
+            )
+            return
+        ended = self._executors[run.claim.group_id].charge(run, verdict)
+        self._before = replace(
+            before,
+            acked_to=ended.message.offset,
+            failures=(*before.failures, *ended.failures),
+            results=(*before.results, *ended.results),
+        )
+
+    def shut_down(self) -> None:
+        """Write down what is done, and deregister."""
+        until = ticks() + _LAST_WORDS_S
+        while ticks() < until:
+            try:
+                self._start_anew()
+                break
+            except (ConnectionLost, Conflict):
+                forks.Event().wait(_LEASE_WAIT_S)
+        self._session.close()

@@ -1,0 +1,143 @@
+"""The leases of a process: one client id for each consumer thread, renewed together.
+
+A lease is trusted from *before* the renewal call until a margin before its end, on a clock that goes on while the
+process is stopped. A process that cannot renew stops working first and asks the server afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.ids import new_client_id
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.session import Session
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+
+
+class LeaseRenewer(Runnable):
+    """Registers client ids and keeps them alive.
+
+    Args:
+        database: where the clients are written.
+        settings: lease_s, renew_s, lease_margin_s.
+        process_id: groups the clients of this process.
+        name: the worker's name, for display.
+        ip: the first part of the client ids.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        process_id: str,
+        name: str,
+        ip: str,
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-lease", on_death)
+        self._database = database
+        self._session = database.session()
+        self._abandoned = False
+        self._settings = settings
+        self._process_id = process_id
+        self._worker_name = name
+        self._ip = ip
+        self._mutex = forks.Lock()
+        self._clients: set[str] = set()
+        self._valid_until = 0.0
+        self.generation = 0
+        self._trouble = Trouble(log)
+
+    @property
+    def good(self) -> bool:
+        """True if the clients of this process may work."""
+        return ticks() < self._valid_until and not self._abandoned
+
+    @property
+    def valid_until(self) -> float:
+        """Time until which the leases are trusted, in :func:`ticks`."""
+        return self._valid_until
+
+    def join_in(self, session: Session) -> tuple[str, int]:
+        """Register the calling thread under a new client id, over its own session.
+
+        The server is called outside the lock: while one thread connects slowly, the others' leases must be renewed.
+
+        Returns:
+            the client id, and the generation that it belongs to.
+        """
+        client_id = new_client_id(self._ip)
+        began = ticks()
+        clients.register(session, [client_id], self._process_id, self._worker_name, self._settings.lease_s)
+        with self._mutex:
+            self._clients.add(client_id)
+            trusted_until = began + self._settings.lease_s - self._settings.lease_margin_s
+            alone = len(self._clients) == 1
+            self._valid_until = trusted_until if alone else min(self._valid_until, trusted_until)
+            return client_id, self.generation
+
+    def leave(self, client_id: str) -> None:
+        """Stop renewing a client id; its row is expired or deleted by the caller."""
+        with self._mutex:
+            self._clients.discard(client_id)
+
+    def abandon(self) -> None:
+        """End all leases of this process, which dies now, so that its work need not wait until they expire.
+
+        No lock is taken, because its holder may be waiting for a server that does not answer.
+        """
+        self._abandoned = True
+        try:
+            with self._database.session() as session:  # this is not the renewer's own thread
+                clients.delete_process(session, self._process_id)
+        except (ConnectionLost, Conflict, EmsError) as error:
+            log.warning("could not end the leases: %s", error)
+
+    def step(self) -> None:
+        """Wait until the next renewal is due, and renew."""
+        self.sleep(self._pause())
+        if not self.stopping.is_set():
+            self.renew()
+
+    def _pause(self) -> float:
+        due = self._valid_until - self._settings.lease_s + self._settings.lease_margin_s + self._settings.renew_s
+        return min(max(due - ticks(), _RETRY_S), self._settings.renew_s)
+
+    def renew(self) -> None:
+        """Renew all clients at once; if the leases are lost, begin a new generation: every thread registers again."""
+        with self._mutex:
+            if not self._clients or self._abandoned:
+                return
+            began = ticks()
+            try:
+                renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
+            except (ConnectionLost, Conflict) as error:
+                self._trouble.note("cannot renew the leases", error)
+                return
+            self._trouble.over("the leases are renewed")
+            if renewed:
+                self._trust_from(began)
+                return
+            log.error("the leases of this process ran out; its work is run elsewhere, its threads register anew")
+            self._clients.clear()
+            self._valid_until = 0.0
+            self.generation += 1
+
+    def _trust_from(self, began: float) -> None:
+        self._valid_until = began + self._settings.lease_s - self._settings.lease_margin_s
+
+    def shut_down(self) -> None:
+        """Close the session; the consumers have deregistered themselves."""
+        self._session.close()

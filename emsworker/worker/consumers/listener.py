@@ -1,0 +1,70 @@
+"""The worker's side of wake-ups over Redis (see :mod:`emsworker.publish.notifier`)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.publish.notifier import Wake, channel_of
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 1.0
+
+
+class Listener(Runnable):
+    """Calls ``wake`` at every notification for one of the topics; reconnects if Redis is unavailable.
+
+    Args:
+        redis_url: the Redis server.
+        stream_id: the identity of the stream.
+        topic_ids: the topics to listen for.
+        wake: called from this thread.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        stream_id: str,
+        topic_ids: Iterable[int],
+        wake: Wake,
+        on_death: Callable[[str, BaseException], None],
+    ) -> None:
+        super().__init__("ems-wakeups", on_death)
+        self._redis_url = redis_url
+        self._topics = {channel_of(stream_id, topic_id).encode(): topic_id for topic_id in topic_ids}
+        self._wake = wake
+        self._trouble = Trouble(log)
+
+    def step(self) -> None:
+        """Listen over one connection until it is lost."""
+        import redis
+
+        from emsworker.publish.redis_connection import client_of
+
+        try:
+            self._listen(client_of(self._redis_url, socket_connect_timeout=1.0, health_check_interval=5))
+        except (redis.RedisError, OSError) as error:
+            self._trouble.note("redis is away, this process polls meanwhile", error)
+            self.sleep(_AWAY_S)
+
+    def _listen(self, client: Any) -> None:
+        with contextlib.closing(client), client.pubsub(ignore_subscribe_messages=True) as channel:
+            channel.subscribe(*self._topics)
+            while not self.stopping.is_set():
+                message = channel.get_message(timeout=1.0)
+                self._trouble.over("redis is there")
+                if message is not None:
+                    self._wake(self._topics[message["channel"]], _partitions_in(message["data"]))
+
+
+def _partitions_in(data: bytes) -> list[int]:
+    """Parse the partition numbers; a foreign message has none, but still is a wake-up."""
+    try:
+        return [int(number) for number in data.split()]
+    except ValueError:
+        return []

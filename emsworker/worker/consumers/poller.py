@@ -1,0 +1,239 @@
+"""The poller: a thread in each process that looks, without locks, for work that idle consumer threads could claim.
+
+While idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to
+``poll_max_s``. A notification over Redis, or a publish in this process, makes it poll at once. If the notification
+names the partition, and the last poll found that any client may claim new messages there, an idle thread goes there
+without a poll. The poller also closes holes that are old enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from emsworker.core.config import Settings
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.polling import PollInterval
+from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.session import Session
+from emsworker.store.groups.claims import AvailableWork, find_work
+from emsworker.store.stream.messages import close_hole
+from emsworker.worker.consumers.hints import Chooser, Hint
+
+log = logging.getLogger(__name__)
+
+_AWAY_S = 0.5
+_LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
+
+
+class Poller(Runnable):
+    """Finds work and hands out hints.
+
+    Args:
+        database: the stream.
+        settings: poll_min_s, poll_max_s, gap_timeout_s.
+        topic_of: group id -> topic id, for all groups of this process.
+        in_order: the groups that run in order.
+        also: called at every poll with the session, and true if a notification has arrived; returns true if it found
+            other work.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        topic_of: Mapping[int, int],
+        in_order: Collection[int],
+        on_death: Callable[[str, BaseException], None],
+        also: Callable[[Session, bool], bool] | None = None,
+    ) -> None:
+        super().__init__("ems-poller", on_death)
+        self._also = also
+        self._session = database.session()
+        self._settings = settings
+        self._topic_of = dict(topic_of)
+        self._groups_of = Counter(topic_of.values())
+        self._in_order = frozenset(in_order)
+        self._lock = forks.Lock()
+        self._found = forks.Condition(self._lock)  # the consumers wait on it
+        self._wake = forks.Condition(self._lock)  # the poller waits on it
+        self._rung = False
+        self._idle = 0
+        self._hints: list[Hint] = []
+        self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
+        self._fresh: set[Hint] = set()  # from notifications, and not tried since
+        self._held: dict[int, float] = {}  # group id -> until when its limits allow no start
+        self._chooser = Chooser()
+        self._interval = PollInterval(settings.poll_min_s, settings.poll_max_s)
+        self._due_at = math.inf  # when the next known retry, delayed message or schedule is due
+        self._blocked = False  # a hole was seen that is not old enough to be closed
+        self.looked_at = ticks()
+        self._trouble = Trouble(log)
+
+    # -- the consumers' side -------------------------------------------------------------------------------------------
+
+    def next_hint(self) -> Hint | None:
+        """Return the place to try next, or ``None``."""
+        with self._lock:
+            if not self._hints:
+                return None
+            chosen = self._chooser.choose(self._hints)
+            self._fresh.discard(chosen)
+            if chosen.exclusive:
+                self._hints.remove(chosen)
+            return chosen
+
+    @property
+    def alone(self) -> bool:
+        """True if there is at most one hint, so that waiting for its lock beats trying elsewhere."""
+        return len(self._hints) <= 1
+
+    def forget(self, hint: Hint) -> None:
+        """Drop a hint that led to no work until the next poll, unless a notification has arrived for it since."""
+        with self._lock:
+            if hint in self._hints and hint not in self._fresh:
+                self._hints.remove(hint)
+
+    def again(self, hint: Hint) -> None:
+        """Restore an exclusive hint once no thread works there any longer; there may be more work."""
+        with self._lock:
+            if hint not in self._hints:
+                self._hints.append(hint)
+
+    def hold(self, group_id: int, seconds: float) -> None:
+        """Hand out no hints of a group for this many seconds, because it may not start anything until then."""
+        with self._lock:
+            self._hints = [hint for hint in self._hints if hint.group_id != group_id]
+            self._held[group_id] = ticks() + seconds
+            self._wake.notify()
+
+    def more(self) -> None:
+        """Wake one more idle thread: a claim came back full, so there is more."""
+        with self._lock:
+            self._found.notify()
+
+    def wait_for_hint(self, seconds: float) -> None:
+        """Sleep until there is a hint, for at most this many seconds."""
+        with self._lock:
+            self._idle += 1
+            self._wake.notify()  # its pause is shorter while a thread is idle
+            try:
+                if not self._hints and not self.stopping.is_set():
+                    self._found.wait(seconds)
+            finally:
+                self._idle -= 1
+
+    def note_work(self) -> None:
+        """Note that a claim has been finished; more work may follow soon."""
+        self._interval.note()
+
+    def ring(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Send idle threads to new messages; poll at once for groups that the last poll did not find open.
+
+        Args:
+            topic_id: the topic that was published to.
+            partitions: its partitions, if they are known.
+        """
+        with self._lock:
+            groups = self._open.get(topic_id, ())
+            hints = [Hint(group_id, "stream", number) for group_id in groups for number in partitions]
+            if not hints or len(groups) < self._groups_of[topic_id]:
+                self._rung = True
+                self._wake.notify()
+            self._hints += [hint for hint in hints if hint not in self._hints]
+            self._fresh.update(hints)
+            self._found.notify(len(hints))
+
+    # -- the poller's own side -----------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Wait until the next poll is due, and poll."""
+        rung = self._wait()
+        if self.stopping.is_set():
+            return
+        try:
+            self._look()
+            if self._also is not None and self._also(self._session, rung):
+                self._interval.note()
+        except (ConnectionLost, Conflict) as error:
+            self._trouble.note("cannot look for work", error)
+            with self._lock:
+                self._hints, self._open = [], {}  # what was found may have been paused or claimed since
+            self.sleep(_AWAY_S)
+        else:
+            self._trouble.over("can look for work")
+
+    def _wait(self) -> bool:
+        """Wait until the next poll is due; return whether a notification has arrived."""
+        with self._lock:
+            began = ticks()
+            while not self._rung and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
+                self._wake.wait(end - ticks())
+            if ticks() >= self._due_at:  # it is about to be sent
+                self._interval.note()
+            rung, self._rung = self._rung, False
+            return rung
+
+    def _next_look(self, began: float) -> float:
+        pause_s = self._interval.pause_s(began)
+        if not self._idle:
+            pause_s = min(_LOOK_S, self._settings.poll_max_s)
+        elif self._blocked:
+            pause_s = min(pause_s, _LOOK_S)
+        return min(began + pause_s, self._due_at, *self._held.values())
+
+    def _look(self) -> None:
+        look = find_work(self._session, list(self._topic_of))
+        found = look.work
+        hints = [hint for group_id, work in found.items() for hint in self._hints_of(group_id, work)]
+        closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
+        with self._lock:
+            self.looked_at = now = ticks()
+            self._due_at = math.inf if look.due_s is None else now + look.due_s
+            self._held = {group_id: until for group_id, until in self._held.items() if until > now}
+            self._note_open(look.open)
+            hints += [hint for hint in self._fresh if hint not in hints]  # notified during the poll
+            self._hints = hints = [hint for hint in hints if hint.group_id not in self._held]
+            if hints:
+                self._interval.note()
+                self._found.notify(len(hints))
+            self._blocked = bool(closed)
+            self._rung |= any(closed)
+
+    def _note_open(self, group_ids: Collection[int]) -> None:
+        self._open = {}
+        for group_id in group_ids:
+            self._open.setdefault(self._topic_of[group_id], []).append(group_id)
+        self._fresh = {hint for hint in self._fresh if hint.group_id in group_ids}
+
+    def _hints_of(self, group_id: int, work: AvailableWork) -> list[Hint]:
+        hints = [Hint(group_id, "waiting", work.highest_waiting)] if work.waiting else []
+        if work.retries:
+            hints.append(Hint(group_id, "retries"))
+        exclusive = group_id in self._in_order
+        hints += [Hint(group_id, "stream", partition, exclusive) for partition in work.partitions]
+        return [replace(hint, limited=True) for hint in hints] if work.limited else hints
+
+    def _close(self, group_id: int, partition: int) -> bool:
+        closed = close_hole(self._session, self._topic_of[group_id], group_id, partition, self._settings.gap_timeout_s)
+        if closed:
+            log.info("closed a hole in partition %d of topic %d", partition, self._topic_of[group_id])
+        return closed
+
+    def stop(self) -> None:
+        """Ask the loop, and every waiting consumer, to end."""
+        super().stop()
+        with self._lock:
+            self._wake.notify()
+            self._found.notify_all()
+
+    def shut_down(self) -> None:
+        """Close the session."""
+        self._session.close()

@@ -1,0 +1,183 @@
+"""Loads an app in a short-lived process to read its settings and routes, and to check it against its stream.
+
+The supervisor must not import task code, yet ``Ems(url=..., processes=...)`` in that code counts. The process answers
+over a pipe of its own, because importing an app may print anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import (
+    AppNotFound,
+    ConfigError,
+    EmsError,
+    SchemaMissing,
+    ServerUnsupported,
+    StoreUnavailable,
+    TlsError,
+)
+from emsworker.core.process.signals import blocked, forget_helper, note_helper, unblock
+from emsworker.core.url import redact
+from emsworker.local.stack import LocalStack
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+_TIMEOUT_S = 120
+_URL = "EMS_CHILD_URL"
+# These may pass without a change to the worker: the service manager starts it again.
+_MAY_PASS = (StoreUnavailable, SchemaMissing, ServerUnsupported, TlsError)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason why an app cannot run on its stream now.
+
+    Args:
+        lines: one line for each problem.
+        usage: true if the app, its settings or its privileges are wrong, so that another try would fail too.
+    """
+
+    lines: tuple[str, ...]
+    usage: bool
+
+
+@dataclass(frozen=True)
+class AppFacts:
+    """Facts about a loaded app.
+
+    Args:
+        name: the app's name.
+        settings: the app's own, with the environment's.
+        routes: the topics and groups that it has handlers for.
+        broadcasts: the topics whose broadcasts it listens to.
+        folder: the folder of its package's source code.
+        refusal: why it cannot run; ``None`` if it can, or if neither it nor the caller names a stream.
+    """
+
+    name: str
+    settings: Settings
+    routes: tuple[tuple[str, str], ...]
+    broadcasts: tuple[str, ...]
+    folder: Path | None
+    refusal: Refusal | None
+
+
+def describe_app(
+    path: str,
+    environ: Mapping[str, str],
+    url: str | None = None,
+    topics: Sequence[str] = (),
+    groups: Sequence[str] = (),
+) -> AppFacts:
+    """Load an app in another process, check it against its stream, and return its facts; nothing is written.
+
+    Args:
+        path: the value of ``-A``.
+        environ: the environment to load it in.
+        url: the stream's address, if it overrides the app's own.
+        topics, groups: the values of ``-Q`` and ``--groups``.
+
+    Raises:
+        AppNotFound: it cannot be loaded, for whatever reason; the message is one line.
+    """
+    reader, writer = os.pipe()
+    chosen = json.dumps({"topics": list(topics), "groups": list(groups)})
+    with os.fdopen(reader, encoding="utf-8") as answer:
+        try:
+            with blocked():  # or a stop between its start and note_helper would leave it behind
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "emsworker.worker.processes.describe", path, str(writer), chosen],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[writer],
+                    env={**environ, **({_URL: url} if url is not None else {})},
+                )
+                note_helper(process.pid)
+        finally:
+            os.close(writer)
+        try:
+            _, noise = process.communicate(timeout=_TIMEOUT_S)
+            text = answer.read()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AppNotFound(f"-A {path}: importing it takes longer than {_TIMEOUT_S} s") from None
+        finally:
+            forget_helper(process.pid)
+    if not text:
+        last = noise.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        raise AppNotFound(f"-A {path}: importing it ended the process (exit code {process.returncode}): {last[0]}")
+    return _read(json.loads(text))
+
+
+def _read(answer: dict[str, Any]) -> AppFacts:
+    if "error" in answer:
+        raise AppNotFound(answer["error"])
+    values = answer["settings"]
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    settings = Settings(**given)
+    routes = tuple((topic, group) for topic, group in answer["routes"])
+    folder = Path(answer["folder"]) if answer["folder"] else None
+    refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
+    return AppFacts(answer["name"], settings, routes, tuple(answer["broadcasts"]), folder, refusal)
+
+
+def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
+    url = os.environ.pop(_URL, None)  # the app's own code reads EMS_URL, which the command has set
+    from emsworker.loader import load_app
+
+    try:
+        app = load_app(path)
+    except EmsError as error:
+        return {"error": str(error)}
+    module = sys.modules[path.partition(":")[0].partition(".")[0]]
+    source = getattr(module, "__file__", None)
+    folder = str(Path(source).resolve().parent) if source and hasattr(module, "__path__") else None
+    facts: dict[str, Any] = {
+        "name": app.name,
+        "settings": asdict(app.settings),
+        "routes": sorted(app.routes),
+        "folder": folder,
+    }
+    facts["broadcasts"] = sorted({route.topic for route in app.broadcasts.values()})
+    return facts | {"refusal": _refusal(app, path, url, topics, groups)}
+
+
+def _refusal(
+    app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]
+) -> dict[str, Any] | None:
+    from emsworker.worker.processes.preflight import check_app, check_stream, chosen_routes
+
+    try:
+        routes = chosen_routes(app, path, topics, groups)
+        url = url or app.settings.url or LocalStack().url
+        if url is None:
+            return None  # the command has a better message for that
+        heard = {route.topic for route in app.broadcasts.values() if not topics or route.topic in topics}
+        check_app(app, routes, sorted(heard), check_stream(url, app.settings))
+    except EmsError as error:
+        lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]
+        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}
+    return None
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as the workers' children do it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the command, which ends us
+    unblock()
+    with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as out:
+        json.dump(_describe(sys.argv[1], **json.loads(sys.argv[3])), out)
+        out.flush()
+    os._exit(0)  # an app may have started threads

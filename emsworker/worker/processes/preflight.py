@@ -1,0 +1,144 @@
+"""Checks that a worker or a beat can run here, before any part of it starts. Read-only.
+
+A worker that is refused must leave no trace. Otherwise its beat would lead and fire the schedules of other apps, and
+its children would write topics, groups and schedules before the first of them met the problem. So the process that
+describes the app checks everything that a child will ask of the stream, once, before children start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from emsworker.app import Ems
+from emsworker.core.config import Settings
+from emsworker.core.errors import AccessDenied, EmsError, StoreUnavailable, UnknownGroup, UnknownTopic
+from emsworker.core.ids import check_name
+from emsworker.core.model import TopicKind
+from emsworker.core.priority import level_for
+from emsworker.core.process.role import claim_role
+from emsworker.core.url import redact_url
+from emsworker.publish.catalog import check_declared, unknown_group, unknown_topic
+from emsworker.store.engine import probe, schema
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.topics import get_group, get_topic
+from emsworker.tasks.limits import limit_of
+from emsworker.tasks.task import Route
+
+_CALL_TIMEOUT_S = 3.0
+_NAMED = 5
+_ROLE = "worker"
+
+
+def check_stream(url: str, settings: Settings) -> Database:
+    """Connect, and check the server, the schema and the privileges that a worker and a beat need.
+
+    Raises:
+        StoreUnavailable, ServerUnsupported, SchemaMissing: the stream cannot be used now.
+        AccessDenied: the user, the password or a privilege is refused; in one line, however many are missing.
+    """
+    claim_role(_ROLE)
+    database = Database(url, settings.connect_timeout_s, _CALL_TIMEOUT_S)
+    try:
+        database.call(schema.check_server)
+        database.call(schema.check_version)
+        if not database.call(lambda session: probe.has_privileges(session, _ROLE)):
+            raise AccessDenied(database.call(_lacking))
+    except StoreUnavailable as error:
+        raise StoreUnavailable(f"{error}; the address is {redact_url(url)} (--url or EMS_URL)") from error
+    return database
+
+
+def _lacking(session: Session, allow: Sequence[str] = ()) -> str:
+    missing = probe.missing_privileges(session, migrated=True, role=_ROLE, allow=allow)
+    missing.sort(key=lambda privilege: " on " in privilege)  # privileges missing on all tables first
+    named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+    user = schema.server_facts(session).user
+    options = "".join(f" --allow {one}" for one in allow)
+    return (
+        f"the database user {user} lacks what a worker needs: {named}; "
+        f"run the statements that `ems grants {_ROLE} --user USER@HOST{options}` prints"
+    )
+
+
+def chosen_routes(app: Ems, path: str, topics: Sequence[str], groups: Sequence[str]) -> list[Route]:
+    """The routes of an app that ``-Q`` and ``--groups`` select, in the app's order.
+
+    Args:
+        path: what ``-A`` was given.
+        topics, groups: what the options name; empty for all.
+
+    Raises:
+        UnknownTopic, UnknownGroup: an option names what the app has no handler for.
+    """
+    routes = [r for r in app.routes.values() if (not topics or r.topic in topics) and (not groups or r.group in groups)]
+    heard = [route.topic for route in app.broadcasts.values()]
+    _check_names("-Q", topics, [*(route.topic for route in app.routes.values()), *heard], path, UnknownTopic)
+    _check_names("--groups", groups, [route.group for route in app.routes.values()], path, UnknownGroup)
+    if not routes and not any(not topics or topic in topics for topic in heard):
+        raise UnknownTopic(
+            f"{path} has no task and no subscription for these topics and groups, so there is nothing to run"
+        )
+    return routes
+
+
+def _check_names(
+    option: str, wanted: Sequence[str], known: Sequence[str], path: str, error: type[UnknownTopic | UnknownGroup]
+) -> None:
+    missing = sorted(set(wanted) - set(known))
+    if missing:
+        has = ", ".join(sorted(set(known))) or "none"
+        raise error(f"{option} names {', '.join(missing)}, for which {path} has no handler; it has some for: {has}")
+
+
+def check_app(app: Ems, routes: Sequence[Route], heard: Sequence[str], database: Database) -> None:
+    """Check an app against the stream: its topics, groups, filters, orders, limits and schedules.
+
+    Args:
+        routes: what the worker will consume.
+        heard: the topics whose broadcasts it will listen to.
+
+    Raises:
+        EmsError: the first thing that a child would refuse.
+    """
+    absent = database.call(lambda session: list(_find_absent(session, app, routes, heard)))
+    if not absent:
+        return
+    if not app.settings.auto_create:
+        raise absent[0]
+    if not database.call(lambda session: probe.has_privileges(session, _ROLE, ["auto-create"])):
+        first = str(absent[0]).partition(" and auto_create")[0]
+        raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, ['auto-create']))}")
+
+
+def _find_absent(session: Session, app: Ems, routes: Sequence[Route], heard: Sequence[str]) -> Iterator[EmsError]:
+    """Yield an error for each topic or group that a child would have to create."""
+    for route in routes:
+        limit_of(route)
+        yield from _check_route(session, route)
+    for name in heard:
+        yield from _check_topic(session, name, TopicKind.BROADCAST)
+    for name, priority in {(one.task.topic, one.task.options.priority) for one in app.schedules.values()}:
+        topic = get_topic(session, check_name("topic", name))
+        level_for(name, app.settings.priorities if topic is None else topic.priorities, priority)
+        if topic is None:
+            yield unknown_topic(name)
+
+
+def _check_route(session: Session, route: Route) -> Iterator[EmsError]:
+    yield from _check_topic(session, route.topic, TopicKind.CLUSTER)
+    topic = get_topic(session, route.topic)
+    group = None if topic is None else get_group(session, topic, check_name("group", route.group))
+    if topic is not None and group is not None:
+        check_declared(topic, group, route.filter, route.order)
+    elif topic is not None:
+        yield unknown_group(route.topic, route.group)
+    route.check_order(route.order if group is None else group.order)
+
+
+def _check_topic(session: Session, name: str, kind: TopicKind) -> Iterator[EmsError]:
+    topic = get_topic(session, check_name("topic", name))
+    if topic is None:
+        yield unknown_topic(name)
+    else:
+        topic.check_kind(kind)

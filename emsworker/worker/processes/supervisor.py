@@ -1,0 +1,403 @@
+"""A worker's first process: starts children, replaces those that die, forwards signals, and runs the beat.
+
+It imports no task code, so a task cannot crash it. Its children learn of its death from a pipe that closes. When a
+child dies, the supervisor ends its leases at once, so that its work need not wait until they expire.
+
+Each child has a pipe to report that it is ready, or in one line why it cannot be. Output of tasks goes where the
+supervisor's own output goes. Addresses with passwords reach children in their environment, which other users cannot
+read, never on their command lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from emsworker.beat.leader import Beat
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import watch_threads
+from emsworker.core.process.signals import blocked, ignore_stops
+from emsworker.core.url import redact
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.worker.processes.child import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
+_STABLE_S = 10.0
+_BACKOFF_S = 0.5
+_BACKOFF_MAX_S = 30.0
+_MOST_CRASHES = 8  # later crashes are neither counted nor logged, and the pause no longer grows
+_GRACE_S = 10.0
+_LAST_S = 5.0
+_LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
+_SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
+_STAT = "/proc/{}/stat"
+
+
+def _print_error(text: str) -> None:
+    print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class _Slot:
+    """A place for one child, and the history that decides how soon its next child starts."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    process_id: str = ""
+    status: IO[bytes] | None = None
+    ready: bool = False
+    told: bool = False
+    restarting: bool = False
+    last_words: str = ""
+    started_at: float = 0.0
+    ready_at: float | None = None
+    silent_s: float = 0.0
+    ending: bool = False
+    start_at: float = 0.0
+    crashes: int = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def recycles(self) -> bool:
+        """True if the child has ended by itself to be recycled, its work in order."""
+        return self.last_words.startswith(RECYCLING)
+
+
+class Supervisor:
+    """Runs ``processes`` children until told to stop.
+
+    Args:
+        spec: passed to every child.
+        processes: the number of children.
+        database: the stream, for the beat and for ending dead children's leases; connected on first use.
+        settings: of the command, without the app's own.
+        with_beat: run the beat in this process.
+        patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
+            ``--reload`` needs while a file is being edited.
+        on_ready: called when all children are ready, and again after a restart.
+        on_error: called with a line that says why a child cannot become ready, once for all children.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        processes: int,
+        database: Database,
+        settings: Settings,
+        *,
+        with_beat: bool = True,
+        patient: bool = False,
+        on_ready: Callable[[list[int]], None] = lambda pids: None,
+        on_error: Callable[[str], None] = _print_error,
+    ) -> None:
+        self._spec = spec
+        self._slots = [_Slot(number) for number in range(processes)]
+        self._session = database.session()
+        self._settings = settings
+        self._beat = Beat(database, settings, self._on_death) if with_beat else None
+        self._patient = patient
+        self._on_ready = on_ready
+        self._told_ready = False
+        self._was_ready = False
+        self._turn_at = ticks()
+        self._on_error = on_error
+        self._told_error = ""
+        self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
+        self._signals, self._signal_in = os.pipe()
+        self._stopping = False
+        self._kill_at: float | None = None
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Run until told to stop and all children have ended; return the exit code."""
+        self._catch_signals()
+        watch_threads(self._on_death)
+        while not (self._stopping and not any(slot.alive for slot in self._slots)):
+            self._reap()
+            self._start_missing()
+            self._wait()
+            self._watch_silence()
+            if self._kill_at is not None and ticks() > self._kill_at:
+                self._kill_rest()
+        self._end()
+        return self._exit_code
+
+    def restart(self) -> None:
+        """Replace all children gracefully, each after its end, because the code has changed."""
+        log.info("restarting the children")
+        self._told_ready, self._told_error = False, ""
+        for slot in self._slots:
+            slot.start_at, slot.crashes = 0.0, 0
+            slot.ready = False  # otherwise the first new child would make all count as ready, including old ones
+            if slot.alive and slot.process is not None:
+                slot.restarting = True
+                self._tell(slot, signal.SIGTERM)
+
+    def request_restart(self) -> None:
+        """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
+        self._note_signal(signal.SIGHUP, None)
+
+    # -- children ------------------------------------------------------------------------------------------------------
+
+    def _start_missing(self) -> None:
+        for slot in self._slots:
+            if slot.process is None and not self._stopping and ticks() >= slot.start_at:
+                self._start(slot)
+
+    def _start(self, slot: _Slot) -> None:
+        slot.process_id = uuid.uuid4().hex
+        reader, writer = os.pipe()
+        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=writer)
+        spec = replace(spec, number=slot.number)
+        command = [sys.executable, "-m", "emsworker.worker.processes.child", spec.to_json()]
+        try:
+            with blocked():  # until it has its own handlers: a stop before that still ends it in order
+                slot.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[self._alive_reader, writer],
+                    env={**os.environ, **spec.addresses},
+                )
+        finally:
+            os.close(writer)
+        os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
+        slot.status = os.fdopen(reader, "rb", buffering=0)
+        slot.ready = slot.told = slot.restarting = slot.ending = False
+        slot.silent_s = 0.0
+        slot.last_words, slot.started_at, slot.ready_at = "", ticks(), None
+        if not self._fails_for_long(slot):
+            log.info("started child %d as process %d", slot.number, slot.process.pid)
+
+    def _reap(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None and slot.process.poll() is not None:
+                self._on_child_end(slot, slot.process.returncode)
+
+    def _watch_silence(self) -> None:
+        """Kill children that do not become ready, or whose main thread does not run.
+
+        A handler that holds the interpreter's lock, for example in a regular expression, freezes its process: no
+        thread in it can enforce a time limit. Its leases have expired, so its work already runs elsewhere, but only
+        the supervisor can replace the process. Time counts only while the supervisor runs: a child that was paused
+        together with it has not been silent.
+        """
+        turn_s = min(ticks() - self._turn_at, _LONGEST_TURN_S)
+        self._turn_at = ticks()
+        for slot in self._slots:
+            if slot.process is None or not slot.alive or slot.status is None:
+                continue
+            slot.silent_s += turn_s
+            limit_s, what = self._silence_limit(slot)
+            if slot.silent_s <= limit_s:
+                continue
+            if _is_paused(slot.process.pid):
+                slot.silent_s = 0.0
+                continue
+            log.error("child %d (process %d) %s; killing it", slot.number, slot.process.pid, what)
+            slot.process.kill()
+            slot.process.wait()
+
+    def _silence_limit(self, slot: _Slot) -> tuple[float, str]:
+        settings = self._settings
+        if slot.told and slot.ready_at is None:
+            return math.inf, ""  # it is loading, and ends afterwards; the stop has a limit of its own
+        if slot.ready_at is None:
+            return settings.start_timeout_s, f"is not ready after {settings.start_timeout_s:g} s (start_timeout_s)"
+        limit_s = max(_SILENT_LEASES * settings.lease_s, _SILENT_LEAST_S)
+        if slot.ending:
+            limit_s += settings.stop_timeout_s + _GRACE_S
+            return limit_s, f"has been about to end for {limit_s:g} s"
+        return limit_s, (
+            f"has been frozen for {limit_s:g} s: a handler holds the interpreter's lock, so no time limit could end it"
+        )
+
+    def _on_child_end(self, slot: _Slot, code: int) -> None:
+        assert slot.process is not None
+        pid, slot.process = slot.process.pid, None
+        if slot.status is not None:
+            self._on_status(slot)
+            self._close_status(slot)
+        well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
+        if not well:
+            self._end_leases(slot.process_id)
+        if self._stopping or well or slot.restarting:
+            slot.start_at, slot.crashes = 0.0, 0
+            if slot.recycles:
+                log.info("child %d (process %d) is replaced: %s", slot.number, pid, slot.last_words)
+            return
+        if code == USAGE and not slot.ready and (self._patient or not self._was_ready):
+            self._on_hopeless(slot)
+            return
+        known = self._fails_for_long(slot)
+        pause_s = self._backoff(slot)
+        slot.start_at = ticks() + pause_s
+        if known:
+            return
+        log.warning(
+            "child %d (process %d) ended with %s; the next starts in %.1f s",
+            slot.number,
+            pid,
+            slot.last_words or _meaning(code),
+            pause_s,
+        )
+
+    def _on_hopeless(self, slot: _Slot) -> None:
+        """Handle a child that has reported an error with which another one would fail, too."""
+        if self._patient:
+            log.warning("child %d waits for the next change", slot.number)
+            slot.start_at = math.inf
+            return
+        self._exit_code = USAGE
+        self._stop(signal.SIGTERM)
+
+    def _fails_for_long(self, slot: _Slot) -> bool:
+        """Return whether the repeated crashes of this child have been logged often enough."""
+        return slot.crashes >= _MOST_CRASHES
+
+    def _backoff(self, slot: _Slot) -> float:
+        if slot.last_words:  # a handler hung, but the child worked before
+            return 0.0
+        stable = slot.ready_at is not None and ticks() - slot.ready_at > _STABLE_S
+        slot.crashes = 1 if stable else min(slot.crashes + 1, _MOST_CRASHES)
+        return float(min(_BACKOFF_S * 2 ** (slot.crashes - 1), _BACKOFF_MAX_S)) if slot.crashes > 1 else 0.0
+
+    def _end_leases(self, process_id: str) -> None:
+        try:
+            clients.delete_process(self._session, process_id)
+        except (ConnectionLost, Conflict, EmsError) as error:
+            log.warning("could not end the leases of %s (%s); they run out by themselves", process_id, error)
+
+    # -- waiting, signals, the end -------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        sources = {slot.status.fileno(): slot for slot in self._slots if slot.status is not None}
+        ready, _, _ = select.select([self._signals, *sources], [], [], _LOOK_S)
+        for source in ready:
+            if source in sources:
+                self._on_status(sources[source])
+            else:
+                for number in os.read(self._signals, 16):
+                    self._on_signal(number)
+
+    def _on_status(self, slot: _Slot) -> None:
+        """Read from a child's pipe: "ready", an error, or its end."""
+        assert slot.status is not None
+        try:
+            said = os.read(slot.status.fileno(), 65536).decode(errors="replace")
+        except BlockingIOError:
+            return
+        if not said:
+            self._close_status(slot)
+        if slot.ready_at is not None and not slot.ending:
+            slot.silent_s = 0.0
+        for text in filter(None, said.split("\0")):
+            if text == READY:
+                self._on_child_ready(slot)
+            elif text == ENDING:
+                slot.ending = True
+            elif text.startswith((RECYCLING, HUNG)):
+                slot.last_words = text
+            elif text != self._told_error and not slot.restarting:
+                self._told_error = text
+                self._on_error(text)
+
+    def _on_child_ready(self, slot: _Slot) -> None:
+        if slot.crashes > 1:
+            log.info("child %d is ready again", slot.number)
+        slot.ready, slot.ready_at, slot.silent_s = not slot.restarting, ticks(), 0.0
+        self._told_error, self._was_ready = "", True
+        if self._beat is not None and self._beat.ident is None and not self._stopping:
+            self._beat.start()  # not earlier: a worker that cannot run must not lead or fire schedules
+        if not self._told_ready and all(other.ready for other in self._slots):
+            self._told_ready = True
+            self._on_ready([other.process.pid for other in self._slots if other.process is not None])
+
+    def _close_status(self, slot: _Slot) -> None:
+        if slot.status is not None:
+            slot.status.close()
+            slot.status = None
+
+    def _catch_signals(self) -> None:
+        os.set_blocking(self._signal_in, False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            signal.signal(number, self._note_signal)
+
+    def _note_signal(self, number: int, _frame: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._signal_in, bytes([number]))
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self.restart()
+        elif self._stopping or number == signal.SIGQUIT:
+            self._stop(signal.SIGQUIT)
+        else:
+            self._stop(signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stopping = True
+        grace = self._settings.stop_timeout_s if number == signal.SIGTERM else 0.0
+        self._kill_at = ticks() + grace + _GRACE_S
+        log.info("stopping%s", " at once" if number == signal.SIGQUIT else "; running messages finish first")
+        for slot in self._slots:
+            if slot.alive:
+                self._tell(slot, number)
+
+    def _tell(self, slot: _Slot, number: signal.Signals) -> None:
+        if slot.process is not None:
+            slot.told = True
+            slot.process.send_signal(number)
+
+    def _kill_rest(self) -> None:
+        for slot in self._slots:
+            if slot.alive and slot.process is not None:
+                log.error("child %d does not end; killing it", slot.number)
+                slot.process.kill()
+
+    def _on_death(self, name: str, error: BaseException) -> None:
+        self._exit_code = 1
+        self._note_signal(signal.SIGTERM, None)
+
+    def _end(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                self._on_child_end(slot, slot.process.wait())
+        if self._beat is not None and self._beat.ident is not None:
+            self._beat.stop()
+            self._beat.join(_LAST_S)
+        ignore_stops()
+        self._session.close()
+        os.close(self._alive)
+        os.close(self._alive_reader)
+
+
+def _is_paused(pid: int) -> bool:
+    """Return whether a process is stopped (SIGSTOP, a debugger); false if that cannot be read."""
+    try:
+        return Path(_STAT.format(pid)).read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def _meaning(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,1 @@
+"""Runs: a claim's messages and their handlers, from start to outcome."""

@@ -1,0 +1,82 @@
+"""Makes stored results of the values and errors of handlers whose results are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from emsworker.core.codec import encode_json
+from emsworker.core.errors import EncodeError
+from emsworker.core.model import Failure, Message
+from emsworker.core.url import redact
+from emsworker.store.groups.results import ResultRow, storable
+from emsworker.tasks.options import HandlerOptions
+
+log = logging.getLogger(__name__)
+
+MAX_RESULT_BYTES = 1 << 20
+
+
+class Putter(Protocol):
+    """A result store outside of the stream's transactions."""
+
+    def put(self, row: ResultRow) -> None:
+        """Store one result."""
+        ...
+
+
+class ResultWriter:
+    """Makes the results of one group's messages.
+
+    Args:
+        ttl_s: seconds that they are kept, unless the handler has its own setting.
+        putter: stores them instead of MySQL. A plain task's result is stored before its message is acked, so a crash
+            in between repeats both; a transactional one's only after the commit, so a crash in between may lose it.
+    """
+
+    def __init__(self, ttl_s: float, putter: Putter | None = None) -> None:
+        self._ttl_s = ttl_s
+        self._putter = putter
+
+    def rows(
+        self,
+        message: Message,
+        options: HandlerOptions,
+        value: object,
+        failure: Failure | None,
+        error: BaseException | None,
+    ) -> list[ResultRow]:
+        """The result of a message that has ended; empty if results are not kept, or if it will be retried."""
+        if not options.keeps_result or (failure is not None and failure.retry_in_s is not None):
+            return []
+        ttl_s = options.result_ttl_s or self._ttl_s
+        if failure is not None and error is not None:
+            return [_failed(message.uid, error, failure.error, ttl_s)]
+        try:
+            body = encode_json(value)
+            if len(body) > MAX_RESULT_BYTES:
+                raise EncodeError(f"the result of {len(body)} bytes is over the limit of {MAX_RESULT_BYTES}")
+        except EncodeError as reason:  # the task has done its work: a value that cannot be kept must not repeat it
+            log.warning("%r has no result: %s", message, reason)
+            return [_failed(message.uid, reason, str(reason), ttl_s)]
+        return [ResultRow(message.uid, body, ttl_s=ttl_s)]
+
+    def for_flush(self, rows: Sequence[ResultRow]) -> Sequence[ResultRow]:
+        """Results to write with the acked offset."""
+        return rows if self._putter is None else ()
+
+    def put(self, rows: Sequence[ResultRow]) -> None:
+        """Store the results that are not written with the acked offset."""
+        if self._putter is None:
+            return
+        for row in rows:
+            try:
+                self._putter.put(row)
+            except Exception as error:  # a result store that is down must not make tasks run twice
+                log.error("the result of %s is lost: %s", row.uid.hex(), redact(str(error)))
+
+
+def _failed(uid: bytes, error: BaseException, traceback: str, ttl_s: float) -> ResultRow:
+    kind = type(error).__name__
+    return ResultRow(uid, None, kind[:255], storable(redact(str(error))), storable(traceback), ttl_s)

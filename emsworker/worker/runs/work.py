@@ -1,0 +1,395 @@
+"""A claim that is being worked on: what is done, what runs, and what failed and is not flushed yet.
+
+The consumer thread runs its messages; meanwhile the completer flushes its progress and enforces time limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from emsworker.core.errors import FenceLost
+from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import progress
+from emsworker.store.groups.progress import Flush
+from emsworker.store.groups.results import ResultRow
+from emsworker.tasks.options import HandlerOptions
+from emsworker.worker.runs.progress import ProgressBuffer
+from emsworker.worker.runs.watch import Watch
+
+_HEAVY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a message, or that it was not run because an earlier one of its key must be retried first."""
+
+    message: Message
+    failures: Sequence[Failure]
+    results: Sequence[ResultRow]
+    blocked: bool = False
+    ran_s: float = 0.0
+
+
+class Work(Watch):
+    """Progress of one claim, shared by its consumer and the completer.
+
+    Args:
+        claim: the claim that is being worked on.
+        topic_id: of its topic.
+        timeout_s: the group's timeout.
+        thread_id: of the consumer, for the soft time limit.
+    """
+
+    def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
+        super().__init__(thread_id, timeout_s)
+        self.claim = claim
+        self.topic_id = topic_id
+        self._flushing = forks.Lock()
+        self.acked_to = claim.acked_to
+        self.last = claim.hi  # the claim may be cut shorter while it runs
+        self.lost = False  # it belongs to another client, or is finished: nothing more may be written
+        self.running_through = claim.acked_to
+        self._blocked: list[tuple[int, bytes | None]] = []
+        self._blocked_keys = set(claim.blocked_keys)
+        self.held = False  # if a partition runs in order: a message must be retried before the next one
+        self.began_at = ticks()
+        self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
+        self._results: list[ResultRow] = []
+        self._result_bytes = 0
+        self._done_retries: list[tuple[int, int, int]] = []
+        self.progress_buffer = ProgressBuffer(self.lock)
+        self._given_up = False
+        self._written_to = claim.acked_to
+        self._told_timeout_s = timeout_s
+        self.written_at = ticks()
+
+    # -- the consumer's side -------------------------------------------------------------------------------------------
+
+    def start(self, messages: list[Message], options: HandlerOptions, now: float) -> bool:
+        """Begin to run messages; false if the claim was lost or given back before them."""
+        with self.lock:
+            if self.lost or messages[-1].offset > self.last:
+                return False
+            self._given_up = self.progress_buffer.closed = False
+            self.begin(messages, options, now)
+            return True
+
+    def waits(self, message: Message) -> bool:
+        """Return whether an earlier message of its key must be retried first."""
+        return message.key_bytes is not None and message.key_bytes in self._blocked_keys
+
+    def block(self, message: Message) -> None:
+        """Mark a message as blocked: an earlier one of its key must be retried first."""
+        with self.lock:
+            self._settle(Ended(message, (), (), blocked=True))
+
+    def _settle(self, ended: Ended) -> None:
+        offset = ended.message.offset
+        if ended.blocked:
+            self._blocked.append((offset, ended.message.key_bytes))
+        elif self.claim.source is ClaimSource.RETRY and not ended.failures:
+            self._done_retries.append((offset, ended.message.attempt, round(ended.ran_s * 1000)))
+        self._failures += ended.failures
+        self._results += ended.results
+        self._result_bytes += _bytes_of(ended.results)
+        self.progress_buffer.ended([ended.message])
+        self.acked_to = offset
+
+    def _leave_no_gaps(self) -> None:
+        """Close gaps before the claim is given back; a claim that runs in order has none."""
+
+    def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
+        if self.claim.order is Order.NONE or not failures:  # the usual case
+            return
+        again = {failure.offset for failure in failures if failure.retry_in_s is not None}
+        if not again:
+            return
+        if self.claim.order is Order.PARTITION:
+            self.held = True
+        self._blocked_keys |= {m.key_bytes for m in messages if m.offset in again and m.key_bytes is not None}
+
+    def done(
+        self,
+        messages: list[Message],
+        failures: list[Failure],
+        ran_s: Sequence[float],
+        results: Sequence[ResultRow] = (),
+        following: Message | None = None,
+    ) -> None:
+        """Mark messages that ran together as ended; their failures are written with the next flush.
+
+        This is one step: the completer must never see a part of a batch as finished and give the rest back.
+
+        Args:
+            ran_s: the seconds that each ran.
+            following: of coroutines: the first message that still runs.
+        """
+        with self.lock:
+            if self.claim.source is ClaimSource.RETRY:
+                self._done_retries += _redone(messages, failures, ran_s)
+            self._failures += failures
+            if results:
+                self._results += results
+                self._result_bytes += _bytes_of(results)
+            self._note_order(messages, failures)
+            self._ended(messages)
+            self.running = following.offset if following is not None else None
+
+    def _ended(self, messages: list[Message]) -> None:
+        self.running = None
+        self.acked_to = messages[-1].offset
+        self.progress_buffer.ended(messages)
+
+    def rewind(self) -> None:
+        """Mark that nothing runs, though nothing is done: a batch is about to be run one by one."""
+        with self.lock:
+            self.running = None
+
+    def passed(self, finished: bool) -> int:
+        """Return the number of offsets that it has passed, including those with nothing to run.
+
+        Args:
+            finished: the whole claim has been run.
+        """
+        if self.claim.source is ClaimSource.RETRY:
+            return sum(message.offset <= self.acked_to for message in self.claim.messages)
+        return (self.last if finished else self.acked_to) - self.claim.acked_to
+
+    @property
+    def completed(self) -> int:
+        """The number of its messages that have ended, successfully or not."""
+        return sum(message.offset <= self.acked_to for message in self.claim.messages)
+
+    @property
+    def started(self) -> int:
+        """The number of its messages that were started, as far as is known: if they run at once, all of them."""
+        top = self.running_through if self.running is not None else self.acked_to
+        return sum(message.offset <= top for message in self.claim.messages)
+
+    def finish(self) -> Flush | None:
+        """End a claim that is done, and return what the next claim writes along; ``None`` if the claim was lost."""
+        with self._flushing, self.lock:
+            if self.lost:
+                return None
+            self.running = None
+            self.acked_to = self.last
+            self.lost = self.progress_buffer.closed = True
+            return self._flush(finished=True)
+
+    def unfinished(self) -> Flush | None:
+        """End the claim early, and return what is known to be done, for a last flush over a new connection."""
+        with self._flushing, self.lock:
+            if self.lost:
+                return None
+            self.running = None
+            self.lost = self.progress_buffer.closed = True
+            return self._flush()
+
+    # -- writing down --------------------------------------------------------------------------------------------------
+
+    def _flush(self, *, finished: bool = False, acked_to: int | None = None) -> Flush:
+        return Flush(
+            self.claim,
+            self.topic_id,
+            self.acked_to if acked_to is None else acked_to,
+            self._needed_s,
+            running=self.running if self.claim.isolation is Isolation.ALONE else None,
+            finished=finished,
+            done_offsets=tuple(self._done_retries),
+            failures=tuple(self._failures),
+            results=tuple(self._results),
+            blocked=tuple(self._blocked),
+            reports=self.progress_buffer.fresh,
+            reports_ended=self.progress_buffer.stale,
+            was=self._written_to,
+        )
+
+    @property
+    def dirty(self) -> bool:
+        """True if there is something to flush."""
+        return not self.lost and (
+            self.acked_to != self._written_to
+            or bool(self._failures)
+            or (self.running is not None and self._needed_s != self._told_timeout_s)
+        )
+
+    @property
+    def urgent(self) -> bool:
+        """True if a handler has asked for more time, or a progress report is due: flush now."""
+        asked = self.running is not None and self._needed_s > self._told_timeout_s
+        return not self.lost and (asked or self.progress_buffer.is_due)
+
+    @property
+    def _needed_s(self) -> float:
+        """Seconds before recovery may treat the claim as stuck."""
+        return self.timeout_s
+
+    def runs(self, since: float) -> bool:
+        """Return whether the run that began at ``since`` still runs and still holds the claim."""
+        return super().runs(since) and not self.lost and not self._given_up
+
+    @property
+    def heavy(self) -> bool:
+        """True if the buffered results are so large that they must be flushed."""
+        return self._result_bytes > _HEAVY_BYTES
+
+    def write_down(self, session: Session) -> None:
+        """Flush the progress so far.
+
+        Raises:
+            FenceLost: the claim belongs to another client; ``lost`` is set.
+            ConnectionLost: it is not known if it was committed; it will be flushed again.
+        """
+        with self._flushing:
+            with self.lock:
+                if self.lost:
+                    return
+                flush = self._flush()
+            self._send(session, flush)
+
+    def _send(self, session: Session, flush: Flush) -> None:
+        try:
+            progress.flush(session, flush)
+        except FenceLost:
+            self.lost = self.progress_buffer.closed = True
+            raise
+        self.written(flush)
+
+    def written(self, flush: Flush) -> None:
+        """Drop what ``flush`` holds: it has been committed."""
+        with self.lock:
+            del self._failures[: len(flush.failures)]
+            self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
+            del self._results[: len(flush.results)]
+            del self._done_retries[: len(flush.done_offsets)]
+            del self._blocked[: len(flush.blocked)]
+            self.progress_buffer.written(flush.reports, flush.reports_ended)
+            self._written_to = flush.acked_to
+            self._told_timeout_s = flush.timeout_s
+            self.written_at = ticks()
+
+    def commit(
+        self,
+        messages: list[Message],
+        failures: list[Failure],
+        ran_s: float,
+        send: Callable[[Flush], None],
+        results: Sequence[ResultRow] = (),
+    ) -> None:
+        """Commit the SQL of a transactional handler, the progress so far and the ack of its messages atomically.
+
+        No other thread may write this claim's progress meanwhile: a flush that was made before and arrives after the
+        commit would move the acked offset back, and the effect would happen twice.
+
+        Args:
+            ran_s: the seconds that they ran, all together.
+            send: commits a flush.
+
+        Raises:
+            FenceLost: the claim belongs to another client by now.
+        """
+        with self._flushing:
+            if self.lost:
+                raise FenceLost("the claim was given back while its handler ran")
+            flush = self._transactional_flush(messages, failures, ran_s, results)
+            send(flush)
+            self.written(flush)
+            with self.lock:
+                self._note_order(messages, failures)
+                self._ended(messages)
+
+    def _transactional_flush(
+        self, messages: list[Message], failures: list[Failure], ran_s: float, results: Sequence[ResultRow]
+    ) -> Flush:
+        is_retry = self.claim.source is ClaimSource.RETRY
+        own = _redone(messages, failures, [ran_s] * len(messages)) if is_retry else []
+        with self.lock:
+            flush = self._flush(acked_to=messages[-1].offset)
+        return replace(
+            flush,
+            done_offsets=(*flush.done_offsets, *own),
+            failures=(*flush.failures, *failures),
+            results=(*flush.results, *results),
+        )
+
+    # -- giving back ---------------------------------------------------------------------------------------------------
+
+    def give_back(self, session: Session) -> None:
+        """Give back all that is not done, and what is running if the process is about to die; this ends the claim.
+
+        Raises:
+            FenceLost: the claim belongs to another client; ``lost`` is set.
+        """
+        with self._flushing:
+            with self.lock:
+                if self.lost:
+                    return
+                self._leave_no_gaps()
+                flush = self._flush(finished=True)
+            self._cut(session, flush)
+
+    def share_rest(self, session: Session) -> None:
+        """Give back the messages after the running ones, so that other clients can claim them.
+
+        Raises:
+            FenceLost: the claim belongs to another client; ``lost`` is set.
+        """
+        with self._flushing:
+            with self.lock:
+                if self.lost or self.running is None or self.running_through >= self.claim.hi:
+                    return
+                self.last = self.running_through
+                flush = self._flush()
+            self._cut(session, flush)
+
+    def give_up(self, session: Session, since: float, failure: Failure | None) -> bool:
+        """Record ``failure`` for the message of the hanging handler that began at ``since``, and give back the rest.
+
+        Args:
+            failure: ``None`` for a batch: all is given back, to be run one by one.
+
+        Returns:
+            false if the handler has returned meanwhile.
+
+        Raises:
+            FenceLost: the claim belongs to another client; ``lost`` is set.
+        """
+        with self._flushing:
+            with self.lock:
+                if not self.is_over(since):
+                    return False
+                if self.lost:
+                    return True
+                self._given_up = self.progress_buffer.closed = True
+                flush = self._flush(finished=True)
+            if failure is not None:
+                flush = replace(flush, acked_to=failure.offset, failures=(*flush.failures, failure))
+            self._cut(session, flush, Isolation.NONE if failure is not None else Isolation.ALONE)
+            return True
+
+    def _cut(self, session: Session, flush: Flush, isolation: Isolation = Isolation.NONE) -> None:
+        """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
+        last = flush.acked_to if flush.finished else self.last
+        try:
+            progress.give_back(session, flush, last, isolation)
+        except FenceLost:
+            self.lost = self.progress_buffer.closed = True
+            raise
+        self.written(flush)
+        self.claim.hi = self.last = last
+        self.lost = flush.finished
+        self.progress_buffer.closed |= flush.finished
+
+
+def _redone(messages: list[Message], failures: list[Failure], ran_s: Sequence[float]) -> list[tuple[int, int, int]]:
+    """Return offset, attempt and milliseconds of each retry that succeeded."""
+    failed, ran = {failure.offset for failure in failures}, zip(messages, ran_s, strict=True)
+    return [(m.offset, m.attempt, round(took_s * 1000)) for m, took_s in ran if m.offset not in failed]
+
+
+def _bytes_of(results: Sequence[ResultRow]) -> int:
+    return sum(len(row.body or b"") for row in results)
