@@ -19,8 +19,8 @@ from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, ope
 
 if TYPE_CHECKING:
     from emsworker.store.engine.database import Database
-    from emsworker.worker.processes.describe import AppFacts
-    from emsworker.worker.processes.supervisor import Supervisor
+    from emsworker.worker.describe import AppFacts
+    from emsworker.worker.supervisor import Supervisor
 
 _CALL_TIMEOUT_S = 3.0
 
@@ -99,8 +99,8 @@ def worker(
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
     """
-    from emsworker.worker.processes.child import ChildSpec
-    from emsworker.worker.processes.describe import describe_app
+    from emsworker.worker.child import ChildSpec
+    from emsworker.worker.describe import describe_app
 
     _log(log_level)
     claim_role("worker")
@@ -149,7 +149,7 @@ def _processors() -> int:
 
 
 def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
-    from emsworker.worker.processes.supervisor import Supervisor
+    from emsworker.worker.supervisor import Supervisor
 
     database = _database(stream)
     threads = spec.threads or stream.settings.threads
@@ -177,7 +177,7 @@ def _wanted(spec: Any, topic: str, group: str) -> bool:
 
 
 def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
-    from emsworker.worker.processes.reload import Reloader
+    from emsworker.worker.reload import Reloader
 
     folders = {Path.cwd(), *([facts.folder] if facts.folder is not None else [])}
     reloader = Reloader(folders, lambda path: supervisor.request_restart())
@@ -201,7 +201,7 @@ def beat(ctx: click.Context, log_level: str) -> None:
     """
     from emsworker.beat.leader import run_beat
     from emsworker.core.errors import AccessDenied
-    from emsworker.worker.processes.preflight import check_stream
+    from emsworker.worker.preflight import check_stream
 
     _log(log_level)
     claim_role("worker")

@@ -15,6 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from emsworker.app import Ems
+from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.executor import Executor
+from emsworker.consume.isolation import IsolationGate
+from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.work import Work
 from emsworker.core.codec import decode_headers
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
@@ -35,11 +40,6 @@ from emsworker.publish.transaction import Transaction
 from emsworker.tasks.results import ResultSet, uids_of
 from emsworker.tasks.task import Handler, Route
 from emsworker.testing.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
-from emsworker.worker.runs.coroutines import EventLoop
-from emsworker.worker.runs.executor import Executor
-from emsworker.worker.runs.isolation import IsolationGate
-from emsworker.worker.runs.result_writer import ResultWriter
-from emsworker.worker.runs.work import Work
 
 _CLAIM = 500
 _MOST_RUNS = 20_000

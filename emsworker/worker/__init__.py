@@ -1,1 +1,1 @@
-"""The worker: processes, the threads that claim messages, and the runs of their handlers."""
+"""The worker: its processes, and the threads that find and claim work."""

@@ -97,12 +97,12 @@ MUTANTS = [
         "at least once",
         [
             (
-                "worker/runs/executor.py",
+                "consume/executor.py",
                 "            failed = self._call_plainly(work, messages, handler)\n",
                 "            work.done(messages, [], [0.0] * len(messages))\n            failed = self._call_plainly(work, messages, handler)\n",
             ),
             (
-                "worker/runs/executor.py",
+                "consume/executor.py",
                 "            work.done(messages, failures, [ran_s] * len(messages), self._result_writer.for_flush(rows))\n",
                 "",
             ),

@@ -121,7 +121,7 @@ _UNUSED = (
 
 @pytest.mark.parametrize(
     ("module", "unwanted"),
-    [("emsworker.cli.main", _HEAVY), ("emsworker.worker.processes.child", _UNUSED), ("emsworker", _HEAVY)],
+    [("emsworker.cli.main", _HEAVY), ("emsworker.worker.child", _UNUSED), ("emsworker", _HEAVY)],
 )
 def test_nothing_is_imported_before_it_is_needed(module: str, unwanted: tuple[str, ...]) -> None:
     """Each of these takes tens of milliseconds and some MiB, in every process of a worker."""

@@ -171,7 +171,7 @@ def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: Ma
 def test_what_a_preflight_costs(one_stream: Stream) -> None:
     from emsworker.core.config import Settings
     from emsworker.loader import load_app
-    from emsworker.worker.processes.preflight import check_app, check_stream, chosen_routes
+    from emsworker.worker.preflight import check_app, check_stream, chosen_routes
 
     app = load_app(ACTOR)
     settings = Settings(url=one_stream.url)

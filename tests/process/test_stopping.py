@@ -106,7 +106,7 @@ def test_a_child_told_to_stop_before_it_can_listen_ends_in_order(one_stream: Str
 
     def tell() -> bool:
         for pid in set(children_of(program.pid)) - told:
-            if "worker.processes.child" in _command_line(pid):
+            if "worker.child" in _command_line(pid):
                 kill(pid, signal.SIGTERM)
                 told.add(pid)
         return len(told) == 3

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emsworker.admin.dead import parse_place
+from emsworker.consume.outcome import refuse_expired
 from emsworker.core.codec import Decoder, decode_headers, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.durations import parse_duration
@@ -21,8 +22,7 @@ from emsworker.core.model import Message
 from emsworker.core.schedule import parse_timetable
 from emsworker.core.selection.filters import Filter
 from emsworker.core.url import DatabaseUrl, redact
-from emsworker.worker.processes.child import ChildSpec
-from emsworker.worker.runs.outcome import refuse_expired
+from emsworker.worker.child import ChildSpec
 from tests.security import nasty
 
 _ALL = Decoder(("json", "msgpack", "yaml"), 10_000)

@@ -11,7 +11,7 @@ from emsworker import Ems, Filter, Message
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError, TopicRuleError, UnknownReader, UnknownTopic
 from emsworker.core.model import TopicKind
-from emsworker.worker.consumers.broadcast import BroadcastReader
+from emsworker.worker.broadcast import BroadcastReader
 from tests.store.test_retention import trim_all
 from tests.support.streams import Stream, wait_until
 

@@ -21,10 +21,10 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
 from emsworker.store.groups.claims import PollAnswer
-from emsworker.worker.consumers import poller as module
-from emsworker.worker.consumers.hints import Hint
-from emsworker.worker.consumers.listener import Listener
-from emsworker.worker.consumers.poller import Poller
+from emsworker.worker import poller as module
+from emsworker.worker.hints import Hint
+from emsworker.worker.listener import Listener
+from emsworker.worker.poller import Poller
 from tests.support.streams import Stream
 from tests.support.waiting import until
 

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
 from emsworker.beat.services import trim
+from emsworker.consume.work import Work
 from emsworker.core.model import Group, Topic
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
 from emsworker.store.stream.messages import close_hole
-from emsworker.worker.runs.work import Work
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from emsworker.consume.losses import Losses, LostRun, judge
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import ConnectionLostInHandler
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 from emsworker.store.engine.schema import ServerRun
 from emsworker.tasks.options import HandlerOptions
-from emsworker.worker.runs.losses import Losses, LostRun, judge
 
 CLAIM = Claim(1, 0, 5, 5, 4, 7, ClaimSource.STREAM, Isolation.ALONE, "c")
 MESSAGE = Message("t", 0, (5, b"", None, None, b"", b"", ""), Decoder())

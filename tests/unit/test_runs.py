@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
+from emsworker.consume.handler_run import ThreadRun
+from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import RunEnded
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED
 from emsworker.tasks.options import HandlerOptions
-from emsworker.worker.runs.handler_run import ThreadRun
-from emsworker.worker.runs.work import Work
 
 
 def test_r24_the_limits_of_a_run() -> None:

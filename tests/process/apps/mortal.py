@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from emsworker import Ems, Message
-from emsworker.worker.consumers.lease import LeaseRenewer
-from emsworker.worker.consumers.listener import Listener
-from emsworker.worker.consumers.poller import Poller
+from emsworker.consume.lease import LeaseRenewer
+from emsworker.worker.listener import Listener
+from emsworker.worker.poller import Poller
 from tests.process.record import note
 
 app = Ems("mortal")

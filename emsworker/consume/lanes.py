@@ -13,13 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
 
+from emsworker.consume.coroutines import guarded
+from emsworker.consume.lanework import LaneEntry, LaneWork
+from emsworker.consume.watch import NO_LIMITS, Lane
+from emsworker.consume.work import Ended
 from emsworker.core.model import Message
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler
-from emsworker.worker.runs.coroutines import guarded
-from emsworker.worker.runs.lanework import LaneEntry, LaneWork
-from emsworker.worker.runs.watch import NO_LIMITS, Lane
-from emsworker.worker.runs.work import Ended
 
 _SLACK_S = 5.0
 _WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter

@@ -19,6 +19,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from emsworker.app import Ems
+from emsworker.consume.completer import Completer
+from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.lease import LeaseRenewer
+from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
 from emsworker.core.ids import local_ip
@@ -32,16 +36,12 @@ from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
-from emsworker.worker.consumers.broadcast import BroadcastReader
-from emsworker.worker.consumers.completer import Completer
-from emsworker.worker.consumers.consumer import Assignment, Consumer, Shared
-from emsworker.worker.consumers.lease import LeaseRenewer
-from emsworker.worker.consumers.listener import Listener
-from emsworker.worker.consumers.poller import Poller
-from emsworker.worker.consumers.recycling import Recycler
-from emsworker.worker.processes.preflight import chosen_routes
-from emsworker.worker.runs.coroutines import EventLoop
-from emsworker.worker.runs.result_writer import ResultWriter
+from emsworker.worker.broadcast import BroadcastReader
+from emsworker.worker.consumer import Assignment, Consumer, Shared
+from emsworker.worker.listener import Listener
+from emsworker.worker.poller import Poller
+from emsworker.worker.preflight import chosen_routes
+from emsworker.worker.recycling import Recycler
 
 log = logging.getLogger(__name__)
 

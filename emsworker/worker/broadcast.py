@@ -15,6 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
+from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.executor import Executor
+from emsworker.consume.isolation import IsolationGate
+from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.time_limits import send_soft_limit
+from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
@@ -32,13 +38,7 @@ from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
-from emsworker.worker.consumers.batching import BatchSizer
-from emsworker.worker.runs.coroutines import EventLoop
-from emsworker.worker.runs.executor import Executor
-from emsworker.worker.runs.isolation import IsolationGate
-from emsworker.worker.runs.result_writer import ResultWriter
-from emsworker.worker.runs.time_limits import send_soft_limit
-from emsworker.worker.runs.work import Work
+from emsworker.worker.batching import BatchSizer
 
 log = logging.getLogger(__name__)
 

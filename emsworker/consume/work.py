@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from emsworker.consume.progress import ProgressBuffer
+from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
 from emsworker.core.process import forks
@@ -17,8 +19,6 @@ from emsworker.store.groups import progress
 from emsworker.store.groups.progress import Flush
 from emsworker.store.groups.results import ResultRow
 from emsworker.tasks.options import HandlerOptions
-from emsworker.worker.runs.progress import ProgressBuffer
-from emsworker.worker.runs.watch import Watch
 
 _HEAVY_BYTES = 1 << 20
 

@@ -24,7 +24,7 @@ from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import AvailableWork, find_work
 from emsworker.store.stream.messages import close_hole
-from emsworker.worker.consumers.hints import Chooser, Hint
+from emsworker.worker.hints import Chooser, Hint
 
 log = logging.getLogger(__name__)
 

@@ -97,7 +97,7 @@ def describe_app(
         try:
             with blocked():  # or a stop between its start and note_helper would leave it behind
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "emsworker.worker.processes.describe", path, str(writer), chosen],
+                    [sys.executable, "-m", "emsworker.worker.describe", path, str(writer), chosen],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
@@ -158,7 +158,7 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
 def _refusal(
     app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]
 ) -> dict[str, Any] | None:
-    from emsworker.worker.processes.preflight import check_app, check_stream, chosen_routes
+    from emsworker.worker.preflight import check_app, check_stream, chosen_routes
 
     try:
         routes = chosen_routes(app, path, topics, groups)

@@ -8,14 +8,14 @@ import threading
 from collections.abc import Awaitable
 from typing import Any
 
+from emsworker.consume.watch import Watch
+from emsworker.consume.work import Work
 from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.tasks.options import HandlerOptions
-from emsworker.worker.runs.watch import Watch
-from emsworker.worker.runs.work import Work
 
 _SLACK_S = 5.0  # if a handler blocks the event loop, the thread that waits is ended this much later
 

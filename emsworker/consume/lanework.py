@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
+from emsworker.consume.watch import Lane
+from emsworker.consume.work import Ended, Work
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Message
 from emsworker.core.process.clock import ticks
@@ -12,8 +14,6 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups import detaching
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.options import HandlerOptions
-from emsworker.worker.runs.watch import Lane
-from emsworker.worker.runs.work import Ended, Work
 
 
 class LaneEntry(Enum):

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
+from emsworker.consume.watch import Watch
 from emsworker.core.errors import SoftTimeLimitExceeded
-from emsworker.worker.runs.watch import Watch
 
 log = logging.getLogger(__name__)
 

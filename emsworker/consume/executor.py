@@ -8,6 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from emsworker.consume.coroutines import EventLoop, guarded, run_together
+from emsworker.consume.handler_run import CoroutineRun, ThreadRun
+from emsworker.consume.isolation import IsolationGate
+from emsworker.consume.lanes import Lanes
+from emsworker.consume.lanework import LaneWork
+from emsworker.consume.losses import LostRun, LostUnderHandler
+from emsworker.consume.outcome import describe, outcome_of, refuse_expired
+from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.time_limits import call_interruptibly
+from emsworker.consume.watch import Lane
+from emsworker.consume.work import Ended, Work
 from emsworker.core.errors import BatchFailed, FenceLost, SoftTimeLimitExceeded, TransactionEnded
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Failure, Isolation, Message, Order, Outcome
@@ -22,17 +33,6 @@ from emsworker.store.groups.results import ResultRow
 from emsworker.tasks.middleware import Middleware, hooks
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler, Route
-from emsworker.worker.runs.coroutines import EventLoop, guarded, run_together
-from emsworker.worker.runs.handler_run import CoroutineRun, ThreadRun
-from emsworker.worker.runs.isolation import IsolationGate
-from emsworker.worker.runs.lanes import Lanes
-from emsworker.worker.runs.lanework import LaneWork
-from emsworker.worker.runs.losses import LostRun, LostUnderHandler
-from emsworker.worker.runs.outcome import describe, outcome_of, refuse_expired
-from emsworker.worker.runs.result_writer import ResultWriter
-from emsworker.worker.runs.time_limits import call_interruptibly
-from emsworker.worker.runs.watch import Lane
-from emsworker.worker.runs.work import Ended, Work
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from emsworker.consume.lanework import LaneWork
+from emsworker.consume.time_limits import send_soft_limit
+from emsworker.consume.watch import Watch
+from emsworker.consume.work import Ended, Work
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
@@ -20,10 +24,6 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.runs.lanework import LaneWork
-from emsworker.worker.runs.time_limits import send_soft_limit
-from emsworker.worker.runs.watch import Watch
-from emsworker.worker.runs.work import Ended, Work
 
 log = logging.getLogger(__name__)
 

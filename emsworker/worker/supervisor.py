@@ -34,7 +34,7 @@ from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.processes.child import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Supervisor:
         reader, writer = os.pipe()
         spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=writer)
         spec = replace(spec, number=slot.number)
-        command = [sys.executable, "-m", "emsworker.worker.processes.child", spec.to_json()]
+        command = [sys.executable, "-m", "emsworker.worker.child", spec.to_json()]
         try:
             with blocked():  # until it has its own handlers: a stop before that still ends it in order
                 slot.process = subprocess.Popen(

@@ -8,6 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from emsworker.consume.completer import Completer
+from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.executor import Executor
+from emsworker.consume.isolation import IsolationGate
+from emsworker.consume.lanework import LaneWork
+from emsworker.consume.lease import LeaseRenewer
+from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
+from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
@@ -26,20 +35,11 @@ from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
-from emsworker.worker.consumers.batching import BatchSizer
-from emsworker.worker.consumers.completer import Completer
-from emsworker.worker.consumers.hints import Hint
-from emsworker.worker.consumers.lease import LeaseRenewer
-from emsworker.worker.consumers.permits import CLAIM_S, Limiter, Refunds
-from emsworker.worker.consumers.poller import Poller
-from emsworker.worker.consumers.recycling import Allowance, Recycler
-from emsworker.worker.runs.coroutines import EventLoop
-from emsworker.worker.runs.executor import Executor
-from emsworker.worker.runs.isolation import IsolationGate
-from emsworker.worker.runs.lanework import LaneWork
-from emsworker.worker.runs.losses import Losses, LostRun, LostUnderHandler, judge
-from emsworker.worker.runs.result_writer import ResultWriter
-from emsworker.worker.runs.work import Work
+from emsworker.worker.batching import BatchSizer
+from emsworker.worker.hints import Hint
+from emsworker.worker.permits import CLAIM_S, Limiter, Refunds
+from emsworker.worker.poller import Poller
+from emsworker.worker.recycling import Allowance, Recycler
 
 log = logging.getLogger(__name__)
 

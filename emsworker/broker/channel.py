@@ -1,0 +1,91 @@
+"""The way out of a broker: what a thread that consumes messages asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from emsworker.core.model import Claim, Isolation
+from emsworker.publish.transaction import Transaction
+from emsworker.store.groups.claims import Claimant, NothingClaimed
+from emsworker.store.groups.progress import Flush
+
+T = TypeVar("T")
+Send = Callable[[Flush], None]
+
+
+class Channel(Protocol):
+    """A connection of one consuming thread. Whatever ends something is refused unless its claim is still ours."""
+
+    def take_range(
+        self, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+    ) -> Claim | NothingClaimed:
+        """Claim the next messages of a partition, in its order if the group has one.
+
+        Args:
+            before: the end of the previous claim, recorded in the same transaction.
+            wait: wait for another client that holds the cursor, instead of returning ``NothingClaimed.BUSY``.
+
+        Raises:
+            FenceLost: the previous claim has another owner by now; nothing was claimed.
+        """
+        ...
+
+    def take_waiting(
+        self, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+    ) -> Claim | NothingClaimed:
+        """Adopt a claim that its owner gave back or lost; see :meth:`take_range`.
+
+        Args:
+            from_partition: only claims of this partition or a higher one.
+        """
+        ...
+
+    def take_retries(self, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
+        """Claim due retries of one partition; see :meth:`take_range`."""
+        ...
+
+    def flush(self, flush: Flush) -> None:
+        """Write the progress of a claim down.
+
+        Raises:
+            FenceLost: the claim has another owner by now; nothing was written.
+        """
+        ...
+
+    def give_back(self, flush: Flush, last: int, isolation: Isolation = Isolation.NONE) -> None:
+        """Write progress down, keep the claim only up to ``last``, and return the rest with no attempt charged.
+
+        Args:
+            isolation: the least isolation with which the rest is to be run.
+
+        Raises:
+            FenceLost: the claim has another owner by now; nothing was written.
+        """
+        ...
+
+    def detach(self, flush: Flush, rest: Claim) -> None:
+        """Write progress down, and move the messages that still run to ``rest``, a claim beside the stream.
+
+        Raises:
+            FenceLost: the claim has another owner by now; nothing was written.
+        """
+        ...
+
+    def transact(
+        self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
+    ) -> T:
+        """Call a handler in a transaction that commits its SQL and the progress of its claim atomically.
+
+        All of it is done again after a conflict with another transaction.
+
+        Args:
+            call: the handler.
+            commit: called with what it returned and a function that commits a flush; calls that once.
+            is_cut_short: true if an exception from outside may have left the connection in the middle of a packet.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...

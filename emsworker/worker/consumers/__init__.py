@@ -1,1 +1,0 @@
-"""The threads that find, claim and acknowledge work."""

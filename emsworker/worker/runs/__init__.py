@@ -1,1 +1,0 @@
-"""Runs: a claim's messages and their handlers, from start to outcome."""
