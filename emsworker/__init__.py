@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from emsworker.core.selection.filters import Filter as Filter
     from emsworker.tasks.idempotency import once as once
     from emsworker.tasks.middleware import Middleware as Middleware
-    from emsworker.tasks.task import Outgoing as Outgoing
+    from emsworker.publish.outgoing import Outgoing as Outgoing
 
 __version__ = "0.1.0"
 
@@ -120,7 +120,7 @@ _HOME = {
     "Receipt": "emsworker.core.model",
     "Middleware": "emsworker.tasks.middleware",
     "once": "emsworker.tasks.idempotency",
-    "Outgoing": "emsworker.tasks.task",
+    "Outgoing": "emsworker.publish.outgoing",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

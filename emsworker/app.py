@@ -1,40 +1,35 @@
-"""The app: configuration, registry and producer in one object."""
+"""The app: a registry of tasks, a broker and a configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, overload
 
-from emsworker.core.codec import CALL, encode_body, encode_headers
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
-from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
-from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
-from emsworker.core.options import is_whole, refuse_reserved, refuse_unknown
-from emsworker.core.priority import check_priority, level_for
+from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, TopicRuleError
+from emsworker.core.ids import check_name
+from emsworker.core.model import NewMessage, Receipt
+from emsworker.core.options import refuse_reserved, refuse_unknown
 from emsworker.core.selection.filters import EVERYTHING, Filter
-from emsworker.features import Features
-from emsworker.opening import Opening
-from emsworker.publish.cancel import cancel_sent
-from emsworker.publish.delivery import DELIVERY_OPTIONS, DeliveryOptions, read_dedup, split_delivery
-from emsworker.store.engine.schema import server_now
-from emsworker.tasks.broadcast import Broadcasts, listen
+from emsworker.publish.outbox import OutboxTransaction
+from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, in_utc
+from emsworker.tasks.idempotency import Once
 from emsworker.tasks.middleware import Middleware, hooks
-from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import SENT_WITH, Outgoing, Route, Subscription, Task, check_function, full_name
+from emsworker.tasks.periodic import make_periodic
+from emsworker.tasks.registry import Function, Registry
+from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
+from emsworker.tasks.task import Subscription, Task, check_function, full_name
+from emsworker.testing import TestApp
 
-if TYPE_CHECKING:
-    from emsworker.publish.outbox import OutboxTransaction
-
-Function = Callable[..., Any]
-
-_SEND_OPTIONS = (SENT_WITH | DELIVERY_OPTIONS) - {"topic"}
+_TIMES = ("countdown", "eta", "delay")
 
 
-class Ems(Features, Opening):
+class Ems:
     """An app: the tasks and subscriptions of a program, and the stream that they use.
 
     Args:
@@ -43,6 +38,9 @@ class Ems(Features, Opening):
         config: dotted name of a module with settings.
         settings: any setting of :class:`Settings` by name; they win over ``EMS_*`` variables.
 
+    Attributes:
+        registry: what the app has declared.
+
     Raises:
         ConfigError: naming every wrong setting.
     """
@@ -50,15 +48,13 @@ class Ems(Features, Opening):
     def __init__(
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
-        super().__init__()
         self.name = check_name("app", name)
         self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         if wrong := [one for one in self.middleware if not isinstance(one, Middleware)]:
             raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
-        self.routes: dict[tuple[str, str], Route] = {}
-        self.schedules = {}
-        self.broadcasts = Broadcasts()
+        self.registry = Registry(self.settings)
+        self._broker: Broker = MysqlBroker(self.settings, self.registry.kind_of)
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
 
@@ -106,17 +102,16 @@ class Ems(Features, Opening):
 
         def declare(function: Function) -> Task:
             check_function("task", function)
-            task_name = check_name("task", name or full_name(function))
-            route = self._route(topic or self.settings.topic, group or self.settings.group)
-            route.declare_order(order)
             task = Task(
-                self, function, task_name, self._options(options), topic=route.topic, group=route.group, bind=bind
+                self,
+                function,
+                check_name("task", name or full_name(function)),
+                self.registry.options(options),
+                topic=topic or self.settings.topic,
+                group=group or self.settings.group,
+                bind=bind,
             )
-            if task_name in route.tasks or route.subscription is not None:
-                raise ConfigError(
-                    [Problem("task", task_name, f"{route.topic}/{route.group} has a handler for it already")]
-                )
-            route.tasks[task_name] = task
+            self.registry.add_task(task, order)
             return task
 
         return declare if function is None else declare(function)
@@ -152,55 +147,57 @@ class Ems(Features, Opening):
         if not isinstance(wanted, Filter):
             raise ConfigError([Problem("filter", repr(wanted), "must be a Filter, like Filter(tags=['new'])")])
         if broadcast:
-            return listen(self, topic, group, name, filter, options if order is None else options | {"order": order})
+            self.registry.check_broadcast(topic, group, options if order is None else options | {"order": order})
+            return lambda function: self.registry.add_broadcast(function, topic, name, filter, options)
         if group is None or name is not None:
             fix = "name a group, or say broadcast=True (only that has a name=)"
             raise ConfigError([Problem("subscribe", repr(topic), fix)])
-        group_name = group
+        return lambda function: self.registry.add_subscription(function, topic, group, filter, order, options)
 
-        def declare(function: Function) -> Subscription:
-            check_function("subscribe", function)
-            route = self._route(topic=topic, group=group_name)
-            if route.subscription is not None or route.tasks:
-                raise ConfigError(
-                    [
-                        Problem(
-                            "subscribe",
-                            f"{topic}/{group_name}",
-                            "the group has a handler already; give this one another group",
-                        )
-                    ]
-                )
-            route.subscription = Subscription(function, full_name(function), self._options(options))
-            route.filter = filter
-            route.declare_order(order)
-            return route.subscription
+    def periodic(
+        self,
+        cron: str | None = None,
+        *,
+        every: float | None = None,
+        timezone: str = "UTC",
+        catch_up: str = "last",
+        name: str | None = None,
+        **call: Any,
+    ) -> Callable[[Task], Task]:
+        """Call a task at set times: ``@app.periodic("*/5 * * * *")`` above ``@app.task``.
+
+        Args:
+            cron: five fields, or six with the seconds first.
+            every: seconds, instead of cron.
+            timezone: of cron, an IANA name.
+            catch_up: of the slots that passed while no beat was running: the ``last``, ``all`` (at most 1000), or
+                ``none``.
+            name: of the schedule, by default the task's; unique in a stream.
+            call: ``args``, ``kwargs`` and ``key`` of the call.
+
+        Raises:
+            ConfigError: the time or the zone is wrong, or the name is taken.
+        """
+
+        def declare(task: Task) -> Task:
+            self.registry.add_periodic(make_periodic(task, cron, every, timezone, catch_up, name, **call))
+            return task
 
         return declare
 
-    def _route(self, topic: str, group: str) -> Route:
-        key = (check_name("topic", topic), check_name("group", group))
-        self.broadcasts.refuse_group(topic, group)
-        return self.routes.setdefault(key, Route(*key))
-
-    def _options(self, options: Mapping[str, Any]) -> HandlerOptions:
-        """A handler's options, over the time limits of the app's settings."""
-        limits = {name: getattr(self.settings, name) for name in ("soft_time_limit_s", "hard_time_limit_s")}
-        return HandlerOptions.checked(limits | dict(options))
-
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Any) -> Receipt:
         """Send one message and return after its commit.
 
         Args:
             topic: created on first use if ``auto_create`` is on.
             body: anything the serializer knows; ``bytes`` and ``str`` are kept as they are.
-            options: ``key`` (messages with the same key share a partition), ``partition`` (instead of a key), ``tag``,
-                ``headers`` (a dict of strings), ``uid`` (a UUID of your own, which makes sends idempotent),
-                ``serializer``, ``compression``, ``countdown`` (seconds before it may be read), ``delay`` (the same as
-                text: ``"10m"``) or ``eta`` (a time), ``transaction`` (send with its commit: what
-                :meth:`transaction` gives, or a connection of your own), ``dedup_key`` (not sent again while the
+            transaction: send with its commit: what :meth:`transaction` gives, or a connection of your own.
+            options: those of :class:`Outgoing`: ``key`` (messages with the same key share a partition), ``partition``
+                (instead of a key), ``tag``, ``headers`` (a dict of strings), ``uid`` (a UUID of your own, which makes
+                sends idempotent), ``serializer``, ``compression``, ``countdown`` (seconds before it may be read),
+                ``delay`` (the same as text: ``"10m"``) or ``eta`` (a time), ``dedup_key`` (not sent again while the
                 message with this key is unfinished, or ``dedup_window``, ``"5m"``, lasts), ``priority`` (0 to 9; higher
                 ones are run first, if the topic distinguishes priorities).
 
@@ -210,62 +207,58 @@ class Ems(Features, Opening):
                 written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        refuse_unknown("send()", options, _SEND_OPTIONS)
+        refuse_unknown("send()", options, MESSAGE_OPTIONS)
         refuse_reserved(options.get("headers"))
-        return self.publish(topic, body, **options)
+        outgoing = [Outgoing(topic, body, **options)]
+        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
+        self._note_sent(outgoing, receipts, transaction)
+        return receipts[0]
 
-    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+    def send_many(self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Any) -> list[Receipt]:
         """Send many messages in few statements; those of one partition keep their order.
 
         Args:
             bodies: bodies, or :class:`Outgoing` with options of their own.
+            transaction: as in :meth:`send`.
             options: as in :meth:`send`, for all of them; an :class:`Outgoing` has its own, so with any of these only
-                the options of the whole send are allowed: ``countdown``, ``delay``, ``eta``, ``transaction``.
+                the time of the whole send is allowed: ``countdown``, ``delay``, ``eta``.
 
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
-        self.be_eager()
-        refuse_unknown("send_many()", options, _SEND_OPTIONS)
+        refuse_unknown("send_many()", options, MESSAGE_OPTIONS)
         refuse_reserved(options.get("headers"))
-        delivery, options = split_delivery(options)
         if isinstance(bodies, str | bytes | Mapping) or not isinstance(bodies, Iterable):
             fix = "must be a list of bodies, or another iterable of them; send() sends a single one"
             raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", fix)])
-        bodies = list(bodies)
-        if options and any(isinstance(body, Outgoing) for body in bodies):
-            fix = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
-            raise ConfigError([Problem(name, repr(value), fix) for name, value in options.items()])
-        outgoing = [body if isinstance(body, Outgoing) else Outgoing(topic, body, **options) for body in bodies]
+        outgoing = [*_outgoing(topic, list(bodies), options)]
         for item in outgoing:
             refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        return self._deliver(topic, outgoing, delivery)
-
-    def publish(self, topic: str, body: Any, **options: Any) -> Receipt:
-        """Send one message whose headers may be reserved; shared by :meth:`send` and :meth:`Task.apply_async`."""
-        self.be_eager()
-        delivery, options = split_delivery(options)
-        return self._deliver(topic, [Outgoing(topic, body, **options)], delivery)[0]
-
-    def _deliver(self, name: str, outgoing: list[Outgoing], delivery: DeliveryOptions) -> list[Receipt]:
-        # Mistakes of the caller are refused before the catalog may create the topic.
-        messages = [self._encode(item) for item in outgoing]
-        write = partial(self._write, outgoing=outgoing, messages=messages, delivery=delivery)
-        receipts = self.catalog.use(check_name("topic", name), write)
-        if delivery.transaction is None:
-            self.tell(outgoing, receipts)
+        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
+        self._note_sent(outgoing, receipts, transaction)
         return receipts
 
-    def _write(
-        self, topic: Topic, *, outgoing: list[Outgoing], messages: list[NewMessage], delivery: DeliveryOptions
-    ) -> list[Receipt]:
-        for item, message in zip(outgoing, messages, strict=True):
-            self._admit(topic, item, message)
-        if delivery.direct and all(item.dedup_key is None for item in outgoing):
-            return self.producer.send(topic, messages)
-        return self.outbox.send(topic, outgoing, messages, delivery)
+    def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Any) -> Receipt:
+        """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
+        outgoing = [Outgoing(topic, body, **options)]
+        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
+        self._note_sent(outgoing, receipts, transaction)
+        return receipts[0]
+
+    def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
+        """Return messages as they are stored: the caller's mistakes are refused before the broker may create a topic."""
+        for hook in self._before_publish:
+            for item in outgoing:
+                hook(item)
+        if not self.settings.publishing:
+            raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
+        return [item.encode(self.settings) for item in outgoing]
+
+    def _note_sent(self, outgoing: list[Outgoing], receipts: list[Receipt], transaction: Any) -> None:
+        if self._after_publish and transaction is None:
+            self.after_commit(outgoing, receipts)
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.
@@ -275,65 +268,17 @@ class Ems(Features, Opening):
         Raises:
             StoreUnavailable: the connection was lost in COMMIT, and it is not known if it was committed.
         """
-        return self.outbox.transaction()
+        return self.broker.transaction(self)
 
-    def tell(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
+    def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
         """Call the ``after_publish`` hooks of the middleware for committed messages."""
         for item, receipt in zip(outgoing, receipts, strict=True):
             for hook in self._after_publish:
                 hook(item, receipt)
 
-    def _encode(self, outgoing: Outgoing) -> NewMessage:
-        """Encode a message as it is stored, independently of its topic."""
-        for hook in self._before_publish:
-            hook(outgoing)
-        if not self.settings.publishing:
-            raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
-        body, codec_headers = encode_body(
-            outgoing.body,
-            outgoing.serializer or self.settings.serializer,
-            outgoing.compression or self.settings.compression,
-            names=CALL if TASK_HEADER in outgoing.headers else (),
-        )
-        check_priority(outgoing.priority)
-        headers = encode_headers({**codec_headers, **outgoing.headers, **priority_header(outgoing.priority)})
-        uid = new_uid() if outgoing.uid is None else parse_uid(outgoing.uid)
-        key, tag = encode_key("key", outgoing.key), encode_key("tag", outgoing.tag)
-        read_dedup(outgoing.dedup_key, outgoing.dedup_window)
-        if outgoing.partition is not None and not is_whole(outgoing.partition):
-            raise InvalidName(f"partition {outgoing.partition!r:.100} is none: it must be a whole number")
-        return NewMessage(uid, key, tag, headers, body, outgoing.partition)
-
-    def _admit(self, topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
-        """Check that the topic takes a message, and set its level of priority."""
-        if not topic.rule.writable:
-            raise TopicRuleError(
-                f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
-                "(`ems topics change` sets the rule)"
-            )
-        if topic.kind is TopicKind.BROADCAST and TASK_HEADER in outgoing.headers:
-            raise TopicRuleError(
-                f"topic {topic.name!r} is a broadcast topic, and tasks are run by groups; nothing was sent "
-                "(send it a plain message, or the task to another topic)"
-            )
-        if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
-            raise InvalidName(
-                f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
-                f"it has 0 to {topic.partitions - 1}"
-            )
-        if len(message.body) > topic.max_message_bytes:
-            raise MessageTooLarge(
-                f"a body of {len(message.body)} bytes is over the limit of topic {topic.name!r}, "
-                f"{topic.max_message_bytes} bytes; nothing was sent"
-            )
-        message.level = level_for(topic.name, topic.priorities, outgoing.priority)
-
     def server_time(self, when: float | datetime) -> datetime:
         """Return a time, or a number of seconds from the server's now, as a time in UTC."""
-        if isinstance(when, datetime):
-            return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-        now = self.database.call(server_now) if self.stand_in is None else self.stand_in.now
-        return now + timedelta(seconds=when)
+        return in_utc(when) if isinstance(when, datetime) else self.broker.now() + timedelta(seconds=when)
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
         """Cancel a message that was not run yet, so that groups no longer run it.
@@ -348,9 +293,95 @@ class Ems(Features, Opening):
         Raises:
             UnknownMessage: it is in none of these topics.
         """
-        if self.stand_in is not None:
-            return self.stand_in.cancel(message, topic)
-        return cancel_sent(self.database, message, topic)
+        if isinstance(message, Receipt):
+            return self.broker.cancel(message.id, topic or message.topic)
+        return self.broker.cancel(message, topic)
+
+    # -- results and effects -------------------------------------------------------------------------------------------
+
+    def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
+        """The result of a call of a task that keeps results (``@app.task(result=True)``); it is not fetched yet.
+
+        Args:
+            message: what sending the call returned, or its ``id``.
+            group: the group whose result it is, if several run the task; by default the first to end.
+        """
+        return self.results([message], group=group)[0]
+
+    def results(self, messages: Iterable[Receipt | str], *, group: str | None = None) -> ResultSet:
+        """The results of several calls, fetched together; see :meth:`result`.
+
+        An id alone is looked for in all topics that the app has tasks on.
+        """
+        messages = list(messages)
+        topics = {message.topic for message in messages if isinstance(message, Receipt)}
+        if not all(isinstance(message, Receipt) for message in messages):
+            topics |= {self.settings.topic, *(route.topic for route in self.registry.routes.values())}
+        return ResultSet(uids_of(messages), self.broker.results(sorted(topics), group))
+
+    def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
+        """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.
+
+        Args:
+            key: of the effect.
+            backend: where keys are kept, ``mysql`` or ``redis``.
+            options: ``ttl_s``, ``running_s``, ``wait_s``, ``if_uncertain``.
+
+        Raises:
+            ConfigError: the backend is unknown, there is no Redis, or an option is unknown or wrong.
+            InvalidName: the key is empty, too long, or neither text nor bytes.
+        """
+        refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
+        keys = self.broker.keys(backend)
+        if keys is None:
+            raise ConfigError([Problem("backend", repr(backend), "must be mysql, or redis with the setting redis_url")])
+        return Once(keys, key, **options)
+
+    # -- where messages are kept ---------------------------------------------------------------------------------------
+
+    @property
+    def broker(self) -> Broker:
+        """The stream in MySQL; within :meth:`test`, and with the setting ``eager``, one in memory."""
+        if self.settings.eager and isinstance(self._broker, MysqlBroker):
+            self.test(eager=True).start()
+        return self._broker
+
+    @broker.setter
+    def broker(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def stream(self) -> MysqlBroker:
+        """The stream in MySQL.
+
+        Raises:
+            EmsError: the app runs in memory.
+        """
+        if not isinstance(self._broker, MysqlBroker):
+            raise EmsError(
+                "the app runs in memory, without a database; use the fixture ems_stream for a test that needs one"
+            )
+        return self._broker
+
+    def test(self, **options: Any) -> TestApp:
+        """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
+        return TestApp(self, **options)
+
+    def close(self) -> None:
+        """Close the connections; the app opens new ones at its next send."""
+        self._broker.close()
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
+
+
+def _outgoing(topic: str, bodies: list[Any], options: Mapping[str, Any]) -> Iterator[Outgoing]:
+    own = any(isinstance(body, Outgoing) for body in bodies)
+    if own and (theirs := [name for name in options if name not in _TIMES]):
+        fix = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
+        raise ConfigError([Problem(name, repr(options[name]), fix) for name in theirs])
+    for body in bodies:
+        if isinstance(body, Outgoing):
+            yield replace(body, **options) if options else body
+        else:
+            yield Outgoing(topic, body, **options)

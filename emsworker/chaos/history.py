@@ -21,7 +21,7 @@ from emsworker.core.ids import encode_key, new_uid, uid_text
 from emsworker.core.model import Message, Outcome, Receipt
 from emsworker.core.process import forks
 from emsworker.tasks.middleware import Middleware
-from emsworker.tasks.task import Outgoing
+from emsworker.publish.outgoing import Outgoing
 
 
 class Log:

@@ -9,7 +9,7 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import ConfigError, DecodeError, Problem
+from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import Dead, Decision, RetryIn
 from emsworker.core.partitioner import numbered, partition_of
@@ -190,6 +190,11 @@ class NewMessage:
     Attributes:
         partition: the partition within the level, chosen by the sender; by default the key decides.
         level: the priority level, one of :func:`levels_of` the topic.
+        delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
+        dedup_key: the key that only one unfinished message has, and ``dedup_window_s``, the seconds it is kept at least.
+        topic, row: while it is sent: where to, and the part of its row that does not depend on its place, as SQL.
+        receipt, error: the end of the send, once it is known.
+        in_doubt: it may have been committed, but the answer was lost.
     """
 
     uid: bytes
@@ -199,6 +204,24 @@ class NewMessage:
     body: bytes
     partition: int | None = None
     level: int = 0
+    delay_s: float = 0.0
+    due_at: datetime | None = None
+    dedup_key: bytes | None = None
+    dedup_window_s: float = 0.0
+    topic: Topic | None = None
+    row: str = ""
+    receipt: Receipt | None = None
+    error: EmsError | None = None
+    in_doubt: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """True if it is neither confirmed nor refused."""
+        return self.receipt is None and self.error is None
+
+    def confirm(self, topic: str, partition: int, offset: int, created: bool) -> None:
+        """Record that the message is in the stream."""
+        self.receipt = Receipt(uid_text(self.uid), topic, partition, offset, created)
 
     def place(self, partitions: int, otherwise: int) -> int:
         """Return the number of the partition that the message goes to.

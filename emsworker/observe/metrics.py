@@ -13,7 +13,7 @@ from emsworker.core.model import TASK_HEADER, Message, Outcome, Receipt
 from emsworker.tasks.middleware import Middleware
 
 if TYPE_CHECKING:
-    from emsworker.tasks.task import Outgoing
+    from emsworker.publish.outgoing import Outgoing
 
 log = logging.getLogger(__name__)
 

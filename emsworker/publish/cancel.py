@@ -7,7 +7,7 @@ from functools import partial
 
 from emsworker.core.errors import UnknownMessage
 from emsworker.core.ids import parse_uid
-from emsworker.core.model import Receipt, Topic
+from emsworker.core.model import Topic
 from emsworker.store.engine.database import Database
 from emsworker.store.groups.cancel import Cancelled, cancel
 from emsworker.store.topics import list_topics
@@ -36,13 +36,7 @@ def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
     return UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
 
 
-def id_and_topic(message: str | Receipt, topic: str | None) -> tuple[str, str | None]:
-    """Return a message's id, and its topic if that is known."""
-    return (message.id, topic or message.topic) if isinstance(message, Receipt) else (message, topic)
-
-
-def cancel_sent(database: Database, message: str | Receipt, topic: str | None) -> bool:
+def cancel_sent(database: Database, message_id: str, topic: str | None) -> bool:
     """Cancel a message that was sent; see :meth:`Ems.cancel`."""
-    message_id, name = id_and_topic(message, topic)
-    topics = [one for one in database.call(list_topics) if name in (None, one.name)]
+    topics = [one for one in database.call(list_topics) if topic in (None, one.name)]
     return cancel_message(database, topics, message_id) is not Cancelled.FINISHED

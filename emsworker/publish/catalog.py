@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, Problem, TopicDeleted, UnknownGroup, UnknownTopic
+from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.ids import check_name
 from emsworker.core.model import Group, Order, Topic, TopicKind
 from emsworker.core.process import forks
@@ -16,10 +16,7 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.store import topics as store
 from emsworker.store.engine.database import Database
 
-T = TypeVar("T")
-
 _FRESH_S = 1.0
-_DELETIONS = 20
 KindOf = Callable[[str], TopicKind]
 
 
@@ -66,19 +63,6 @@ class Catalog:
         return store.create_topic(
             session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
         )
-
-    def use(self, name: str, work: Callable[[Topic], T]) -> T:
-        """Call ``work`` with the topic of that name; if it was deleted, again with the topic that has the name now.
-
-        Raises:
-            as :meth:`topic`; and TopicDeleted, if it was deleted again and again.
-        """
-        for _ in range(_DELETIONS):
-            try:
-                return work(self.topic(name))
-            except TopicDeleted:
-                self.forget(name)
-        return work(self.topic(name))
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from emsworker.core.errors import (
     AccessDenied,
@@ -31,17 +31,13 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.publish.delivery import DeliveryOptions, read_dedup
+from emsworker.publish.outgoing import Outgoing
 from emsworker.publish.transaction import Transaction
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, outbox
-
-if TYPE_CHECKING:
-    from emsworker.app import Ems
-    from emsworker.tasks.task import Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -52,93 +48,106 @@ _LOOK_S, _LIVELY_S = 0.02, 2.0
 _LOOK_UP_S = 10.0
 
 
+class Sender(Protocol):
+    """The app that sends messages."""
+
+    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+        """Send one message."""
+        ...
+
+    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Send many messages."""
+        ...
+
+    def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
+        """Called for messages that have been committed."""
+        ...
+
+
 class OutboxTransaction(Transaction):
     """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together."""
 
-    def __init__(self, connection: Any, app: Ems) -> None:
+    def __init__(self, connection: Any, sender: Sender) -> None:
         super().__init__(connection)
-        self._app = app
+        self._sender = sender
         self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
 
     def send(self, topic: str, body: Any, **options: Any) -> Receipt:
         """Send with this transaction; the arguments are those of :meth:`Ems.send`."""
-        return self._app.send(topic, body, transaction=self, **options)
+        return self._sender.send(topic, body, transaction=self, **options)
 
     def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
         """Send many with this transaction; the arguments are those of :meth:`Ems.send_many`."""
-        return self._app.send_many(topic, bodies, transaction=self, **options)
+        return self._sender.send_many(topic, bodies, transaction=self, **options)
 
 
 class Outbox:
     """Stores messages in the outbox and moves them into the stream; thread-safe.
 
     Args:
-        app: the app that sends the messages.
         database: the stream.
         producer_id: kept with every message.
         ring: notifies the idle workers of topics.
+        timeout_s: seconds to wait for a connection.
     """
 
-    def __init__(self, app: Ems, database: Database, producer_id: str, ring: Callable[[Iterable[int]], None]) -> None:
-        self._app = app
+    def __init__(
+        self, database: Database, producer_id: str, ring: Callable[[Iterable[int]], None], timeout_s: float
+    ) -> None:
         self._database = database
+        self._timeout_s = timeout_s
         self._producer_id = producer_id
         self._ring = ring
         self._idle: deque[Session] = deque()
         self._mover = _Mover(database, ring)
 
     def send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
     ) -> list[Receipt]:
         """Store messages, in a transaction of their own or in the caller's.
+
+        Args:
+            transaction: what :func:`emsworker.store.engine.foreign.run` takes.
 
         Raises:
             TopicDeleted: the topic was deleted meanwhile.
         """
         try:
-            return self._send(topic, outgoing, messages, delivery)
+            return self._send(topic, outgoing, messages, transaction)
         except AssertionBroken as error:
             raise TopicDeleted(topic.name) from error
 
     def _send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], delivery: DeliveryOptions
+        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any
     ) -> list[Receipt]:
-        when = delivery.when(self._app.server_time)
-        keys = [dedup_key_of(topic, one) for one in outgoing]
-
         def write(run: dedup.Run) -> list[Receipt]:
-            return self._write(run, topic, messages, keys, when)
+            return self._write(run, topic, messages)
 
-        if delivery.transaction is None:
+        if transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
-            if delivery.direct:
+            if not all(one.is_delayed for one in outgoing):
                 self._move(self._database.thread_session())
             return receipts
-        receipts = write(partial(foreign.run, delivery.transaction))
-        if isinstance(delivery.transaction, OutboxTransaction):
-            delivery.transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+        receipts = write(partial(foreign.run, transaction))
+        if isinstance(transaction, OutboxTransaction):
+            transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
         else:
             self._mover.wake()
         return receipts
 
-    def _write(
-        self,
-        run: dedup.Run,
-        topic: Topic,
-        messages: Sequence[NewMessage],
-        keys: Sequence[dedup.DedupKey | None],
-        when: outbox.When,
-    ) -> list[Receipt]:
+    def _write(self, run: dedup.Run, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
         """Take the dedup keys and store the messages that are not duplicates; runs inside a transaction."""
         taken: dict[int, bytes] = {}
-        wanted = [(key, number) for number, key in enumerate(keys) if key is not None]
-        for key, number in sorted(wanted, key=lambda one: (one[0].key, one[1])):  # one order, against deadlocks
-            holder = dedup.take_key(run, self._database.name, key, messages[number].uid, self._is_unfinished)
+        wanted = [(one.dedup_key, number) for number, one in enumerate(messages) if one.dedup_key is not None]
+        for key, number in sorted(wanted):  # one order, against deadlocks
+            message = messages[number]
+            place = dedup.DedupKey(topic.id, key, message.dedup_window_s)
+            holder = dedup.take_key(run, self._database.name, place, message.uid, self._is_unfinished)
             if holder is not None:
                 taken[number] = holder
         new = [message for number, message in enumerate(messages) if number not in taken]
         for part in self._parts(new):
-            run(outbox.insert_text(self._database.name, topic.id, part, self._producer_id, when))
+            run(outbox.insert_text(self._database.name, topic.id, part, self._producer_id))
         return [
             Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
             for number, message in enumerate(messages)
@@ -178,12 +187,12 @@ class Outbox:
             return until_connected(lambda: dedup.is_unfinished(session, topic_id, uid), _LOOK_UP_S)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[OutboxTransaction]:
+    def transaction(self, sender: Sender) -> Iterator[OutboxTransaction]:
         """Open a transaction; see :meth:`Ems.transaction`."""
         with self._borrowed() as session:
             try:
                 with session.lend() as connection:
-                    transaction = OutboxTransaction(connection, self._app)
+                    transaction = OutboxTransaction(connection, sender)
                     yield transaction
                     if connection.inherited:
                         raise StoreUnavailable(
@@ -208,7 +217,7 @@ class Outbox:
             self._commit(session, transaction)
             if transaction.sent:
                 self._move(session)
-        self._app.tell((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
+        sender.after_commit((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
         """Commit. If the answer is lost, the messages, if there are any, show whether the commit took effect."""
@@ -256,7 +265,7 @@ class Outbox:
         except IndexError:
             session = self._database.session()
         try:
-            until_connected(session.check_idle, self._app.settings.publish_timeout_s)
+            until_connected(session.check_idle, self._timeout_s)
             yield session
         finally:
             self._idle.append(session)
@@ -324,13 +333,3 @@ def _rolled_back(conflict: Conflict) -> TransactionRolledBack:
     return TransactionRolledBack(
         f"the server rolled this transaction back ({conflict}); nothing of it was kept: run the block again"
     )
-
-
-def dedup_key_of(topic: Topic, outgoing: Outgoing) -> dedup.DedupKey | None:
-    """Return the dedup key of a message, if it has one.
-
-    Raises:
-        InvalidName, ConfigError: the key or its window is wrong.
-    """
-    found = read_dedup(outgoing.dedup_key, outgoing.dedup_window)
-    return None if found is None else dedup.DedupKey(topic.id, *found)

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, StoreUnavailable, TopicDeleted
-from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -27,7 +27,14 @@ from emsworker.publish.notifier import Notifier
 from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.engine.session import Session
-from emsworker.store.stream.messages import PartitionBatch, escape_message, find_uids, next_free_offset, publish
+from emsworker.store.stream.messages import (
+    PartitionBatch,
+    Placement,
+    escape_message,
+    find_uids,
+    next_free_offset,
+    publish,
+)
 
 T = TypeVar("T")
 
@@ -36,31 +43,11 @@ _MAX_BYTES = 8 << 20
 _PACKET_SLACK = 4096
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A message that is being sent."""
-
-    topic: Topic
-    message: NewMessage
-    row: str
-    receipt: Receipt | None = None
-    error: EmsError | None = None
-    in_doubt: bool = False
-
-    @property
-    def open(self) -> bool:
-        """True if it is neither confirmed nor refused."""
-        return self.receipt is None and self.error is None
-
-    def confirm(self, partition: int, offset: int, created: bool) -> None:
-        self.receipt = Receipt(uid_text(self.message.uid), self.topic.name, partition, offset, created)
-
-
 @dataclass(slots=True, eq=False)
 class _Ticket:
-    """The messages that a caller waits for, sent in order."""
+    """A place in the queue of those who send: the messages that one caller waits for, sent in order."""
 
-    entries: list[_Entry]
+    messages: Sequence[NewMessage]
     done: bool = False
     leads: bool = False
     error: BaseException | None = None
@@ -69,10 +56,10 @@ class _Ticket:
     def __post_init__(self) -> None:
         self.turn.acquire()
 
-    def error_of_entries(self, of_flush: BaseException | None) -> BaseException | None:
+    def error_of_messages(self, of_flush: BaseException | None) -> BaseException | None:
         """Return the error for the caller: that of its own messages, not of another caller's in the same flush."""
-        own = next((entry.error for entry in self.entries if entry.error is not None), None)
-        return own or (of_flush if any(entry.open for entry in self.entries) else None)
+        own = next((message.error for message in self.messages if message.error is not None), None)
+        return own or (of_flush if any(message.is_open for message in self.messages) else None)
 
 
 class Producer:
@@ -120,31 +107,37 @@ class Producer:
             PublishTimeout: no confirmation within the timeout; the messages may or may not have been committed.
             TopicDeleted: the topic was deleted meanwhile.
         """
-        entries = [_Entry(topic, message, escape_message(message, self._producer_id)) for message in messages]
-        self._check_packets(entries)
-        for part in self._packets(entries):
-            self._submit(_Ticket(part))
-        return [entry.receipt for entry in entries if entry.receipt is not None]
-
-    def _check_packets(self, entries: Iterable[_Entry]) -> None:
-        for entry in entries:
-            if len(entry.row) > self._max_packet - _PACKET_SLACK:
-                raise MessageTooLarge(
-                    f"a body of {len(entry.message.body)} bytes makes a packet of {len(entry.row)}; "
-                    f"the server takes {self._max_packet} "
-                    "(max_allowed_packet): raise that, or send a reference instead of the data"
-                )
-
-    def _packets(self, entries: list[_Entry]) -> Iterator[list[_Entry]]:
-        """Split entries into parts that the server takes as one packet each."""
-        part: list[_Entry] = []
         size = 0
-        for entry in entries:
-            if part and (len(part) == _MAX_ROWS or size + len(entry.row) > self._max_bytes):
+        for message in messages:
+            message.topic, message.row = topic, escape_message(message, self._producer_id)
+            message.receipt, message.error, message.in_doubt = None, None, False
+            size += len(message.row)
+            self._check_size(message)
+        if size <= self._max_bytes and len(messages) <= _MAX_ROWS:
+            self._submit(_Ticket(messages))
+        else:
+            for part in self._packets(messages):
+                self._submit(_Ticket(part))
+        return [message.receipt for message in messages if message.receipt is not None]
+
+    def _check_size(self, message: NewMessage) -> None:
+        if len(message.row) > self._max_packet - _PACKET_SLACK:
+            raise MessageTooLarge(
+                f"a body of {len(message.body)} bytes makes a packet of {len(message.row)}; "
+                f"the server takes {self._max_packet} "
+                "(max_allowed_packet): raise that, or send a reference instead of the data"
+            )
+
+    def _packets(self, messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
+        """Split messages into parts that the server takes as one packet each."""
+        part: list[NewMessage] = []
+        size = 0
+        for message in messages:
+            if part and (len(part) == _MAX_ROWS or size + len(message.row) > self._max_bytes):
                 yield part
                 part, size = [], 0
-            part.append(entry)
-            size += len(entry.row)
+            part.append(message)
+            size += len(message.row)
         if part:
             yield part
 
@@ -158,16 +151,12 @@ class Producer:
                 self._busy = True
             if not ticket.leads:
                 ticket.turn.acquire()
-            if ticket.leads:
-                self._lead(ticket)
+            while ticket.leads and not ticket.done:
+                self._serve(self._next_tickets(), ticket)
         finally:
             self._leave(ticket)
         if ticket.error is not None:
             raise ticket.error
-
-    def _lead(self, own: _Ticket) -> None:
-        while not own.done:
-            self._serve(self._next_tickets(), own)
 
     def _leave(self, ticket: _Ticket) -> None:
         """Unqueue a ticket and pass leadership on: an exception from outside may end a thread that queues or leads."""
@@ -181,8 +170,8 @@ class Producer:
         with self._mutex:
             rows = size = count = 0
             for ticket in self._queue:
-                rows += len(ticket.entries)
-                size += sum(len(entry.row) for entry in ticket.entries)
+                rows += len(ticket.messages)
+                size += sum(len(message.row) for message in ticket.messages)
                 if count and (rows > _MAX_ROWS or size > self._max_bytes):
                     break
                 count += 1
@@ -194,14 +183,17 @@ class Producer:
             "the sending thread was interrupted; the message may or may not have landed"
         )
         try:
-            self._flush([entry for ticket in tickets for entry in ticket.entries])
+            messages = tickets[0].messages if len(tickets) == 1 else [m for one in tickets for m in one.messages]
+            for wave in _without_repeats(messages):
+                self._publish(wave)
+            self._notifier.ring_at(_places(messages))
             error = None
         except Exception as reason:
             error = reason
         finally:
             for ticket in tickets:
                 ticket.done = True
-                ticket.error = ticket.error_of_entries(error)
+                ticket.error = ticket.error_of_messages(error)
             if own.done:
                 self._pass_on(own)  # first: the other threads, once awake, would delay the next leader
             for ticket in tickets:
@@ -223,60 +215,60 @@ class Producer:
 
     # -- one flush -----------------------------------------------------------------------------------------------------
 
-    def _flush(self, entries: list[_Entry]) -> None:
-        for wave in _without_repeats(entries):
-            self._publish(wave)
-        places: dict[int, set[int]] = {}
-        for entry in entries:
-            if entry.receipt is not None and entry.receipt.partition is not None:
-                places.setdefault(entry.topic.id, set()).add(entry.receipt.partition)
-        self._notifier.ring_at(places)
-
-    def _publish(self, entries: list[_Entry]) -> None:
-        """Place and insert the entries until none is open, and handle what prevented it."""
+    def _publish(self, messages: Sequence[NewMessage]) -> None:
+        """Place and insert the messages until none is open, and handle what prevented it."""
         deadline = ticks() + self._timeout_s
         obstacle: Exception | None = None
-        while todo := [entry for entry in entries if entry.open]:
+        while todo := [message for message in messages if message.is_open]:
             if ticks() > deadline:
                 raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: {obstacle}") from obstacle
-            obstacle = self._try_to_publish(todo, deadline)
+            batches = self._batches(todo)
+            try:
+                bases = publish(self._session, batches, deadline)
+            except (Conflict, ConnectionLost, Duplicate, AssertionBroken) as error:
+                self._settle(error, todo, batches, deadline)
+                obstacle = error
+                continue
+            for batch, base in zip(batches, bases, strict=True):
+                self._confirm(batch, base)
 
-    def _try_to_publish(self, entries: list[_Entry], deadline: float) -> Exception | None:
-        batches = self._batches(entries)
-        try:
-            bases = publish(self._session, [batch for batch, _ in batches], deadline)
-        except Conflict as error:  # rolled back, so there is nothing to look up
-            return error
-        except ConnectionLost as error:
-            self._find_landed(entries, deadline, in_doubt=True)
-            self._reseed(batches)  # the server that answers now may be a former replica whose partition ends elsewhere
-            return error
-        except Duplicate as error:
-            if not self._find_landed(entries, deadline, in_doubt=False):
-                self._reseed(batches)
-            return error
-        except AssertionBroken as error:
+    def _confirm(self, batch: PartitionBatch, base: int) -> None:
+        self._allocator.landed(batch.topic_id, batch.partition, base, len(batch.messages))
+        for offset, message in enumerate(batch.messages, base):
+            message.confirm(_topic_of(message).name, batch.partition, offset, created=True)
+
+    def _settle(
+        self, error: Exception, messages: Sequence[NewMessage], batches: list[PartitionBatch], deadline: float
+    ) -> None:
+        """Find out what a packet that failed has done, and prepare the next one."""
+        if isinstance(error, Conflict):  # rolled back, so there is nothing to look up
+            return
+        if isinstance(error, ConnectionLost):
+            self._find_landed(messages, deadline, in_doubt=True)
+            # The server that answers now may be a former replica whose partition ends elsewhere.
+        elif isinstance(error, Duplicate):
+            if self._find_landed(messages, deadline, in_doubt=False):
+                return
+        else:
             self._refuse_deleted(batches)
-            self._reseed(batches)
-            return error
-        for (batch, members), base in zip(batches, bases, strict=True):
-            self._allocator.landed(batch.topic_id, batch.partition, base, len(members))
-            for number, entry in enumerate(members):
-                entry.confirm(batch.partition, base + number, created=True)
-        return None
+        self._reseed(batches)
 
-    def _batches(self, entries: list[_Entry]) -> list[tuple[PartitionBatch, list[_Entry]]]:
+    def _batches(self, messages: Sequence[NewMessage]) -> list[PartitionBatch]:
         turn = next(self._spread)  # keyless messages of a flush stay together; the next flush takes the next partition
-        groups: dict[tuple[int, int], list[_Entry]] = {}
-        for entry in entries:
-            groups.setdefault((entry.topic.id, entry.message.place(entry.topic.partitions, turn)), []).append(entry)
-        batches = []
-        for (topic_id, partition), members in sorted(groups.items(), key=lambda item: item[0]):
-            placement = self._patiently(
-                partial(self._allocator.place, self._session, topic_id, partition, len(members))
-            )
-            batches.append((PartitionBatch(topic_id, partition, [entry.row for entry in members], placement), members))
-        return batches
+        groups: dict[tuple[int, int], list[NewMessage]] = {}
+        for message in messages:
+            topic = _topic_of(message)
+            groups.setdefault((topic.id, message.place(topic.partitions, turn)), []).append(message)
+        return [
+            PartitionBatch(*place, members, self._placement(*place, len(members)))
+            for place, members in (sorted(groups.items(), key=itemgetter(0)) if len(groups) > 1 else groups.items())
+        ]
+
+    def _placement(self, topic_id: int, partition: int, count: int) -> Placement:
+        try:
+            return self._allocator.place(self._session, topic_id, partition, count)
+        except (ConnectionLost, Conflict):
+            return self._patiently(partial(self._allocator.place, self._session, topic_id, partition, count))
 
     def _patiently(self, work: Callable[[], T], timeout_s: float | None = None) -> T:
         try:
@@ -285,43 +277,63 @@ class Producer:
             text = f"not confirmed within {self._timeout_s:g} s, the messages may or may not have landed: {error}"
             raise PublishTimeout(text) from error.__cause__
 
-    def _find_landed(self, entries: list[_Entry], deadline: float, *, in_doubt: bool) -> bool:
+    def _find_landed(self, messages: Sequence[NewMessage], deadline: float, *, in_doubt: bool) -> bool:
         """Confirm what is in the stream already: by a commit whose answer was lost, or another send of the same id."""
         found_any = False
-        for topic_id in {entry.topic.id for entry in entries}:
-            members = {entry.message.uid: entry for entry in entries if entry.topic.id == topic_id}
+        by_topic: dict[int, dict[bytes, NewMessage]] = {}
+        for message in messages:
+            by_topic.setdefault(_topic_of(message).id, {})[message.uid] = message
+        for topic_id, members in by_topic.items():
             look = partial(find_uids, self._session, topic_id, list(members))
             for uid, (partition, offset) in self._patiently(look, max(deadline - ticks(), 0.1)).items():
-                members[uid].confirm(partition, offset, created=in_doubt or members[uid].in_doubt)
+                found = members[uid]
+                found.confirm(_topic_of(found).name, partition, offset, created=in_doubt or found.in_doubt)
                 found_any = True
-        for entry in entries:
-            entry.in_doubt |= in_doubt
+        for message in messages:
+            message.in_doubt |= in_doubt
         return found_any
 
-    def _reseed(self, batches: list[tuple[PartitionBatch, list[_Entry]]]) -> None:
-        for batch, _ in batches:
+    def _reseed(self, batches: list[PartitionBatch]) -> None:
+        for batch in batches:
             self._patiently(partial(self._allocator.reseed, self._session, batch.topic_id, batch.partition))
 
-    def _refuse_deleted(self, batches: list[tuple[PartitionBatch, list[_Entry]]]) -> None:
-        """Fail the entries whose partition is gone; an offset from Redis below the log start offset is no error."""
-        for batch, members in batches:
+    def _refuse_deleted(self, batches: list[PartitionBatch]) -> None:
+        """Fail the messages whose partition is gone; an offset from Redis below the log start offset is no error."""
+        for batch in batches:
             if self._patiently(partial(next_free_offset, self._session, batch.topic_id, batch.partition)) is None:
-                for entry in members:
-                    entry.error = TopicDeleted(entry.topic.name)
+                for message in batch.messages:
+                    message.error = TopicDeleted(_topic_of(message).name)
 
     def close(self) -> None:
         """Close the session."""
         self._session.close()
 
 
-def _without_repeats(entries: list[_Entry]) -> Iterable[list[_Entry]]:
+def _topic_of(message: NewMessage) -> Topic:
+    assert message.topic is not None, "set by send"
+    return message.topic
+
+
+def _places(messages: Sequence[NewMessage]) -> dict[int, set[int]]:
+    """Return the partitions of each topic in which messages were confirmed."""
+    places: dict[int, set[int]] = {}
+    for message in messages:
+        if message.receipt is not None and message.receipt.partition is not None:
+            places.setdefault(_topic_of(message).id, set()).add(message.receipt.partition)
+    return places
+
+
+def _without_repeats(messages: Sequence[NewMessage]) -> Iterable[Sequence[NewMessage]]:
     """Yield waves in which no uid occurs twice in a topic, so that the second one finds the first in the stream."""
-    wave: list[_Entry] = []
-    later: list[_Entry] = []
+    if len(messages) == 1:  # the usual case
+        yield messages
+        return
+    wave: list[NewMessage] = []
+    later: list[NewMessage] = []
     seen: set[tuple[int, bytes]] = set()
-    for entry in entries:
-        key = (entry.topic.id, entry.message.uid)
-        (later if key in seen else wave).append(entry)
+    for message in messages:
+        key = (_topic_of(message).id, message.uid)
+        (later if key in seen else wave).append(message)
         seen.add(key)
     yield wave
     if later:

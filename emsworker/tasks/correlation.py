@@ -13,7 +13,7 @@ from emsworker.core.model import Message, Outcome
 from emsworker.tasks.middleware import Middleware
 
 if TYPE_CHECKING:
-    from emsworker.tasks.task import Outgoing
+    from emsworker.publish.outgoing import Outgoing
 
 CORRELATION, CAUSATION = "correlation-id", "causation-id"
 

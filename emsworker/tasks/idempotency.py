@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from emsworker.broker.keys import KeyBackend
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, InvalidName, Problem, Retry
 from emsworker.core.ids import decode_key, encode_key
 from emsworker.core.model import Entry
-from emsworker.core.options import is_number, refuse_unknown
+from emsworker.core.options import is_number
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import undivided
 from emsworker.store.cluster import once as store
 from emsworker.store.cluster.once import Begun
-
-if TYPE_CHECKING:
-    from emsworker.app import Ems
 
 KEEP_S = 7 * 86400.0
 RUNNING_S = 60.0
@@ -41,101 +37,6 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
     if problems := [*_wrong_spans(ttl_s=ttl_s)]:
         raise ConfigError(problems)
     return store.do_in(transaction, _key(key), ttl_s)
-
-
-class KeyBackend(Protocol):
-    """A store of keys."""
-
-    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """Begin an effect, unless it is done, or another attempt runs it."""
-        ...
-
-    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """Mark the effect as done; return false if another attempt has taken over."""
-        ...
-
-    def cancel(self, key: bytes, token: bytes) -> None:
-        """Release the key: the effect has not happened."""
-        ...
-
-
-class MysqlKeys:
-    """Keys in the stream's database."""
-
-    def __init__(self, app: Ems) -> None:
-        self._database = app.database
-
-    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """Begin an effect; see :class:`KeyBackend`."""
-        return self._database.call(lambda session: store.begin(session, key, ttl_s, running_s))
-
-    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """Mark the effect as done; see :class:`KeyBackend`."""
-        return self._database.call(lambda session: store.finish(session, key, token, ttl_s))
-
-    def cancel(self, key: bytes, token: bytes) -> None:
-        """Release the key; see :class:`KeyBackend`."""
-        self._database.call(lambda session: store.cancel(session, key, token))
-
-
-# The value is "done", or the token and the time (ms) until which its owner may run.
-_BEGIN = """
-local now = redis.call('TIME')
-local ms = now[1] * 1000 + math.floor(now[2] / 1000)
-local value = redis.call('GET', KEYS[1])
-local mine = ARGV[1] .. ' ' .. string.format('%d', ms + ARGV[3])
-if not value then redis.call('SET', KEYS[1], mine, 'PX', ARGV[2]) return {'first', 0} end
-if value == 'done' then return {'done', 0} end
-local left = tonumber(string.match(value, ' (%d+)$')) - ms
-if left > 0 then return {'busy', left} end
-redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
-return {'uncertain', 0}
-"""
-_FINISH = """
-local value = redis.call('GET', KEYS[1])
-if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], 'done', 'PX', ARGV[2])
-return 1
-"""
-_CANCEL = """
-local value = redis.call('GET', KEYS[1])
-if value and string.sub(value, 1, #ARGV[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
-return 1
-"""
-
-
-class RedisKeys:
-    """Keys in Redis, which lets them expire. They are as durable as that Redis is.
-
-    Args:
-        redis_url: the server.
-        stream_id: the identity of the stream, part of every key.
-    """
-
-    def __init__(self, redis_url: str, stream_id: str) -> None:
-        with undivided:
-            from emsworker.publish.redis_connection import connect
-
-        client = connect(redis_url)
-        self._prefix = f"ems:{stream_id}:once:".encode()
-        self._begin: Any = client.register_script(_BEGIN)
-        self._finish: Any = client.register_script(_FINISH)
-        self._cancel: Any = client.register_script(_CANCEL)
-
-    def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
-        """Begin an effect; see :class:`KeyBackend`."""
-        token = os.urandom(16)
-        keep_ms = round(max(ttl_s, running_s) * 1000)
-        word, left_ms = self._begin(keys=[self._prefix + key], args=[token.hex(), keep_ms, round(running_s * 1000)])
-        return Begun(Entry(word.decode()), token, left_ms / 1000)
-
-    def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
-        """Mark the effect as done; see :class:`KeyBackend`."""
-        return bool(self._finish(keys=[self._prefix + key], args=[token.hex(), round(ttl_s * 1000)]))
-
-    def cancel(self, key: bytes, token: bytes) -> None:
-        """Release the key; see :class:`KeyBackend`."""
-        self._cancel(keys=[self._prefix + key], args=[token.hex()])
 
 
 class Once:
@@ -212,30 +113,6 @@ class Once:
             self._backend.finish(self._key, self._begun.token, self._ttl_s)
         else:
             self._backend.cancel(self._key, self._begun.token)
-
-
-def guard(app: Ems, key: str | bytes, backend: str, **options: Any) -> Once:
-    """Make the guard of :meth:`Ems.once`.
-
-    Args:
-        options: of :class:`Once`.
-
-    Raises:
-        ConfigError: the backend is unknown, there is no Redis, or an option is unknown or wrong.
-        InvalidName: the key is empty, too long, or neither text nor bytes.
-    """
-    refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
-    keys: KeyBackend
-    if app.stand_in is not None and backend in ("mysql", "redis"):
-        keys = app.stand_in.once_keys
-    elif backend == "mysql":
-        keys = MysqlKeys(app)
-    elif backend == "redis" and app.redis_url is not None:
-        keys = app.once_keys
-    else:
-        fix = "must be mysql, or redis with the setting redis_url"
-        raise ConfigError([Problem("backend", repr(backend), fix)])
-    return Once(keys, key, **options)
 
 
 def _key(key: str | bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from emsworker.core.model import Message, Outcome, Receipt
 
 if TYPE_CHECKING:
-    from emsworker.tasks.task import Outgoing
+    from emsworker.publish.outgoing import Outgoing
 
 
 class Middleware:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.codec import CALL, encode_body, encode_headers
+from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, encode_key
-from emsworker.core.model import TASK_HEADER, priority_header
+from emsworker.core.model import TASK_HEADER, Topic, priority_header
 from emsworker.core.options import is_number, unknown_options
 from emsworker.core.priority import level_for
 from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
 from emsworker.store.cluster import schedules
 from emsworker.store.cluster.schedules import Declared
 from emsworker.tasks.task import Task, call_body
-
-if TYPE_CHECKING:
-    from emsworker.app import Ems
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,20 @@ class Periodic:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     key: str | bytes | None = None
 
-    def declared(self, app: Ems) -> Declared:
+    def declared(self, settings: Settings, topic: Topic) -> Declared:
         """Return the form in which it is stored.
+
+        Args:
+            settings: the app's.
+            topic: the task's.
 
         Raises:
             InvalidPriority: the task has a priority, and its topic does not distinguish priorities.
         """
         body, codec_headers = encode_body(
-            [list(self.args), dict(self.kwargs)], app.settings.serializer, app.settings.compression
+            [list(self.args), dict(self.kwargs)], settings.serializer, settings.compression
         )
         priority = self.task.options.priority
-        topic = app.catalog.topic(self.task.topic)
         level_for(topic.name, topic.priorities, priority)
         headers = encode_headers({**codec_headers, TASK_HEADER: self.task.name, **priority_header(priority)})
         key = encode_key("key", self.key)
@@ -102,9 +104,9 @@ def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None)
     encode_key("key", key)
 
 
-def declare_schedules(app: Ems) -> int:
-    """Write the app's schedules into the stream, and return their number; idempotent."""
-    declared = [periodic.declared(app) for periodic in app.schedules.values()]
+def declare_schedules(broker: MysqlBroker, settings: Settings, periodic: Iterable[Periodic]) -> int:
+    """Write an app's schedules into the stream, and return their number; idempotent."""
+    declared = [one.declared(settings, broker.topic(one.task.topic)) for one in periodic]
     if declared:
-        app.database.call(lambda session: schedules.declare(session, declared))
+        broker.database.call(lambda session: schedules.declare(session, declared))
     return len(declared)

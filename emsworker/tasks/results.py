@@ -2,139 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
+from emsworker.broker.results import ResultBackend
 from emsworker.core.codec import Decoder
 from emsworker.core.counted import counted, plural
-from emsworker.core.errors import ConfigError, DecodeError, Problem, ResultTimeout, TaskFailed
+from emsworker.core.errors import ConfigError, Problem, ResultTimeout, TaskFailed
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Receipt
 from emsworker.core.options import is_number
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import undivided
 from emsworker.core.run import Progress
-from emsworker.store.groups import reports
-from emsworker.store.groups import results as store
 from emsworker.store.groups.results import ResultRow
-
-if TYPE_CHECKING:
-    from emsworker.app import Ems
 
 PENDING, DONE, FAILED = "pending", "done", "failed"
 _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2
 _JSON = Decoder(("json",))
-
-
-Finder = Callable[[Sequence[bytes]], dict[bytes, ResultRow]]
-ProgressFinder = Callable[[Sequence[bytes]], dict[bytes, Progress]]
-
-
-class ResultBackend(Protocol):
-    """A store of results."""
-
-    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the results that exist, by uid."""
-        ...
-
-    def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete results."""
-        ...
-
-
-class MysqlResults:
-    """Reads the table that workers write in the transaction of their acked offset."""
-
-    def __init__(self, app: Ems, topics: Iterable[str], group: str | None) -> None:
-        self._app, self._topics, self._group = app, sorted(set(topics)), group
-
-    def _topic_ids(self) -> list[int]:
-        return [self._app.catalog.topic(name).id for name in self._topics]
-
-    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the results that exist; see :class:`ResultBackend`."""
-        topic_ids = self._topic_ids()
-        return self._app.database.call(lambda session: store.find(session, topic_ids, uids, self._group))
-
-    def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the dead letters among them: a message whose process was killed has no other result."""
-        topic_ids = self._topic_ids()
-        return self._app.database.call(lambda session: store.find_buried(session, topic_ids, uids, self._group))
-
-    def find_progress(self, uids: Sequence[bytes]) -> dict[bytes, Progress]:
-        """Return the progress of those that run."""
-        topic_ids = self._topic_ids()
-        return self._app.database.call(lambda session: reports.find(session, topic_ids, uids, self._group))
-
-    def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete results; see :class:`ResultBackend`."""
-        topic_ids = self._topic_ids()
-        self._app.database.call(lambda session: store.forget(session, topic_ids, uids))
-
-
-class RedisResults:
-    """Results as Redis keys that expire.
-
-    Args:
-        redis_url: the server.
-        stream_id: the identity of the stream, part of every key.
-    """
-
-    def __init__(self, redis_url: str, stream_id: str) -> None:
-        with undivided:
-            from emsworker.publish.redis_connection import connect
-
-        self._redis = connect(redis_url)
-        self._prefix = f"ems:{stream_id}:result:"
-
-    def _key(self, uid: bytes) -> str:
-        return self._prefix + uid.hex()
-
-    def put(self, row: ResultRow) -> None:
-        """Store one result until it expires.
-
-        Raises:
-            redis.RedisError: Redis is down.
-        """
-        fields = asdict(row) | {"uid": None, "body": None if row.body is None else row.body.decode()}
-        self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
-
-    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the results that exist; see :class:`ResultBackend`.
-
-        Raises:
-            DecodeError: a value there is not a result.
-        """
-        found = {}
-        for uid, text in zip(uids, self._redis.mget([self._key(uid) for uid in uids]) if uids else (), strict=True):
-            if text is not None:
-                found[uid] = read_row(uid, text)
-        return found
-
-    def forget(self, uids: Sequence[bytes]) -> None:
-        """Delete results; see :class:`ResultBackend`."""
-        if uids:
-            self._redis.delete(*[self._key(uid) for uid in uids])
-
-
-def read_row(uid: bytes, text: bytes | str) -> ResultRow:
-    """Decode a result that :class:`RedisResults` has stored.
-
-    Raises:
-        DecodeError: it is not a result.
-    """
-    try:
-        fields = json.loads(text)
-        said = {name: fields[name] for name in ("error_type", "error", "traceback")}
-        if not all(value is None or isinstance(value, str) for value in said.values()):
-            raise TypeError
-        body = None if fields["body"] is None else fields["body"].encode()
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise DecodeError(f"the result of {uid_text(uid)} in Redis is damaged; `forget` deletes it") from None
-    return ResultRow(uid, body, **said)
 
 
 def uids_of(messages: Iterable[Receipt | str]) -> list[bytes]:
@@ -147,43 +32,13 @@ class ResultSet(Sequence["AsyncResult"]):
 
     Args:
         uids: of the calls.
-        backend: the store of results.
-        find_buried: finds those that ended as dead letters.
-        patience_s: seconds to wait at most, whatever a caller says; ``None`` for no limit.
-        find_progress: finds the progress of those that run.
+        backend: where they are.
     """
 
-    def __init__(
-        self,
-        uids: Sequence[bytes],
-        backend: ResultBackend,
-        find_buried: Finder,
-        patience_s: float | None = None,
-        find_progress: ProgressFinder = lambda uids: {},
-    ) -> None:
+    def __init__(self, uids: Sequence[bytes], backend: ResultBackend) -> None:
         self.uids = list(uids)
         self._backend = backend
-        self._find_buried = find_buried
-        self._patience_s = patience_s
-        self._find_progress = find_progress
         self._known: dict[bytes, ResultRow] = {}
-
-    @classmethod
-    def of(cls, app: Ems, messages: Iterable[Receipt | str], group: str | None) -> ResultSet:
-        """The results of calls of an app; an id alone is looked for in all topics that the app has tasks on."""
-        messages = list(messages)
-        if app.stand_in is not None:
-            results: ResultSet = app.stand_in.results(messages)
-            return results
-        topics = {message.topic for message in messages if isinstance(message, Receipt)}
-        if not all(isinstance(message, Receipt) for message in messages):
-            topics |= {app.settings.topic, *(route.topic for route in app.routes.values())}
-        mysql = MysqlResults(app, topics, group)
-        backend: ResultBackend = mysql
-        if app.settings.result_backend == "redis":
-            assert app.settings.redis_url is not None, "checked by Settings"
-            backend = RedisResults(app.settings.redis_url, app.stream_id)
-        return cls(uids_of(messages), backend, mysql.find_buried, find_progress=mysql.find_progress)
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -201,7 +56,7 @@ class ResultSet(Sequence["AsyncResult"]):
         return AsyncResult(self._part([self.uids[number]]))
 
     def _part(self, uids: Sequence[bytes]) -> ResultSet:
-        part = ResultSet(uids, self._backend, self._find_buried, self._patience_s, self._find_progress)
+        part = ResultSet(uids, self._backend)
         part._known = self._known  # shared: a result that one of them has found is known to all
         return part
 
@@ -212,7 +67,7 @@ class ResultSet(Sequence["AsyncResult"]):
             return
         self._known |= self._backend.find(missing)
         missing = [uid for uid in missing if uid not in self._known]
-        if missing and (buried := self._find_buried(missing)):
+        if missing and (buried := self._backend.find_buried(missing)):
             # A message that ended between the two queries has a result too, which says more.
             self._known |= buried | self._backend.find(list(buried))
 
@@ -237,8 +92,9 @@ class ResultSet(Sequence["AsyncResult"]):
         """
         if timeout is not None and not is_number(timeout):
             raise ConfigError([Problem("timeout", repr(timeout), "must be a number of seconds, or None")])
-        if self._patience_s is not None:
-            timeout = self._patience_s if timeout is None else min(timeout, self._patience_s)
+        patience_s = self._backend.patience_s
+        if patience_s is not None:
+            timeout = patience_s if timeout is None else min(timeout, patience_s)
         deadline = None if timeout is None else ticks() + timeout
         pause = _POLL_MIN_S
         while not self.ready:
@@ -273,7 +129,7 @@ class ResultSet(Sequence["AsyncResult"]):
     @property
     def progress(self) -> list[Progress | None]:
         """The progress of each, by one query; ``None`` for those that do not run, or have reported none."""
-        found = self._find_progress(self.uids)
+        found = self._backend.find_progress(self.uids)
         return [found.get(uid) for uid in self.uids]
 
     def forget(self) -> None:

@@ -3,63 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
+from contextlib import AbstractContextManager
 from inspect import Signature, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, EncodeError, Problem, Retry, UnknownTask, WrongArguments
+from emsworker.core.config import Settings
+from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask, WrongArguments
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
 from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
 from emsworker.core.process.forks import lazy
 from emsworker.core.run import UNWATCHED, Run
 from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.publish.outbox import OutboxTransaction
+from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing
+from emsworker.tasks.idempotency import Once
 from emsworker.tasks.options import HandlerOptions
-
-if TYPE_CHECKING:
-    from emsworker.app import Ems
+from emsworker.tasks.results import AsyncResult
 
 
-@dataclass(slots=True)
-class Outgoing:
-    """A message before it is encoded; middleware may still change it.
+class App(Protocol):
+    """The app of a task: what tasks, and handlers by way of ``self.app``, use of it."""
 
-    Args:
-        key: messages with the same key share a partition.
-        partition: instead of a key.
-        tag: one short word that groups can filter by.
-        headers: text by text.
-        uid: a UUID of the caller's own; a second message with it is not written.
-        serializer, compression: instead of the app's.
-        dedup_key: of all messages of the topic with the same key, only the first is written while it is not finished
-            in every group, or its window lasts.
-        dedup_window: that window, as seconds or text (``"5m"``).
-        priority: 0 to 9; higher ones are run first, if the topic distinguishes priorities.
-    """
+    name: str
+    settings: Settings
 
-    topic: str
-    body: Any
-    key: str | bytes | None = None
-    partition: int | None = None
-    tag: str | bytes | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    uid: str | None = None
-    serializer: str | None = None
-    compression: str | None = None
-    dedup_key: str | bytes | None = None
-    dedup_window: str | float = "5m"
-    priority: int | None = None
+    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+        """Send one message."""
+        ...
 
-    def __post_init__(self) -> None:
-        if self.headers is not None and not isinstance(self.headers, Mapping):
-            raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
-        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's dict
+    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+        """Send many messages."""
+        ...
+
+    def send_call(self, topic: str, body: Any, **options: Any) -> Receipt:
+        """Send one message whose headers may be reserved."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction of SQL and messages."""
+        ...
+
+    def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
+        """Cancel a message that was not run yet."""
+        ...
+
+    def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
+        """Return the result of a call."""
+        ...
+
+    def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
+        """Return a guard around an effect."""
+        ...
+
+    def server_time(self, when: float | datetime) -> datetime:
+        """Return a time, or a number of seconds from the server's now, as a time in UTC."""
+        ...
 
 
-SENT_WITH = frozenset(item.name for item in fields(Outgoing)) - {"body"}
-"""The options of a message."""
-_CALLED_WITH = SENT_WITH - {"uid"} | {"countdown", "eta", "expires", "task_id", "delay", "transaction"}
+_CALLED_WITH = MESSAGE_OPTIONS - {"uid"} | {"topic", "expires", "task_id", "transaction"}
 
 
 def check_function(what: str, function: Any) -> None:
@@ -170,7 +174,7 @@ class BoundTask:
     request: Request
 
     @property
-    def app(self) -> Ems:
+    def app(self) -> App:
         """The task's app."""
         return self.task.app
 
@@ -188,7 +192,7 @@ class Task(Handler):
 
     def __init__(
         self,
-        app: Ems,
+        app: App,
         function: Callable[..., Any],
         name: str,
         options: HandlerOptions,
@@ -321,7 +325,7 @@ class Task(Handler):
             headers[EXPIRES_HEADER] = self.app.server_time(_checked_expiry(expires)).isoformat()
         options.setdefault("priority", self.options.priority)
         topic = options.pop("topic", None) or self.topic
-        return self.app.publish(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
+        return self.app.send_call(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
 
     def cancel(self, call: str | Receipt) -> bool:
         """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""

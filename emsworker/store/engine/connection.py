@@ -86,6 +86,11 @@ class Connection(_Connection):
             return self.next_result(unbuffered)
         return super().query(text, unbuffered)  # the server drops an empty statement: sent alone, it gets its error
 
+    @property
+    def is_plain(self) -> bool:
+        """True if :meth:`query` would do nothing but send the statement and read its result."""
+        return not (self.opening or self.lent or self.inherited)
+
     def _note(self, sql: str | bytes) -> None:
         if self.rolled_back_by is not None:
             raise self.rolled_back_by

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import Duplicate
+from emsworker.store.engine.errors import Conflict, Duplicate
 from emsworker.store.engine.session import Packet, Session, bytes_literal
 from emsworker.store.engine.sql import Statements
 from emsworker.store.stream.guards import hold_partition
@@ -29,11 +29,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class PartitionBatch:
-    """Messages for one partition in one statement, in this order; :func:`escape_message` makes the rows."""
+    """Messages for one partition in one statement, in this order; :func:`escape_message` makes their rows."""
 
     topic_id: int
     partition: int
-    rows: Sequence[str]
+    messages: Sequence[NewMessage]
     placement: Placement
 
 
@@ -59,15 +59,16 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; the transaction was rolled back.
     """
     ordered = sorted(batches, key=lambda batch: (batch.topic_id, batch.partition))
+    base = ordered[0].placement.base if len(ordered) == 1 else None
+    if base is not None and (alone := _as_one_statement(session, ordered[0])) is not None:
+        try:
+            session.send(alone)
+        except Conflict:
+            session.again_on_conflict(lambda: session.send(alone), until)
+        return [base]
 
     def attempt() -> list[int]:
         packet = session.packet()
-        if len(ordered) == 1 and ordered[0].placement.base is not None:
-            add_batch(packet, ordered[0])
-            if len(packet) == 1:  # one statement is a transaction by itself
-                packet.send()
-                return [ordered[0].placement.base]
-            packet = session.packet()
         packet.begin()
         placed = [add_batch(packet, batch) for batch in ordered]
         packet.commit()
@@ -75,6 +76,16 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         return [results[index].insert_id if base is None else base for index, base in placed]
 
     return session.again_on_conflict(attempt, until)
+
+
+def _as_one_statement(session: Session, batch: PartitionBatch) -> str | None:
+    """Return the statement that writes a batch whose place is known, a transaction by itself; ``None`` if it takes more.
+
+    It serves the usual send: one round trip, and nothing that is prepared for more.
+    """
+    packet = session.packet()
+    add_batch(packet, batch)
+    return packet.only_statement
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
@@ -87,13 +98,13 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     base = batch.placement.base
     index = 0
     if base is None:
-        index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.rows))
-        offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
+        index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.messages))
+        offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.messages)))]
     else:
         first = _SQL.known_offset % (where | {"base": base})  # integers only
-        offsets = [first, *map(str, range(base + 1, base + len(batch.rows)))]
+        offsets = [first, *map(str, range(base + 1, base + len(batch.messages)))]
     head = f"({batch.topic_id},{batch.partition},"
-    rows = [f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)]
+    rows = [f"{head}{offset},NOW(6),{one.row}" for offset, one in zip(offsets, batch.messages, strict=True)]
     packet.add_rows(_SQL.insert_messages, rows)
     return index, base
 

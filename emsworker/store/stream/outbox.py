@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from zlib import crc32
 
@@ -50,23 +49,15 @@ class Round:
     next_s: float
 
 
-@dataclass(frozen=True)
-class When:
-    """Time from which a message may be read: seconds after the server's now, or a time in UTC."""
-
-    delay_s: float = 0.0
-    due_at: datetime | None = None
-
-    def text(self, number: int) -> str:
-        """Return SQL for row ``number`` of a statement; a microsecond per row keeps the rows in order."""
-        if self.due_at is not None:
-            return (
-                f"'{self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')}' + INTERVAL {number} MICROSECOND"
-            )
-        return f"UTC_TIMESTAMP(6) + INTERVAL {round(self.delay_s * 1_000_000) + number} MICROSECOND"
+def _due_text(message: NewMessage, number: int) -> str:
+    """Return the due time of row ``number`` of a statement as SQL; a microsecond per row keeps the rows in order."""
+    if message.due_at is not None:
+        due_at = message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds")
+        return f"'{due_at}' + INTERVAL {number} MICROSECOND"
+    return f"UTC_TIMESTAMP(6) + INTERVAL {round(message.delay_s * 1_000_000) + number} MICROSECOND"
 
 
-def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> str:
+def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str) -> str:
     """Return the complete statement that inserts messages into the outbox: no parameters, no ``%``, no raw user text.
 
     It allocates no offset and takes no lock that others need, so it may be part of a long transaction: only the topic's
@@ -76,7 +67,7 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
     """
     guarded = topic_id_text(database, topic_id)
     rows = ",".join(
-        f"({topic_id if number else guarded},{when.text(number)},{bytes_literal(message.uid)},"
+        f"({topic_id if number else guarded},{_due_text(message, number)},{bytes_literal(message.uid)},"
         f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
         f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
         f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
@@ -155,12 +146,13 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
 
 
 def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
-    places: dict[int, list[str]] = {}
+    places: dict[int, list[NewMessage]] = {}
     for uid, partition, key, tag, headers, body, producer_id, level in rows:
         message = NewMessage(uid, key, tag, headers, body, partition, level)
         number = message.place(due.partitions, crc32(uid))
-        places.setdefault(number, []).append(escape_message(message, producer_id))
-    return [PartitionBatch(due.topic_id, place, rows, Placement()) for place, rows in sorted(places.items())]
+        message.row = escape_message(message, producer_id)
+        places.setdefault(number, []).append(message)
+    return [PartitionBatch(due.topic_id, place, messages, Placement()) for place, messages in sorted(places.items())]
 
 
 def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:

@@ -1,0 +1,229 @@
+"""The stream in MySQL as a broker; its parts are opened on first use."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any
+
+from emsworker.broker.keys import KeyBackend, MysqlKeys, RedisKeys
+from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
+from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
+from emsworker.core.errors import StoreUnavailable, TopicDeleted
+from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
+from emsworker.core.process.forks import after_fork, lazy, undivided
+from emsworker.core.process.role import claim_role
+from emsworker.core.selection.filters import Filter
+from emsworker.publish.allocators import Allocator
+
+# All that sending needs is imported at once: a forked child inherits the lock of a module that a thread imports.
+from emsworker.publish.allocators.mysql import MysqlAllocator
+from emsworker.publish.cancel import cancel_sent
+from emsworker.publish.catalog import Catalog
+from emsworker.publish.notifier import Notifier, Wake
+from emsworker.publish.outbox import Outbox, OutboxTransaction, Sender
+from emsworker.publish.outgoing import Outgoing, admit
+from emsworker.publish.producer import Producer
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
+
+_DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
+
+
+def _nothing(_topic_id: int, _partitions: Collection[int]) -> None:
+    pass
+
+
+class MysqlBroker:
+    """The stream in MySQL; see :class:`emsworker.broker.port.Broker`. Safe for any number of threads, and for forks.
+
+    Args:
+        settings: the app's.
+        kind_of: returns the kind with which a topic is created.
+
+    Attributes:
+        on_publish: called for each topic that this process has written to.
+    """
+
+    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
+        self._settings = settings
+        self._kind_of = kind_of
+        self.on_publish: Wake = _nothing
+        after_fork(self._leave_to_parent)
+
+    # -- where it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The server's address: the setting, or the local stream that ``ems local start`` runs.
+
+        Raises:
+            StoreUnavailable: neither is there.
+        """
+        if self._settings.url is not None:
+            return self._settings.url
+        with undivided:
+            from emsworker.local.stack import LocalStack
+
+        url = LocalStack().url
+        if url is None:
+            raise StoreUnavailable(
+                "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
+            )
+        return url
+
+    @property
+    def redis_url(self) -> str | None:
+        """The Redis server, if there is one."""
+        if self._settings.redis_url is not None or self._settings.url is not None:
+            return self._settings.redis_url
+        with undivided:
+            from emsworker.local.stack import LocalStack
+
+        return LocalStack().redis_url
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    @lazy
+    def database(self) -> Database:
+        """The stream's database; its schema has been checked.
+
+        Raises:
+            SchemaMissing: ``ems migrate`` has not been run.
+            AccessDenied, StoreUnavailable: it cannot be reached.
+        """
+        claim_role("producer")
+        database = Database(self.url, self._settings.connect_timeout_s, self._settings.publish_timeout_s)
+        database.call(check_version)
+        return database
+
+    @lazy
+    def stream_id(self) -> str:
+        """The identity of the stream."""
+        return self.database.call(stream_id)
+
+    @lazy
+    def catalog(self) -> Catalog:
+        """Topics and groups by name."""
+        return Catalog(self.database, self._settings, self._kind_of)
+
+    @lazy
+    def decoder(self) -> Decoder:
+        """Reads the bodies that the accept list allows."""
+        return Decoder(self._settings.accept, self._settings.max_decoded_bytes)
+
+    @lazy
+    def producer(self) -> Producer:
+        """The process's producer; a forked child gets one of its own."""
+        packet = self.database.call(server_facts).max_allowed_packet
+        session, timeout_s = self.database.session(), self._settings.publish_timeout_s
+        return Producer(session, self._allocator(), self._notifier(), self._producer_id, timeout_s, packet)
+
+    @lazy
+    def outbox(self) -> Outbox:
+        """The outbox, for messages that are sent with a transaction or for later."""
+        return Outbox(self.database, self._producer_id, self._notifier().ring, self._settings.publish_timeout_s)
+
+    @lazy
+    def _redis_keys(self) -> RedisKeys:
+        assert self.redis_url is not None, "checked by keys"
+        return RedisKeys(self.redis_url, self.stream_id)
+
+    @property
+    def _producer_id(self) -> str:
+        return f"{socket.gethostname()}-{os.getpid()}"[-128:]
+
+    def _notifier(self) -> Notifier:
+        return Notifier(
+            self.redis_url, self.stream_id, lambda topic_id, partitions: self.on_publish(topic_id, partitions)
+        )
+
+    def _allocator(self) -> Allocator:
+        if self._settings.allocator == "redis":
+            with undivided:
+                from emsworker.publish.allocators.redis import RedisAllocator
+
+            assert self._settings.redis_url is not None, "checked by Settings"
+            return RedisAllocator(self._settings.redis_url, self.stream_id)
+        return MysqlAllocator()
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic, created on first use if that is allowed."""
+        return self.catalog.topic(name)
+
+    def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
+        """Return a group of a topic, created on first use if that is allowed."""
+        return self.catalog.group(topic, name, declared, order)
+
+    def send(
+        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
+    ) -> list[Receipt]:
+        """Store messages of one topic; if it was deleted meanwhile, in the topic that has its name now."""
+        direct = transaction is None and all(one.is_direct for one in outgoing)
+        deletions = 0
+        while True:
+            found = self.catalog.topic(topic)
+            for one, message in zip(outgoing, messages, strict=True):
+                admit(found, one, message)
+            try:
+                if direct:
+                    return self.producer.send(found, messages)
+                return self.outbox.send(found, outgoing, messages, transaction)
+            except TopicDeleted:
+                self.catalog.forget(topic)
+                deletions += 1
+                if deletions > _DELETIONS:
+                    raise
+
+    def transaction(self, sender: Sender) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction that commits SQL and messages together."""
+        return self.outbox.transaction(sender)
+
+    def cancel(self, message_id: str, topic: str | None) -> bool:
+        """Cancel a message that was not run yet."""
+        return cancel_sent(self.database, message_id, topic)
+
+    def results(self, topics: Sequence[str], group: str | None) -> ResultBackend:
+        """Return the results of calls that were sent to these topics."""
+
+        def topic_ids() -> list[int]:
+            return [self.catalog.topic(name).id for name in sorted(set(topics))]
+
+        if self._settings.result_backend == "redis":
+            assert self._settings.redis_url is not None, "checked by Settings"
+            redis = RedisResults(self._settings.redis_url, self.stream_id)
+            return ResultsInRedis(redis, self.database, topic_ids, group)
+        return MysqlResults(self.database, topic_ids, group)
+
+    def keys(self, backend: str) -> KeyBackend | None:
+        """Return the idempotency keys in ``mysql`` or ``redis``."""
+        if backend == "mysql":
+            return MysqlKeys(self.database)
+        return self._redis_keys if backend == "redis" and self.redis_url is not None else None
+
+    def now(self) -> datetime:
+        """Return the server's time, in UTC."""
+        return self.database.call(server_now)
+
+    def channel(self) -> MysqlChannel:
+        """Open a connection for a thread that consumes."""
+        return MysqlChannel(self.database.session())
+
+    def close(self) -> None:
+        """Close the connections; new ones are opened at the next send."""
+        for name in ("producer", "outbox"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+
+    def _leave_to_parent(self) -> None:
+        """Drop producer and outbox in a forked child: what the parent's threads queue, allocate and move is theirs."""
+        for name in ("producer", "outbox"):
+            self.__dict__.pop(name, None)

@@ -1,0 +1,172 @@
+"""A message on its way in: its options, their checks, and its encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from emsworker.core.codec import CALL, encode_body, encode_headers
+from emsworker.core.config import Settings
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import ConfigError, EncodeError, InvalidName, MessageTooLarge, Problem, TopicRuleError
+from emsworker.core.ids import encode_key, new_uid, parse_uid
+from emsworker.core.model import PRIORITY_HEADER, TASK_HEADER, NewMessage, Topic, TopicKind
+from emsworker.core.options import is_whole
+from emsworker.core.priority import check_priority, level_for
+
+_TIMES = ("countdown", "eta", "delay")
+_YEARS = range(1970, 9000)  # later years mark rows that wait for something other than a time
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message before it is encoded; middleware may still change it.
+
+    Args:
+        key: messages with the same key share a partition.
+        partition: instead of a key.
+        tag: one short word that groups can filter by.
+        headers: text by text.
+        uid: a UUID of the caller's own; a second message with it is not written.
+        serializer, compression: instead of the app's.
+        dedup_key: of all messages of the topic with the same key, only the first is written while it is not finished
+            in every group, or its window lasts.
+        dedup_window: that window, as seconds or text (``"5m"``).
+        priority: 0 to 9; higher ones are run first, if the topic distinguishes priorities.
+        countdown: seconds before it may be read.
+        eta: the time from which it may be read; without a zone it is UTC.
+        delay: a duration before it may be read, as text (``"10m"``) or seconds.
+
+    Raises:
+        EncodeError: the headers are not a mapping.
+        ConfigError: more than one time was given, or a message cannot be read at that time.
+    """
+
+    topic: str
+    body: Any
+    key: str | bytes | None = None
+    partition: int | None = None
+    tag: str | bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    uid: str | None = None
+    serializer: str | None = None
+    compression: str | None = None
+    dedup_key: str | bytes | None = None
+    dedup_window: str | float = "5m"
+    priority: int | None = None
+    countdown: float | None = None
+    eta: datetime | None = None
+    delay: str | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
+        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's dict
+        if self.is_delayed:
+            self._due()
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is to be read later."""
+        return self.countdown is not None or self.eta is not None or self.delay is not None
+
+    @property
+    def is_direct(self) -> bool:
+        """True if it can be written to the stream at once, without the outbox."""
+        return not self.is_delayed and self.dedup_key is None
+
+    def _due(self) -> tuple[float, datetime | None]:
+        """Return the seconds, or the time, before which it is not read."""
+        given = [name for name in _TIMES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError([Problem(given[1], str(getattr(self, given[1])), f"give either {' or '.join(given)}")])
+        if self.eta is not None:
+            return 0.0, _read_eta(self.eta)
+        return _read_span(given[0], getattr(self, given[0])), None
+
+    def encode(self, settings: Settings) -> NewMessage:
+        """Return the message as it is stored, independently of its topic.
+
+        Raises:
+            EncodeError, InvalidName, InvalidPriority, ConfigError: it cannot be stored.
+        """
+        body, headers = encode_body(
+            self.body,
+            self.serializer or settings.serializer,
+            self.compression or settings.compression,
+            names=CALL if TASK_HEADER in self.headers else (),
+        )
+        headers |= self.headers
+        if self.priority is not None:
+            check_priority(self.priority)
+            headers[PRIORITY_HEADER] = str(self.priority)
+        if self.partition is not None and not is_whole(self.partition):
+            raise InvalidName(f"partition {self.partition!r:.100}: it must be a whole number")
+        uid = new_uid() if self.uid is None else parse_uid(self.uid)
+        key, tag = encode_key("key", self.key), encode_key("tag", self.tag)
+        message = NewMessage(uid, key, tag, encode_headers(headers), body, self.partition)
+        if self.is_delayed:
+            message.delay_s, message.due_at = self._due()
+        if self.dedup_key is not None:
+            message.dedup_key = encode_key("dedup_key", self.dedup_key)
+            message.dedup_window_s = _read_span("dedup_window", self.dedup_window)
+        return message
+
+
+MESSAGE_OPTIONS = frozenset(item.name for item in fields(Outgoing)) - {"topic", "body"}
+"""The options of a message."""
+
+
+def admit(topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
+    """Check that the topic takes a message, and set its priority level.
+
+    Raises:
+        TopicRuleError, InvalidName, MessageTooLarge, InvalidPriority: it does not; nothing was sent.
+    """
+    if not topic.rule.writable:
+        raise TopicRuleError(
+            f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
+            "(`ems topics change` sets the rule)"
+        )
+    if topic.kind is TopicKind.BROADCAST and TASK_HEADER in outgoing.headers:
+        raise TopicRuleError(
+            f"topic {topic.name!r} is a broadcast topic, and tasks are run by groups; nothing was sent "
+            "(send it a plain message, or the task to another topic)"
+        )
+    if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
+        raise InvalidName(
+            f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
+            f"it has 0 to {topic.partitions - 1}"
+        )
+    if len(message.body) > topic.max_message_bytes:
+        raise MessageTooLarge(
+            f"a body of {len(message.body)} bytes is over the limit of topic {topic.name!r}, "
+            f"{topic.max_message_bytes} bytes; nothing was sent"
+        )
+    message.level = 0 if outgoing.priority is None else level_for(topic.name, topic.priorities, outgoing.priority)
+
+
+def _read_span(name: str, value: str | float) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(value), str(error))]) from None
+
+
+def _read_eta(eta: Any) -> datetime:
+    if not isinstance(eta, datetime):
+        raise ConfigError([Problem("eta", repr(eta), "must be a datetime; `countdown` takes seconds")])
+    try:
+        due_at = in_utc(eta)
+        if due_at.year not in _YEARS:
+            raise ValueError(f"it lies outside of the years {_YEARS[0]} to {_YEARS[-1]}")
+    except (ValueError, OverflowError) as error:
+        raise ConfigError([Problem("eta", repr(eta), str(error))]) from None
+    return due_at
+
+
+def in_utc(when: datetime) -> datetime:
+    """Return a time in UTC; without a zone it is in UTC already."""
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

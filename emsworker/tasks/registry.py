@@ -1,0 +1,150 @@
+"""The registry of an app: what it has declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.ids import check_name
+from emsworker.core.model import TopicKind
+from emsworker.core.selection.filters import Filter
+from emsworker.tasks.broadcast import BROADCAST_OPTIONS, BroadcastOptions, BroadcastRoute
+from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.periodic import Periodic
+from emsworker.tasks.task import Route, Subscription, Task, check_function, full_name
+
+Function = Callable[..., Any]
+
+_LIMITS = ("soft_time_limit_s", "hard_time_limit_s")
+
+
+class Registry:
+    """Tasks, subscriptions, broadcasts and schedules.
+
+    Args:
+        settings: the app's.
+
+    Attributes:
+        routes: the handlers of each group, by topic and group.
+        broadcasts: the broadcast subscriptions by name.
+        schedules: the periodic tasks by name.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.routes: dict[tuple[str, str], Route] = {}
+        self.broadcasts: dict[str, BroadcastRoute] = {}
+        self.schedules: dict[str, Periodic] = {}
+
+    def route(self, topic: str, group: str) -> Route:
+        """Return the route of a group, made at its first use.
+
+        Raises:
+            InvalidName: no topic or group can have that name.
+            ConfigError: the topic has a broadcast subscription.
+        """
+        key = (check_name("topic", topic), check_name("group", group))
+        if self.kind_of(topic) is TopicKind.BROADCAST:
+            fix = f"a handler with broadcast=True listens to topic {topic!r}, so it has no groups"
+            raise ConfigError([Problem("group", repr(group), fix)])
+        return self.routes.setdefault(key, Route(*key))
+
+    def routes_of(self, topic: str) -> list[Route]:
+        """Return all that read a topic, broadcasts included."""
+        return [route for route in (*self.routes.values(), *self.broadcasts.values()) if route.topic == topic]
+
+    def kind_of(self, topic: str) -> TopicKind:
+        """Return the kind with which the app would create a topic."""
+        listened_to = any(route.topic == topic for route in self.broadcasts.values())
+        return TopicKind.BROADCAST if listened_to else TopicKind.CLUSTER
+
+    def options(self, given: Mapping[str, Any]) -> HandlerOptions:
+        """Return a handler's options, over the time limits of the app's settings.
+
+        Raises:
+            ConfigError: one is unknown or wrong.
+        """
+        return HandlerOptions.checked(self._time_limits() | dict(given))
+
+    def _time_limits(self) -> dict[str, Any]:
+        return {name: getattr(self._settings, name) for name in _LIMITS}
+
+    def add_task(self, task: Task, order: str | None) -> None:
+        """Add a task to its route.
+
+        Raises:
+            ConfigError: the name is taken, or the group has another order.
+        """
+        route = self.route(task.topic, task.group)
+        route.declare_order(order)
+        if task.name in route.tasks or route.subscription is not None:
+            raise ConfigError([Problem("task", task.name, f"{route.topic}/{route.group} has a handler for it already")])
+        route.tasks[task.name] = task
+
+    def add_subscription(
+        self, function: Function, topic: str, group: str, wanted: Filter, order: str | None, given: Mapping[str, Any]
+    ) -> Subscription:
+        """Add the handler of a group that gets every message.
+
+        Raises:
+            ConfigError: an option is unknown or wrong, or the group has a handler already.
+        """
+        check_function("subscribe", function)
+        route = self.route(topic, group)
+        if route.subscription is not None or route.tasks:
+            fix = "the group has a handler already; give this one another group"
+            raise ConfigError([Problem("subscribe", f"{topic}/{group}", fix)])
+        route.subscription = Subscription(function, full_name(function), self.options(given))
+        route.filter = wanted
+        route.declare_order(order)
+        return route.subscription
+
+    def check_broadcast(self, topic: str, group: str | None, given: Mapping[str, Any]) -> None:
+        """Check what is said about a broadcast subscription, before its function is known.
+
+        Raises:
+            ConfigError: an option is unknown or makes no sense here, or the topic is read by a group.
+        """
+        fix = (
+            f"a broadcast handler takes {', '.join(sorted(BROADCAST_OPTIONS))} only: nothing is claimed, retried or "
+            "acked"
+        )
+        problems = [Problem(name, repr(value), fix) for name, value in given.items() if name not in BROADCAST_OPTIONS]
+        if group is not None:
+            problems.append(Problem("group", repr(group), "a broadcast has no groups; a stable name is given as name="))
+        if any(route.topic == topic for route in self.routes.values()):
+            fix = "the app reads it in a group already; a topic is for groups or for broadcasts, not for both"
+            problems.append(Problem("topic", repr(topic), fix))
+        if problems:
+            raise ConfigError(problems)
+        check_name("topic", topic)
+
+    def add_broadcast(
+        self, function: Function, topic: str, name: str | None, wanted: Filter, given: Mapping[str, Any]
+    ) -> Subscription:
+        """Add a broadcast handler.
+
+        Raises:
+            ConfigError: an option is wrong, or the name is taken.
+        """
+        check_function("subscribe", function)
+        own_name = full_name(function)
+        label = check_name("broadcast", name or own_name)
+        if label in self.broadcasts:
+            raise ConfigError([Problem("broadcast", label, "the name is taken; give this one a name= of its own")])
+        options = BroadcastOptions.checked(self._time_limits() | dict(given))
+        handler = Subscription(function, own_name, options)
+        self.broadcasts[label] = BroadcastRoute(topic, label, subscription=handler, filter=wanted, resumes=bool(name))
+        return handler
+
+    def add_periodic(self, periodic: Periodic) -> None:
+        """Add a schedule.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        if periodic.name in self.schedules:
+            raise ConfigError([Problem("schedule", periodic.name, "the name is taken; give this one a name=")])
+        self.schedules[periodic.name] = periodic
