@@ -41,9 +41,9 @@ def _fill(task: Task, count: int) -> None:
 
 def _set_rule(tasks: Tasks, topic: str, rule: TopicRule) -> None:
     """What ``ems topics change --rule`` does: workers of a write-only topic stand ready and claim nothing."""
-    found = tasks.app.catalog.topic(topic)
-    tasks.app.database.call(lambda session: change_topic(session, replace(found, rule=rule)))
-    tasks.app.catalog.forget(topic)
+    found = tasks.app.stream.catalog.topic(topic)
+    tasks.app.stream.database.call(lambda session: change_topic(session, replace(found, rule=rule)))
+    tasks.app.stream.catalog.forget(topic)
 
 
 def drain(task_of: Callable[[Tasks], Task], count_of: Callable[[Stage], int]) -> Callable[[Stage], dict[str, float]]:

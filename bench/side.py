@@ -65,7 +65,7 @@ def at_once(work: Sequence[str], processes: int, seconds: float) -> tuple[int, f
 def _sender(url: str, redis_url: str, allocator: str) -> Callable[[], int]:
     app = build(url=url, redis_url=redis_url or None, allocator=allocator).app
     app.send("warm", BODY)  # connects
-    app.catalog.topic("events")
+    app.stream.catalog.topic("events")
 
     def step() -> int:
         app.send("events", BODY)

@@ -73,7 +73,7 @@ def send(
         return
     content = reader.read(_content(body), "BODY")
     app = open_stream().app()
-    receipt = app.publish(topic, content, **options)
+    receipt = app.send_call(topic, content, **options)
     app.close()
     if as_json:
         print_json(asdict(receipt))
@@ -147,7 +147,7 @@ class _Reader:
 
 
 def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[str, Any], as_json: bool) -> None:
-    from emsworker.tasks.task import Outgoing
+    from emsworker.publish.outgoing import Outgoing
 
     sent = 0
     with _open(body) as file:

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
     from emsworker.core.selection.filters import Filter as Filter
+    from emsworker.publish.outgoing import Outgoing as Outgoing
     from emsworker.tasks.idempotency import once as once
     from emsworker.tasks.middleware import Middleware as Middleware
-    from emsworker.publish.outgoing import Outgoing as Outgoing
 
 __version__ = "0.1.0"
 

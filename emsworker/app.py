@@ -55,6 +55,7 @@ class Ems:
             raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
         self.registry = Registry(self.settings)
         self._broker: Broker = MysqlBroker(self.settings, self.registry.kind_of)
+        self._becomes_eager = self.settings.eager
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
 
@@ -248,7 +249,7 @@ class Ems:
         return receipts[0]
 
     def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
-        """Return messages as they are stored: the caller's mistakes are refused before the broker may create a topic."""
+        """Return messages as they are stored; mistakes are refused before the broker may create a topic."""
         for hook in self._before_publish:
             for item in outgoing:
                 hook(item)
@@ -342,7 +343,7 @@ class Ems:
     @property
     def broker(self) -> Broker:
         """The stream in MySQL; within :meth:`test`, and with the setting ``eager``, one in memory."""
-        if self.settings.eager and isinstance(self._broker, MysqlBroker):
+        if self._becomes_eager:
             self.test(eager=True).start()
         return self._broker
 
@@ -365,6 +366,7 @@ class Ems:
 
     def test(self, **options: Any) -> TestApp:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
+        self._becomes_eager = False
         return TestApp(self, **options)
 
     def close(self) -> None:

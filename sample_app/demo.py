@@ -91,7 +91,7 @@ def _run(options: Options) -> int:
             ladder=_LADDER,
             max_attempts=_MAX_ATTEMPTS,
         )
-        with closing(app), closing(tables.connect(app.url)) as connection:
+        with closing(app), closing(tables.connect(app.stream.url)) as connection:
             tables.create(connection)
             prepare(app)
             click.echo(f"the stream is set up and running after {time.monotonic() - began:.1f} s")

@@ -27,7 +27,7 @@ _AGES = 10 * 366 * 86400.0
 
 def show(app: Ems, expected: Expected, limit: int | None, folder: Path) -> list[str]:
     """Run the analyst's script, the reports and the archive; returns what is wrong."""
-    os.environ["EMS_URL"] = app.url  # of the tasks in Spark's Python processes, too
+    os.environ["EMS_URL"] = app.stream.url  # of the tasks in Spark's Python processes, too
     want, outcome = figures(limit), Outcome()
     with open_session("ems-demo") as spark:
         _compare_delays(outcome, "the stream", _analyse(spark), want)

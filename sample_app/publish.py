@@ -20,10 +20,10 @@ _CHUNK = 4000
 def prepare(app: Ems) -> None:
     """Create the topics with their partitions, and their groups, so that the groups begin with the first message."""
     for name, partitions in PARTITIONS.items():
-        app.database.call(lambda session, n=name, p=partitions: create_topic(session, n, partitions=p))  # type: ignore[misc]
-    app.database.call(lambda session: create_topic(session, CONFIG, kind=TopicKind.BROADCAST))
-    for route in sample.routes.values():
-        app.catalog.group(app.catalog.topic(route.topic), route.group, route.filter, route.order)
+        app.stream.database.call(lambda session, n=name, p=partitions: create_topic(session, n, partitions=p))  # type: ignore[misc]
+    app.stream.database.call(lambda session: create_topic(session, CONFIG, kind=TopicKind.BROADCAST))
+    for route in sample.registry.routes.values():
+        app.stream.catalog.group(app.stream.catalog.topic(route.topic), route.group, route.filter, route.order)
 
 
 def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:

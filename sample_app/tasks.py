@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from emsworker import BatchFailed, Filter, Message, Reject
+from emsworker import BatchFailed, Filter, Message, Outgoing, Reject
 from emsworker.tasks.correlation import caused_by
-from emsworker.tasks.task import BoundTask, Outgoing
+from emsworker.tasks.task import BoundTask
 from sample_app import config, gateway, tables
 from sample_app.app import app
 from sample_app.data import derived_id
@@ -168,7 +168,7 @@ def watch_delays(transaction: Any, messages: Sequence[Message]) -> None:
 def notify_delay(self: BoundTask, flight: str, delay_min: int, due_at: str) -> None:
     """Call the gateway, which often fails, and note the success; the ladder repeats it."""
     gateway.notify(_SEED, flight, self.request.attempt)
-    tables.add_notice(tables.thread_connection(app.url), flight, delay_min, self.request.attempt, due_at)
+    tables.add_notice(tables.thread_connection(app.stream.url), flight, delay_min, self.request.attempt, due_at)
 
 
 @app.periodic(NIGHTLY, name=NIGHTLY_NAME)
@@ -184,4 +184,4 @@ def summarize(self: BoundTask, transaction: Any) -> None:
 def reconfigure(message: Message) -> None:
     """Go by changed settings from now on, in this process; and note that it does."""
     config.take_over(message.body)
-    tables.add_process(tables.thread_connection(app.url), os.getpid(), config.current["title"])
+    tables.add_process(tables.thread_connection(app.stream.url), os.getpid(), config.current["title"])

@@ -185,7 +185,7 @@ def _judge_memory(seen: list[float]) -> None:
 def _noop_topic(stage: Stage) -> int:
     tasks = build(url=stage.url)
     tasks.noop.delay(0)
-    topic_id = tasks.app.catalog.topic("noop").id
+    topic_id = tasks.app.stream.catalog.topic("noop").id
     tasks.app.close()
     return topic_id
 

@@ -182,7 +182,7 @@ def snapshot(lab: Lab) -> list[Finding]:
     with lab.servers.stage(lab.stage_size) as stage:
         tasks = build(url=stage.url)
         tasks.noop.delay(0)
-        topic_id = tasks.app.catalog.topic("noop").id
+        topic_id = tasks.app.stream.catalog.topic("noop").id
         tasks.app.close()
         drain(stage, topic_id, lab.size.drained // 4, shape)
         for _ in range(lab.size.repeats):

@@ -27,7 +27,7 @@ def _topic_of(stage: Stage, task_of: Callable[[Tasks], Task], argument: object) 
     tasks = build(url=stage.url)
     task = task_of(tasks)
     task.delay(argument)
-    topic_id = tasks.app.catalog.topic(task.topic).id
+    topic_id = tasks.app.stream.catalog.topic(task.topic).id
     tasks.app.close()
     return topic_id
 
@@ -141,7 +141,7 @@ def _send_from_many(stage: Stage, work: list[str]) -> float:
         raw.create(stage)
     else:
         app = build(url=stage.url).app
-        app.catalog.topic("events")
+        app.stream.catalog.topic("events")
         app.close()
     count, per_s = side.at_once(work, _SENDERS, 2 * stage.size.seconds)
     if work[0] == "raw":

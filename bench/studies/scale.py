@@ -26,7 +26,7 @@ def _backlog(stage: Stage, topic: str, count: int, body: object = BODY) -> tuple
         tasks.noop.delay(0)
     else:
         tasks.app.send(topic, body)
-    topic_id = tasks.app.catalog.topic(topic).id
+    topic_id = tasks.app.stream.catalog.topic(topic).id
     tasks.app.close()
     first, _ = extend(stage, topic_id, count)
     return topic_id, first

@@ -135,7 +135,7 @@ class Monitoring:
     """
 
     def __init__(self, stream: Ems | Database) -> None:
-        self._database = stream.database if isinstance(stream, Ems) else stream
+        self._database = stream.stream.database if isinstance(stream, Ems) else stream
 
     def lag(self) -> list[GroupLag]:
         """The lag of every group, ordered by topic and group."""

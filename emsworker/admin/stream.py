@@ -64,7 +64,7 @@ class Admin:
     """
 
     def __init__(self, stream: Ems | Database) -> None:
-        self._database = stream.database if isinstance(stream, Ems) else stream
+        self._database = stream.stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
         self.limits = GroupLimits(self._database, self.group)

@@ -20,8 +20,8 @@ from typing import Any
 from emsworker.core.ids import encode_key, new_uid, uid_text
 from emsworker.core.model import Message, Outcome, Receipt
 from emsworker.core.process import forks
-from emsworker.tasks.middleware import Middleware
 from emsworker.publish.outgoing import Outgoing
+from emsworker.tasks.middleware import Middleware
 
 
 class Log:

@@ -191,7 +191,7 @@ class NewMessage:
         partition: the partition within the level, chosen by the sender; by default the key decides.
         level: the priority level, one of :func:`levels_of` the topic.
         delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
-        dedup_key: the key that only one unfinished message has, and ``dedup_window_s``, the seconds it is kept at least.
+        dedup_key: the key that only one unfinished message has; kept for ``dedup_window_s`` seconds at least.
         topic, row: while it is sent: where to, and the part of its row that does not depend on its place, as SQL.
         receipt, error: the end of the send, once it is known.
         in_doubt: it may have been committed, but the answer was lost.

@@ -53,10 +53,10 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, "messages", one.piece))
 
     try:
-        ranges = app.database.call(plan)
+        ranges = app.stream.database.call(plan)
     finally:
-        app.database.thread_session().close()
-    url = DatabaseUrl.parse(app.url)
+        app.stream.database.thread_session().close()
+    url = DatabaseUrl.parse(app.stream.url)
     properties = {"user": url.user, "password": url.password, "driver": driver, "fetchsize": str(fetchsize)}
     properties |= {"preferTimestampNTZ": "true"}  # the driver would read the server's UTC as this machine's zone
     address = f"jdbc:mysql://{url.host}:{url.port}/{url.database}"

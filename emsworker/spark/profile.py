@@ -39,7 +39,7 @@ def open_database(profile: str | None) -> Iterator[Database]:
     Raises:
         SchemaMissing, AccessDenied, StoreUnavailable: the database cannot be used.
     """
-    with closing_session(open_stream(profile).database) as database:
+    with closing_session(open_stream(profile).stream.database) as database:
         yield database
 
 

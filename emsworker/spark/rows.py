@@ -87,7 +87,7 @@ class Rows:
         name = self.topic or row.get("topic")
         if name is None:
             raise BadRow("a row has no topic: fill the column, or give the option topic")
-        topic = app.catalog.topic(name)
+        topic = app.stream.catalog.topic(name)
         body = _bytes(row["value"])
         if body is None:
             raise BadRow(f"a row for topic {name!r} has no value; a message must have a body, an empty one at least")

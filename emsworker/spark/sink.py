@@ -101,12 +101,12 @@ def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
 
 def _commit(options: WriteOptions, batch: SinkBatch, tasks: Sequence[Staged]) -> None:
     app, who = open_stream(options.profile), f"spark-{socket.gethostname()}-{os.getpid()}"[-128:]
-    with closing_session(app.database) as database:
+    with closing_session(app.stream.database) as database:
         if not database.call(partial(staging.commit, batch=batch, tasks=tasks)):
             database.call(partial(staging.give_up, tasks=tasks))
         topics = database.call(partial(staging.move, batch=batch, producer_id=who))
         topics |= database.call(partial(staging.tidy, producer_id=who))
-        Notifier(app.redis_url, app.stream_id, lambda *_: None).ring(topics)
+        Notifier(app.stream.redis_url, app.stream.stream_id, lambda *_: None).ring(topics)
 
 
 def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
@@ -116,7 +116,7 @@ def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) ->
 def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
     token, chunks = new_uid(), 0
     app = open_stream(options.profile)
-    with closing_session(app.database) as database:
+    with closing_session(app.stream.database) as database:
         most = min(_CHUNK_BYTES, database.call(server_facts).max_allowed_packet - _PACKET_SLACK)
         for chunk in _chunks(rows.messages(app, batches), most):
             if not chunks:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from contextlib import AbstractContextManager
 from inspect import Signature, iscoroutinefunction, signature
 from typing import Any, NoReturn, Protocol
 
-from emsworker.core.durations import LONGEST_S
 from emsworker.core.config import Settings
+from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask, WrongArguments
 from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
 from emsworker.core.options import is_number, refuse_reserved, refuse_unknown

@@ -145,7 +145,7 @@ class BroadcastReader(Runnable):
         """
         loop, pool, ladder = self._loop, ThreadPoolExecutor(1), self._settings.retry_ladder()
         for route in routes:
-            topic = app.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
+            topic = app.stream.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
             no_results = ResultWriter(self._settings.result_ttl_s)
             executor = Executor(
                 route,

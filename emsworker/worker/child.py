@@ -175,10 +175,10 @@ class Child:
     def _start(self, app: Ems) -> None:
         broadcasts = self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
-        settings, database = app.settings, app.database
+        settings, database = app.settings, app.stream.database
         topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
         lease = LeaseRenewer(
-            database, settings, self._spec.process_id, self._spec.name, local_ip(app.url), self._on_death
+            database, settings, self._spec.process_id, self._spec.name, local_ip(app.stream.url), self._on_death
         )
         also = broadcasts.look if broadcasts is not None else None
         in_order = [
@@ -192,13 +192,13 @@ class Child:
             self._on_hang,
             self._on_death,
         )
-        declare_schedules(app)
+        declare_schedules(app.stream, app.settings, app.registry.schedules.values())
         result_writer = _result_writer(app)
         recycler = self._recycler = self._make_recycler(settings)
         shared = Shared(
             database,
             settings,
-            app.decoder,
+            app.stream.decoder,
             app.middleware,
             assignments,
             lease,
@@ -212,10 +212,12 @@ class Child:
         self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
         self._lease, self._poller, self._completer = lease, poller, completer
         self._sides = [lease, poller, completer]
-        app.on_publish = poller.ring
-        if app.redis_url is not None:
+        app.stream.on_publish = poller.ring
+        if app.stream.redis_url is not None:
             topic_ids = {*topic_of.values(), *(broadcasts.topic_ids if broadcasts is not None else ())}
-            self._listener = Listener(app.redis_url, app.stream_id, topic_ids, poller.ring, self._on_death)
+            self._listener = Listener(
+                app.stream.redis_url, app.stream.stream_id, topic_ids, poller.ring, self._on_death
+            )
             self._listener.start()
         for thread in [*self._sides, *self._workers]:
             thread.start()
@@ -237,11 +239,13 @@ class Child:
 
     def _listen(self, app: Ems) -> BroadcastReader | None:
         """Create the broadcast reader, if the app subscribes to any of the topics; ``--groups`` does not apply."""
-        routes = [r for r in app.broadcasts.values() if not self._spec.topics or r.topic in self._spec.topics]
+        routes = [r for r in app.registry.broadcasts.values() if not self._spec.topics or r.topic in self._spec.topics]
         if not routes:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
-        reader = BroadcastReader(app.database, app.settings, app.decoder, place, self._on_hang, self._on_death)
+        reader = BroadcastReader(
+            app.stream.database, app.settings, app.stream.decoder, place, self._on_hang, self._on_death
+        )
         reader.take_on(app, routes)
         return reader
 
@@ -249,11 +253,11 @@ class Child:
         routes = chosen_routes(app, self._spec.app, self._spec.topics, self._spec.groups)
         assignments = []
         for route in routes:
-            topic = app.catalog.topic(route.topic)
-            group = app.catalog.group(topic, route.group, route.filter, route.order)
+            topic = app.stream.catalog.topic(route.topic)
+            group = app.stream.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
-            declare_limit(app.database, group, route)
-            declare_handlers(app.database, group, route)
+            declare_limit(app.stream.database, group, route)
+            declare_handlers(app.stream.database, group, route)
             assignments.append(Assignment(topic, group, route))
         return assignments
 
@@ -355,10 +359,10 @@ class Child:
 def _result_writer(app: Ems) -> ResultWriter:
     if app.settings.result_backend != "redis":
         return ResultWriter(app.settings.result_ttl_s)
-    from emsworker.tasks.results import RedisResults
+    from emsworker.broker.results import RedisResults
 
     assert app.settings.redis_url is not None, "checked by Settings"
-    return ResultWriter(app.settings.result_ttl_s, RedisResults(app.settings.redis_url, app.stream_id))
+    return ResultWriter(app.settings.result_ttl_s, RedisResults(app.settings.redis_url, app.stream.stream_id))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -148,10 +148,10 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
     facts: dict[str, Any] = {
         "name": app.name,
         "settings": asdict(app.settings),
-        "routes": sorted(app.routes),
+        "routes": sorted(app.registry.routes),
         "folder": folder,
     }
-    facts["broadcasts"] = sorted({route.topic for route in app.broadcasts.values()})
+    facts["broadcasts"] = sorted({route.topic for route in app.registry.broadcasts.values()})
     return facts | {"refusal": _refusal(app, path, url, topics, groups)}
 
 
@@ -165,7 +165,7 @@ def _refusal(
         url = url or app.settings.url or LocalStack().url
         if url is None:
             return None  # the command has a better message for that
-        heard = {route.topic for route in app.broadcasts.values() if not topics or route.topic in topics}
+        heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
         check_app(app, routes, sorted(heard), check_stream(url, app.settings))
     except EmsError as error:
         lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]

@@ -71,10 +71,14 @@ def chosen_routes(app: Ems, path: str, topics: Sequence[str], groups: Sequence[s
     Raises:
         UnknownTopic, UnknownGroup: an option names what the app has no handler for.
     """
-    routes = [r for r in app.routes.values() if (not topics or r.topic in topics) and (not groups or r.group in groups)]
-    heard = [route.topic for route in app.broadcasts.values()]
-    _check_names("-Q", topics, [*(route.topic for route in app.routes.values()), *heard], path, UnknownTopic)
-    _check_names("--groups", groups, [route.group for route in app.routes.values()], path, UnknownGroup)
+    routes = [
+        r
+        for r in app.registry.routes.values()
+        if (not topics or r.topic in topics) and (not groups or r.group in groups)
+    ]
+    heard = [route.topic for route in app.registry.broadcasts.values()]
+    _check_names("-Q", topics, [*(route.topic for route in app.registry.routes.values()), *heard], path, UnknownTopic)
+    _check_names("--groups", groups, [route.group for route in app.registry.routes.values()], path, UnknownGroup)
     if not routes and not any(not topics or topic in topics for topic in heard):
         raise UnknownTopic(
             f"{path} has no task and no subscription for these topics and groups, so there is nothing to run"
@@ -118,7 +122,7 @@ def _find_absent(session: Session, app: Ems, routes: Sequence[Route], heard: Seq
         yield from _check_route(session, route)
     for name in heard:
         yield from _check_topic(session, name, TopicKind.BROADCAST)
-    for name, priority in {(one.task.topic, one.task.options.priority) for one in app.schedules.values()}:
+    for name, priority in {(one.task.topic, one.task.options.priority) for one in app.registry.schedules.values()}:
         topic = get_topic(session, check_name("topic", name))
         level_for(name, app.settings.priorities if topic is None else topic.priorities, priority)
         if topic is None:

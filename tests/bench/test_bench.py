@@ -121,7 +121,7 @@ def test_a_copied_backlog_is_a_stream_without_holes_that_workers_drain(bench_ser
     with bench_servers.stage(QUICK) as stage:
         tasks = build(url=stage.url)
         tasks.noop.delay(0)
-        topic_id = tasks.app.catalog.topic("noop").id
+        topic_id = tasks.app.stream.catalog.topic("noop").id
         assert extend(stage, topic_id, 1234) == (2, 1235)
         stage.check("offsets", 1235, "SELECT COUNT(DISTINCT uid) FROM ems_message WHERE `offset` BETWEEN 1 AND 1235")
         tasks.noop.delay(1)  # the allocator goes on where the copies end

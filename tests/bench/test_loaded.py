@@ -13,7 +13,7 @@ from bench.studies.cheap import _judge_memory
 
 def test_processes_at_once_count_what_each_of_them_did(bench_servers: Servers) -> None:
     with bench_servers.stage(QUICK) as stage:
-        build(url=stage.url).app.catalog.topic("events")
+        build(url=stage.url).app.stream.catalog.topic("events")
         count, per_s = side.at_once(["send", stage.url, "", "mysql"], 2, 0.3)
         stage.check(
             "sent",

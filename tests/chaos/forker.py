@@ -30,7 +30,7 @@ def _send(number: int) -> None:
 def _keep_sending(number: int, stopping: threading.Event) -> None:
     while not stopping.wait(0.002):
         try:
-            app.catalog.topic(f"{FORKED}-{number % MANY}")
+            app.stream.catalog.topic(f"{FORKED}-{number % MANY}")
             if number % 5 == 0:
                 _send(number)
         except EmsError as error:

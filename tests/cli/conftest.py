@@ -42,4 +42,4 @@ def app(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     app = App("test", url=url)
     yield app
     app.close()
-    app.database.thread_session().close()
+    app.stream.database.thread_session().close()

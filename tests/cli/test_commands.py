@@ -572,7 +572,7 @@ def test_schedules_are_listed_and_deleted(ems: Ems, app: App) -> None:
     assert ems.ok("schedules", "list", "--json").json == []
     task = app.task(name="report")(print)
     app.periodic("0 9 * * mon-fri", timezone="Europe/Berlin")(task)
-    declare_schedules(app)
+    declare_schedules(app.stream, app.settings, app.registry.schedules.values())
     (row,) = ems.ok("schedules", "list", "--json").json
     assert (row["name"], row["spec"], row["timezone"], row["last_at"]) == (
         "report", "0 9 * * mon-fri", "Europe/Berlin", None,

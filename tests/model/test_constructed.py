@@ -38,7 +38,7 @@ def traced(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> Stream:
 def _filled(stream: Stream, count: int, order: Ordering = Ordering.NONE) -> tuple[Topic, Group]:
     app = stream.app()
     app.send_many("t", range(count))
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     return topic, stream.group(topic, max_attempts=_ATTEMPTS, order=order)
 
 

@@ -20,7 +20,7 @@ APP = "tests.process.apps.broadcast:app"
 
 def _prepare(stream: Stream, partitions: int = 1) -> None:
     for name in ("news", "named"):
-        stream.app.database.call(
+        stream.app.stream.database.call(
             lambda session, name=name: create_topic(session, name, kind=TopicKind.BROADCAST, partitions=partitions)
         )
 

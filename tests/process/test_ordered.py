@@ -93,7 +93,7 @@ def send(stream: Stream, keys: int, each: int) -> int:
 def wait_drained(stream: Stream, group: str, seconds: float) -> None:
     """Poll seldom: what is measured meanwhile should have the server for itself."""
     deadline = time.monotonic() + seconds
-    while any(lag.lag for lag in Monitoring(stream.app.database).lag() if lag.group.name == group):
+    while any(lag.lag for lag in Monitoring(stream.app.stream.database).lag() if lag.group.name == group):
         assert time.monotonic() < deadline, f"group {group} is not done within {seconds:g} s"
         time.sleep(0.25)
 
@@ -105,7 +105,7 @@ def harass(
     kills, deadline = 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.8)
-        if all(lag.lag == 0 for lag in Monitoring(stream.app.database).lag() if lag.group.name == group):
+        if all(lag.lag == 0 for lag in Monitoring(stream.app.stream.database).lag() if lag.group.name == group):
             return worker, kills
         if kills == _MOST_KILLS:
             continue  # on a machine that is busy, children would be killed before they have begun

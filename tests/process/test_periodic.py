@@ -57,15 +57,15 @@ def test_t4_many_beats_at_the_same_moment_fire_a_slot_once(stream: Stream) -> No
     """Without any lease between them: the row's lock and the uid decide."""
     from tests.support.streams import in_threads
 
-    topic = stream.app.catalog.topic("t")
+    topic = stream.app.stream.catalog.topic("t")
     one = schedules.Declared("s", "every 1.0", "UTC", "all", topic.name, None, b"{}", b"[[],{}]")
-    stream.app.database.call(lambda session: schedules.declare(session, [one]))
+    stream.app.stream.database.call(lambda session: schedules.declare(session, [one]))
     begin = stream.one("SELECT next_at FROM ems_schedule")
     settings = Settings(url=stream.url)
     end = ticks() + 2.5
 
     def beat(number: int) -> None:
-        with stream.app.database.session() as session:
+        with stream.app.stream.database.session() as session:
             while ticks() < end:
                 fire_schedules(session, settings)
 
@@ -74,17 +74,17 @@ def test_t4_many_beats_at_the_same_moment_fire_a_slot_once(stream: Stream) -> No
     due = [row[0] for row in stream.rows("SELECT due_at FROM ems_outbox ORDER BY due_at")]
     assert len(due) >= 2 and due == [begin + timedelta(seconds=n) for n in range(len(due))]
     stream.run("UPDATE ems_schedule SET next_at = %s", begin)
-    with stream.app.database.session() as session:
+    with stream.app.stream.database.session() as session:
         fire_schedules(session, settings)
         assert len(due) <= stream.one("SELECT COUNT(*) FROM ems_outbox") <= len(due) + 3
 
 
 def test_t4_a_restart_keeps_the_next_slot_and_a_new_timetable_begins_anew(stream: Stream) -> None:
-    topic = stream.app.catalog.topic("t")
+    topic = stream.app.stream.catalog.topic("t")
 
     def declare(spec: str) -> object:
         one = schedules.Declared("s", spec, "UTC", "last", topic.name, None, b"{}", b"[[],{}]")
-        stream.app.database.call(lambda session: schedules.declare(session, [one]))
+        stream.app.stream.database.call(lambda session: schedules.declare(session, [one]))
         return stream.one("SELECT next_at FROM ems_schedule")
 
     declare("0 0 1 1 *")
@@ -97,16 +97,16 @@ def test_t4_a_restart_keeps_the_next_slot_and_a_new_timetable_begins_anew(stream
 def test_t4_a_damaged_schedule_does_not_stop_the_others(one_stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     stream = one_stream
     for name in ("bad", "good"):
-        topic = stream.app.catalog.topic("t")
+        topic = stream.app.stream.catalog.topic("t")
         one = schedules.Declared(name, "every 1.0", "UTC", "last", topic.name, None, b"{}", b"[[],{}]")
-        stream.app.database.call(lambda session, one=one: schedules.declare(session, [one]))
+        stream.app.stream.database.call(lambda session, one=one: schedules.declare(session, [one]))
     stream.run("UPDATE ems_schedule SET next_at = '2020-01-01'")
     stream.run("UPDATE ems_schedule SET spec = 'whenever' WHERE name = 'bad'")
-    with stream.app.database.session() as session:
+    with stream.app.stream.database.session() as session:
         fire_schedules(session, Settings(url=stream.url))
     assert stream.one("SELECT COUNT(*) FROM ems_outbox") >= 1
     assert "schedule 'bad' rests" in caplog.text
-    assert sorted(app_module.app.schedules) == ["nightly", "tick"]
+    assert sorted(app_module.app.registry.schedules) == ["nightly", "tick"]
 
 
 def test_t4_schedules_are_listed_and_deleted(one_stream: Stream) -> None:

@@ -73,7 +73,7 @@ def _prepare(stream: Stream) -> None:
     admin.create_group("batches", "batches", order=Order.KEY)
     other = Ems("other", url=stream.url)
     other.periodic(every=1.0)(other.task(name="bill", topic="bills")(print))
-    declare_schedules(other)
+    declare_schedules(other.stream, other.settings, other.registry.schedules.values())
     other.close()
     stream.run("UPDATE ems_schedule SET next_at = NOW(6) - INTERVAL 1 MINUTE")
 

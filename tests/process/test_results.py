@@ -21,14 +21,14 @@ APP = "tests.process.apps.results:app"
 def _app(stream: Stream, **settings: Any) -> Ems:
     """The same tasks, here as their sender."""
     app = Ems("caller", url=stream.url, **settings)
-    for task in next(iter(tasks.app.routes.values())).tasks.values():
+    for task in next(iter(tasks.app.registry.routes.values())).tasks.values():
         app.task(name=task.name, bind=task.bind, transactional=task.options.transactional)(task.function)
     stream.app = app
     return app
 
 
 def _send(app: Ems, name: str, *args: Any) -> Any:
-    return next(iter(app.routes.values())).tasks[name].delay(*args)
+    return next(iter(app.registry.routes.values())).tasks[name].delay(*args)
 
 
 def test_t3_values_errors_and_time(stream: Stream) -> None:
@@ -70,7 +70,7 @@ def test_t3_values_errors_and_time(stream: Stream) -> None:
 
 
 def _selects(app: Ems) -> int:
-    return int(app.database.thread_session().rows("SHOW SESSION STATUS LIKE 'Com_select'")[0][1])
+    return int(app.stream.database.thread_session().rows("SHOW SESSION STATUS LIKE 'Com_select'")[0][1])
 
 
 def test_t3_many_results_by_one_query_written_with_the_acked_to(stream: Stream) -> None:
@@ -151,7 +151,7 @@ def test_t3_results_in_redis(one_stream: Stream, redis_url: str) -> None:
 
 
 def test_t3_the_sweep_is_bounded(one_stream: Stream) -> None:
-    with one_stream.app.database.session() as session:
+    with one_stream.app.stream.database.session() as session:
         for _ in range(3):
             packet = session.packet()
             rows = [store.ResultRow(new_uid(), b"1", ttl_s=0.0) for _ in range(10)]

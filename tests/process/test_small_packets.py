@@ -38,13 +38,13 @@ def small(server: Server, tmp_path: Path) -> Iterator[Stream]:
 def app(small: Stream) -> Ems:
     """The tasks of the worker, here as their sender."""
     app = small.app = Ems("caller", url=small.url)
-    for task in next(iter(tasks.app.routes.values())).tasks.values():
+    for task in next(iter(tasks.app.registry.routes.values())).tasks.values():
         app.task(name=task.name)(task.function)
     return app
 
 
 def _send(app: Ems, name: str, *arguments: list[Any]) -> list[Any]:
-    task = next(iter(app.routes.values())).tasks[name]
+    task = next(iter(app.registry.routes.values())).tasks[name]
     return [task.delay(*args) for args in arguments]
 
 

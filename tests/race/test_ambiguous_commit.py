@@ -53,7 +53,7 @@ def test_w4_killed_connections_while_sending(stream: Stream, new_app: AppFactory
     def kill() -> None:
         with stream.other() as other, other.cursor() as cursor:
             while not stop.wait(0.03):
-                number = app.producer._session._connection
+                number = app.stream.producer._session._connection
                 if number is not None:
                     try:
                         cursor.execute(f"KILL CONNECTION {number.thread_id()}")

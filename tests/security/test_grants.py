@@ -114,7 +114,7 @@ def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
     assert app.result(sent[0], group="a").status
     with pytest.raises(AccessDenied, match="ems grants"):
         app.send("new-topic", {})
-    stored = get_topic(app.database.thread_session(), topic)
+    stored = get_topic(app.stream.database.thread_session(), topic)
     assert stored is not None
     found = place.stream.rows(
         "SELECT COUNT(*) FROM ems_message WHERE topic_id = %s UNION ALL SELECT COUNT(*) FROM ems_outbox WHERE topic_id = %s",

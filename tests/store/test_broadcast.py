@@ -32,8 +32,10 @@ def _listen(app: Ems, heard: Heard, topic: str = "news", **options: Any) -> Call
 def _reading(stream: Stream, app: Ems, place: str = "w/0", *, signs_off: bool = True) -> Iterator[Callable[[], None]]:
     """A reader's thread; what it yields is the poller's look."""
     deaths: list[BaseException] = []
-    reader = BroadcastReader(app.database, app.settings, app.decoder, place, print, lambda name, e: deaths.append(e))
-    reader.take_on(app, app.broadcasts.values())
+    reader = BroadcastReader(
+        app.stream.database, app.settings, app.stream.decoder, place, print, lambda name, e: deaths.append(e)
+    )
+    reader.take_on(app, app.registry.broadcasts.values())
     if not signs_off:
         reader.shut_down = lambda: None  # type: ignore[method-assign]
     reader.start()
@@ -67,7 +69,7 @@ def test_r10_a_reader_begins_at_the_end_and_hears_partitions_that_are_added(stre
         app.send("news", "first")
         _wait(look, heard, ["first"])
         Admin(app).change_topic("news", partitions=2)
-        app.catalog.forget("news")
+        app.stream.catalog.forget("news")
         app.send("news", "second", partition=1)
         _wait(look, heard, ["first", "second"])
     assert heard == [("first", 0, 2), ("second", 1, 1)]
@@ -152,8 +154,10 @@ def test_r10_deaths_at_one_message_are_counted_and_it_is_passed_over(
 
     def start() -> None:
         """A process that dies in its first message."""
-        reader = BroadcastReader(app.database, app.settings, app.decoder, "w/0", print, lambda name, e: None)
-        reader.take_on(app, app.broadcasts.values())
+        reader = BroadcastReader(
+            app.stream.database, app.settings, app.stream.decoder, "w/0", print, lambda name, e: None
+        )
+        reader.take_on(app, app.registry.broadcasts.values())
 
     for count in (1, 2):
         start()
@@ -191,7 +195,7 @@ def test_r10_filters_errors_and_hooks(stream: Stream, caplog: pytest.LogCaptureF
 def test_r10_what_a_broadcast_topic_cannot_do_is_refused(stream: Stream) -> None:
     app, admin = _news(stream), Admin(stream.app())
     with pytest.raises(ConfigError, match="broadcast topic, which has no groups"):
-        app.catalog.group(app.catalog.topic("news"), "g")
+        app.stream.catalog.group(app.stream.catalog.topic("news"), "g")
     for call in (admin.create_group, admin.delete_group, admin.change_group):
         with pytest.raises(ConfigError, match="broadcast topic"):
             call("news", "g")  # type: ignore[operator]
@@ -217,10 +221,12 @@ def test_r10_what_a_broadcast_topic_cannot_do_is_refused(stream: Stream) -> None
 def test_r10_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream) -> None:
     app = stream.app()
     _listen(app, [])
-    assert app.catalog.topic("news").kind is TopicKind.BROADCAST
+    assert app.stream.catalog.topic("news").kind is TopicKind.BROADCAST
     other = stream.app()
-    assert other.catalog.topic("orders").kind is TopicKind.CLUSTER
+    assert other.stream.catalog.topic("orders").kind is TopicKind.CLUSTER
     _listen(other, [], topic="orders")
-    reader = BroadcastReader(other.database, other.settings, other.decoder, "w/0", print, lambda name, e: None)
+    reader = BroadcastReader(
+        other.stream.database, other.settings, other.stream.decoder, "w/0", print, lambda name, e: None
+    )
     with pytest.raises(ConfigError, match="'orders': is a cluster topic"):
         reader.take_on(other, other.broadcasts.values())

@@ -25,7 +25,7 @@ def filled(stream: Stream, count: int, name: str = "t") -> tuple[Topic, Group, s
     """A topic with messages 1..count, a group and a client."""
     app = stream.app()
     app.send_many(name, range(1, count + 1))
-    topic = app.catalog.topic(name)
+    topic = app.stream.catalog.topic(name)
     return topic, stream.group(topic), stream.client()
 
 
@@ -84,7 +84,7 @@ def test_r2_20_threads_in_4_processes_never_claim_an_offset_twice(stream: Stream
 def test_a_claim_keeps_to_its_rows_and_bytes(stream: Stream) -> None:
     app = stream.app()
     app.send_many("t", [b"x" * 100, b"x" * 100, b"x" * 100, b"x" * 1000, b"x"])
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     group, me = stream.group(topic), stream.client()
 
     def take(batch: int, batch_bytes: int) -> list[int]:

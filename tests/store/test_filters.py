@@ -81,16 +81,16 @@ def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out
 
 def test_r13_workers_of_a_group_must_declare_the_same_filter(stream: Stream) -> None:
     app = stream.app()
-    topic, vip = app.catalog.topic("t"), Filter(tags=["vip"], headers={"region": "e u"})
-    assert app.catalog.group(topic, "g", vip).filter == vip, "created as declared"
-    assert app.catalog.group(topic, "g", Filter(["vip"], {"region": "e u"})).filter == vip
+    topic, vip = app.stream.catalog.topic("t"), Filter(tags=["vip"], headers={"region": "e u"})
+    assert app.stream.catalog.group(topic, "g", vip).filter == vip, "created as declared"
+    assert app.stream.catalog.group(topic, "g", Filter(["vip"], {"region": "e u"})).filter == vip
     for other in (Filter(), Filter(tags=["vip"])):
         with pytest.raises(ConfigError, match="tag vip, header region=e u") as caught:
-            app.catalog.group(topic, "g", other)
+            app.stream.catalog.group(topic, "g", other)
         assert str(other) in str(caught.value) and "ems groups change t g --" in str(caught.value)
     admin = Admin(app)
     admin.change_group("t", "g", filter=Filter(tags=["vip"]))
-    assert app.catalog.group(topic, "g", Filter(tags=["vip"])).filter == Filter(tags=["vip"])
+    assert app.stream.catalog.group(topic, "g", Filter(tags=["vip"])).filter == Filter(tags=["vip"])
     group = admin.change_group("t", "g", timeout_s=5.0)
     assert group == dataclasses.replace(group, filter=Filter(tags=["vip"]), timeout_s=5.0), "others stay as they are"
 

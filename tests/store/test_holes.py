@@ -51,10 +51,10 @@ class Seam:
 
 def seamed(stream: Stream, redis_url: str, waits: Iterator[float | None]) -> tuple[Ems, Seam]:
     app = stream.app(allocator="redis", redis_url=redis_url)
-    inner = app.producer._allocator
+    inner = app.stream.producer._allocator
     assert isinstance(inner, RedisAllocator)
     seam = Seam(inner, waits)
-    app.producer._allocator = seam
+    app.stream.producer._allocator = seam
     return app, seam
 
 
@@ -182,7 +182,7 @@ def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
     app = stream.app()
     app.send_many("t", range(10))
     stream.rows("DELETE FROM ems_message WHERE `offset` IN (1, 5, 6)")
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     group = stream.group(topic)
     me = stream.client()
     claimant = stream.claimant(topic, group, me)
@@ -205,7 +205,7 @@ def test_trap_1_another_groups_hole_is_closed_for_all(stream: Stream) -> None:
     app = stream.app()
     app.send_many("t", range(3))
     stream.rows("DELETE FROM ems_message WHERE `offset` = 1")
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     first, second = stream.group(topic, "a"), stream.group(topic, "b")
     assert close_hole(stream.session, topic.id, first.id, 0, 0.0)
     for group in (first, second):

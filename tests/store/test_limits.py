@@ -99,12 +99,12 @@ def test_what_an_app_declares_holds_only_if_nothing_else_was_set(
 ) -> None:
     app = stream.app()
     app.task(name="limited", topic="t", group="g", max_running=3)(lambda: None)
-    (route,) = app.routes.values()
+    (route,) = app.registry.routes.values()
     group = stream.group(stream.topic("t"))
-    declare_limit(app.database, group, route)
+    declare_limit(app.stream.database, group, route)
     assert limits.get_limit(stream.session, group.id) == Limit(max_running=3) and not caplog.messages
     limits.set_limit(stream.session, group.id, Limit())
-    declare_limit(app.database, group, route)
+    declare_limit(app.stream.database, group, route)
     assert caplog.messages == [
         "t/g declares max-running 3, but no limit was set before and holds; `ems groups limit t g` changes it"
     ]
@@ -125,7 +125,7 @@ def test_tasks_that_share_a_group_have_one_limit(stream: Stream) -> None:
     with pytest.raises(ConfigError, match="rate_limit"):
         app.task(name="x", rate_limit="5")(lambda: None)
     app.task(name="limited", rate_limit="5/s")(lambda: None)
-    (route,) = app.routes.values()
+    (route,) = app.registry.routes.values()
     assert limit_of(route) == Limit(rate="5/s")
     app.task(name="other")(lambda: None)
     with pytest.raises(ConfigError, match="topic of its own"):

@@ -175,7 +175,7 @@ def test_w7_it_is_visible_soon_after_a_foreign_commit_by_the_beat_alone(stream: 
     """Counted in looks of the relay: those in the middle of one at the commit may miss it, the next one moves it."""
     app = stream.app()
     stream.topic("t")
-    app.outbox._mover.wake = lambda: None  # type: ignore[method-assign]  # as if the process ended at its commit
+    app.stream.outbox._mover.wake = lambda: None  # type: ignore[method-assign]  # as if the process ended at its commit
     with beat(stream) as looks, stream.other() as connection:
         for number in range(30):
             app.send("t", number, transaction=connection)
@@ -234,7 +234,7 @@ def test_w7_a_lost_answer_to_commit_is_looked_up(stream: Stream, arrives: bool) 
     app = stream.app()
     session = LosesCommit(stream.session._url)
     session.arrives = arrives
-    app.outbox._idle.append(session)
+    app.stream.outbox._idle.append(session)
     if arrives:
         order(app, stream, 1, good=True)
     else:
@@ -352,10 +352,10 @@ def test_the_first_transaction_after_a_loss_finds_a_connection(stream: Stream) -
     """Nothing has happened in it yet, so nothing is lost by another one."""
     app = stream.app()
     order(app, stream, 1, good=True)
-    number = app.outbox._idle[0].rows("SELECT CONNECTION_ID()")[0][0]
+    number = app.stream.outbox._idle[0].rows("SELECT CONNECTION_ID()")[0][0]
     stream.rows("KILL %s", number)
     until(lambda: not stream.rows("SELECT 1 FROM information_schema.processlist WHERE id = %s", number), 5, "killed")
-    app.outbox._idle[0]._used_at = 0.0  # as if it had idled
+    app.stream.outbox._idle[0]._used_at = 0.0  # as if it had idled
     order(app, stream, 2, good=True)
     assert stream.value(READ) == 2
 
@@ -373,8 +373,8 @@ def test_a_connection_that_is_lost_in_a_transaction_is_no_bare_error_of_the_driv
 def test_without_a_server_a_transaction_is_store_unavailable(stream: Stream) -> None:
     app = stream.app(publish_timeout_s=0.5)
     order(app, stream, 1, good=True)
-    app.outbox._idle[0].drop()
-    app.outbox._idle[0]._url = DatabaseUrl.parse("mysql://nobody@127.0.0.1:1/none")
+    app.stream.outbox._idle[0].drop()
+    app.stream.outbox._idle[0]._url = DatabaseUrl.parse("mysql://nobody@127.0.0.1:1/none")
     with pytest.raises(StoreUnavailable), app.transaction():
         raise AssertionError("there is none")
 

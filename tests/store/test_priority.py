@@ -36,7 +36,7 @@ def test_r23_a_topic_without_levels_refuses_a_priority_and_says_how_to_give_it_s
     assert stored(stream, "t") == {0: [1]}
     group = stream.group(Admin(app).topic("t"))
     Admin(app).change_topic("t", priorities=10, partitions=2)
-    app.catalog.forget("t")
+    app.stream.catalog.forget("t")
     assert app.send("t", 3, priority=9, partition=1).partition == 9001
     assert find_work(stream.session, [group.id]).work[group.id].partitions == (0, 9001), "old groups see new levels"
 
@@ -76,7 +76,7 @@ def test_r23_a_periodic_task_has_its_priority(stream: Stream) -> None:
     @app.task(name="tick", priority=6)
     def tick() -> None: ...
 
-    declare_schedules(app)
+    declare_schedules(app.stream, app.settings, app.registry.schedules.values())
     stream.rows("UPDATE ems_schedule SET next_at = next_at - INTERVAL 1 HOUR")
     assert schedules.fire(stream.session, "tick", 60.0) == 1
     outbox.relay_due(stream.session, 100)

@@ -135,11 +135,11 @@ def test_w10_refusals_are_typed_and_write_nothing(stream: Stream, app: Ems) -> N
         app.send_many("t", [Outgoing("u", 1)])
     for rule in (TopicRule.READ, TopicRule.NONE):
         topics.change_topic(stream.session, _with_rule(topic, rule))
-        app.catalog.forget("t")
+        app.stream.catalog.forget("t")
         with pytest.raises(TopicRuleError, match=repr(rule.value)):
             app.send("t", 1)
     topics.change_topic(stream.session, _with_rule(topic, TopicRule.WRITE))
-    app.catalog.forget("t")
+    app.stream.catalog.forget("t")
     assert stored(stream, "t") == {}
     assert app.send("t", "x" * 100).offset == 1
 
@@ -157,7 +157,7 @@ def test_w10_the_global_switch(stream: Stream) -> None:
 def test_w10_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None:
     app = stream.app()
     app.send("t", 1)
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     group = stream.group(topic)
     assert claims.find_work(stream.session, [group.id]).work
     for rule, readable in ((TopicRule.WRITE, False), (TopicRule.NONE, False), (TopicRule.READ, True)):
@@ -187,9 +187,9 @@ def test_trap_17_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -
 
 def test_w11_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems) -> None:
     app.send("new", 1)
-    topic = app.catalog.topic("new")
+    topic = app.stream.catalog.topic("new")
     assert (topic.partitions, topic.rule, topic.max_message_bytes) == (1, TopicRule.READ_WRITE, 4 << 20)
-    group = app.catalog.group(topic, "g")
+    group = app.stream.catalog.group(topic, "g")
     assert (group.timeout_s, group.max_attempts) == (60.0, 16)
     assert stream.cursor(group) == 1
 
@@ -200,7 +200,7 @@ def test_w11_or_refused(stream: Stream) -> None:
         app.send("new", 1)
     topic = stream.topic("there")
     with pytest.raises(UnknownGroup, match=r"'g'.*auto_create"):
-        app.catalog.group(topic, "g")
+        app.stream.catalog.group(topic, "g")
     assert stream.rows("SELECT name FROM ems_topic") == [("there",)]
     assert stream.rows("SELECT name FROM ems_group") == []
 
@@ -219,7 +219,7 @@ def test_w11_a_deleted_topic_is_created_again_or_an_error_of_ours(stream: Stream
     stream.apps.append(strict)
     app.send("t", 1)
     strict.send("t", 1)
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     topics.delete_topic(stream.session, topic)
     with pytest.raises(UnknownTopic, match="auto_create is off"):
         strict.send("t", 2)
@@ -238,7 +238,7 @@ def test_w12_everything_travels_with_a_message(stream: Stream, app: Ems) -> None
     before = stream.value("SELECT NOW(6)")
     receipt = app.send("t", body, key=b"\x00\xff", tag="tag", headers=headers, uid=uid)
     assert receipt == Receipt(uid, "t", 0, 1, True)
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     claim = stream.take(topic, stream.group(topic), stream.client())
     message = claim.messages[0]
     assert (message.id, message.key, message.tag, message.body) == (uid, b"\x00\xff", "tag", body)
@@ -255,8 +255,8 @@ def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:
     body = {"n": [1, 2.5, None], "text": "é\U0001f600" * 50}
     for serializer, compression in kinds:
         app.send("t", body, serializer=serializer, compression=compression)
-    topic = app.catalog.topic("t")
-    claimant = claims.Claimant(topic, stream.group(topic), stream.client(), 100, 1 << 20, app.decoder)
+    topic = app.stream.catalog.topic("t")
+    claimant = claims.Claimant(topic, stream.group(topic), stream.client(), 100, 1 << 20, app.stream.decoder)
     claim = claims.take_range(stream.session, claimant, 0)
     assert claim
     assert [message.body for message in claim.messages] == [body] * len(kinds)
@@ -325,9 +325,9 @@ class _CtrlC:
 def test_w4_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -> None:
     app = stream.app()
     app.send("t", 0)
-    producer = app.producer
+    producer = app.stream.producer
     message = NewMessage(new_uid(), None, None, b"", b"never")
-    ticket = _Ticket([_Entry(app.catalog.topic("t"), message, escape_message(message, "me"))])
+    ticket = _Ticket([_Entry(app.stream.catalog.topic("t"), message, escape_message(message, "me"))])
     ticket.turn = _CtrlC()  # type: ignore[assignment]
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_partition FOR UPDATE")

@@ -19,7 +19,7 @@ def filled(stream: Stream, count: int, name: str = "t") -> tuple[Topic, Group, s
     """A topic with messages 1..count, a group and a client."""
     app = stream.app()
     app.send_many(name, range(1, count + 1))
-    topic = app.catalog.topic(name)
+    topic = app.stream.catalog.topic(name)
     return topic, stream.group(topic), stream.client()
 
 
@@ -101,8 +101,8 @@ def _call(stream: Stream, *tasks: str) -> tuple[Topic, Group]:
     """One call of each of these tasks, in a group whose ladder is the wrong one for all of them."""
     app = stream.app()
     for task in tasks:
-        app.publish("t", [[], {}], headers={TASK_HEADER: task})
-    topic = app.catalog.topic("t")
+        app.send_call("t", [[], {}], headers={TASK_HEADER: task})
+    topic = app.stream.catalog.topic("t")
     return topic, stream.group(topic, ladder="1h", max_attempts=16)
 
 
@@ -163,14 +163,14 @@ def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(strea
     group = stream.group(topic)
     app.task(name="own", topic="t", group="g", ladder="0.25s 1m", max_attempts=2, on_error="dead")(print)
     app.task(name="plain", topic="t", group="g")(print)
-    declare_handlers(app.database, group, app.routes["t", "g"])
+    declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
     rows = {
         "own": HandlerRow("own", "dead", "250ms 1m", 2),
         "plain": HandlerRow("plain", "retry", None, None),
     }
     assert handlers.list_handlers(stream.session, group.id) == rows
     writes = stream.status("Com_insert")
-    declare_handlers(app.database, group, app.routes["t", "g"])
+    declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
     assert stream.status("Com_insert") == writes, "nothing is written where nothing has changed"
     newer = stream.app()
     newer.task(name="own", topic="t", group="g", max_attempts=9)(print)
@@ -254,7 +254,7 @@ def test_trap_9_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> 
     app = stream.app()
     bodies: list[Any] = ["'; DROP TABLE ems_retry; --", "%s %(a)s %%", b"\x00'\\\xff", ""]
     app.send_many("t", bodies)
-    topic = app.catalog.topic("t")
+    topic = app.stream.catalog.topic("t")
     group, me = stream.group(topic), stream.client()
     claim = stream.take(topic, group, me)
     assert [message.body for message in claim.messages] == bodies

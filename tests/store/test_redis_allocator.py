@@ -80,7 +80,7 @@ def test_trap_3_no_offset_below_the_log_start(stream: Stream, redis_url: str, al
         client.set(next(iter(counters(redis_url))), 7)  # and Redis comes back with an old snapshot
     app = redis_app(stream, redis_url) if allocator == "redis" else stream.app()
     if away and allocator == "redis":
-        allocate = app.producer._allocator
+        allocate = app.stream.producer._allocator
         assert isinstance(allocate, RedisAllocator)
         allocate._stay_away(redis.ConnectionError("away"))
     assert app.send("t", "after").offset == 51

@@ -44,7 +44,7 @@ def ways(app: Ems) -> dict[str, Callable[[int], str]]:
     def on_a_connection(number: int) -> str:
         """The caller's own, one for each process; without TLS, whose locks are the caller's to mind."""
         connection = kept.get(os.getpid()) or kept.setdefault(
-            os.getpid(), connect(app.url, autocommit=False, ssl_disabled=True)
+            os.getpid(), connect(app.stream.url, autocommit=False, ssl_disabled=True)
         )
         receipt = app.send(topic(number), number, transaction=connection)
         connection.commit()

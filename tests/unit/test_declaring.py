@@ -67,7 +67,7 @@ def test_t1_a_name_is_taken_once() -> None:
 
 def message(app: Ems, body: bytes, headers: bytes = b"") -> Message:
     row = (1, b"\x00" * 16, None, None, headers, body, "2026-11-20 00:00:00.000000")
-    return Message("default", 0, row, app.decoder)
+    return Message("default", 0, row, app.stream.decoder)
 
 
 def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
@@ -77,7 +77,7 @@ def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
     def add(self: Any, a: int, b: int) -> tuple[int, str, int]:
         return a + b, self.request.task, self.request.attempt
 
-    route = app.routes["default", "workers"]
+    route = app.registry.routes["default", "workers"]
     sent = message(app, b'[[1],{"b":2}]', b'{"ems-task":"add"}')
     assert route.resolve(sent).call(sent) == (3, "add", 1)
     with pytest.raises(UnknownTask, match=r"'sub' is not known to this worker.*add"):

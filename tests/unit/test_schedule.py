@@ -129,4 +129,4 @@ def test_t4_a_name_is_one_schedule() -> None:
     with pytest.raises(ConfigError, match="taken"):
         app.periodic(every=6)(task)
     app.periodic(every=6, name="other")(task)
-    assert sorted(app.schedules) == ["other", "t"]
+    assert sorted(app.registry.schedules) == ["other", "t"]

@@ -139,7 +139,7 @@ def test_t6_what_a_stream_refuses_is_refused(app: Ems) -> None:
         with pytest.raises(MessageTooLarge):
             app.send("t", b"x" * (5 << 20))
         with pytest.raises(EmsError, match="in memory"):
-            app.database.call(lambda session: None)
+            app.stream.database.call(lambda session: None)
         with pytest.raises(EmsError, match="already"):
             app.test().start()
         assert test.sent == []

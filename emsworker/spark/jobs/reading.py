@@ -103,7 +103,7 @@ class Datasets:
     def __init__(self, spark: Any, config: Reading) -> None:
         self._spark: Any = None if spark is None else prepared(spark)
         self._config = config
-        with closing_session(open_stream(config.profile).database) as database:
+        with closing_session(open_stream(config.profile).stream.database) as database:
             for name in config.topic:
                 Admin(database).topic(name)
 
@@ -146,7 +146,7 @@ class Datasets:
             UnknownGroup: the given group does not exist.
         """
         config = self._config
-        with closing_session(open_stream(config.profile).database) as database:
+        with closing_session(open_stream(config.profile).stream.database) as database:
             found = [
                 lag
                 for lag in Monitoring(database).lag()

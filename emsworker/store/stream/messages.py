@@ -79,7 +79,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
 
 
 def _as_one_statement(session: Session, batch: PartitionBatch) -> str | None:
-    """Return the statement that writes a batch whose place is known, a transaction by itself; ``None`` if it takes more.
+    """Return the only statement, a transaction by itself, of a batch whose place is known; ``None`` if it takes more.
 
     It serves the usual send: one round trip, and nothing that is prepared for more.
     """

@@ -75,7 +75,7 @@ class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._once = True
 
     def _look(self, since: int) -> dict[str, Any]:
-        with closing_session(open_stream(self._profile).database) as database:
+        with closing_session(open_stream(self._profile).stream.database) as database:
             at = max(since + 1, database.call(store.get_now))
             lags = [
                 lag

@@ -82,7 +82,7 @@ def run(spark: Any, config: ArchiveOptions) -> JobResult:
     if config.segment < 1:
         raise WrongOption("--segment", str(config.segment), "must be at least 1")
     app = open_stream(config.profile)
-    with closing_session(app.database) as database:
+    with closing_session(app.stream.database) as database:
         chosen = _choose(database, config.topic)
         if config.dry_run:
             return _plan(database, chosen)
@@ -90,7 +90,7 @@ def run(spark: Any, config: ArchiveOptions) -> JobResult:
         folder = open_folder(spark, config.folder)
         tally = Tally()
         for kept in chosen.values():
-            _Archiver(spark, config, database, folder, str(app.stream_id), kept, tally).run()
+            _Archiver(spark, config, database, folder, str(app.stream.stream_id), kept, tally).run()
     summary = {"topics": list(chosen), "segments": tally.segments}
     return JobResult(summary | {"copied": tally.copied, "dropped": tally.dropped})
 

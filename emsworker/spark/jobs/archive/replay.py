@@ -85,7 +85,7 @@ def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutB
         "unix_micros(timestamp) AS us",
         "producer",
     )
-    with closing_session(open_stream(config.profile).database) as database:
+    with closing_session(open_stream(config.profile).stream.database) as database:
         done = database.call(lambda session: putback.steps_done(session, name))
         if done:
             config.progress(f"going on with job {name} after {counted(done, 'piece')}")

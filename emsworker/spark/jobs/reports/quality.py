@@ -57,7 +57,7 @@ def run(spark: Any, config: QualityOptions) -> JobResult:
         WrongOption: a topic does not exist.
     """
     app = open_stream(config.profile)
-    with closing_session(app.database) as database:
+    with closing_session(app.stream.database) as database:
         found = _look(database, config.topic)
         summary = {
             "topics": [topic.name for topic in found.topics],
@@ -65,7 +65,7 @@ def run(spark: Any, config: QualityOptions) -> JobResult:
         }
         if config.dry_run:
             return JobResult(summary)
-        findings = list(_Checks(prepared(spark), config, database, found, str(app.stream_id)).run())
+        findings = list(_Checks(prepared(spark), config, database, found, str(app.stream.stream_id)).run())
     findings.sort(key=lambda one: (one.severity, one.check, one.topic, one.partition or 0))
     rows = [tuple(getattr(one, name) for name in _COLUMNS) for one in findings]
     errors = sum(one.severity == ERROR for one in findings)

@@ -149,7 +149,7 @@ def _correlation(config: TraceOptions) -> str:
         uid = uid_text(parse_uid(config.id))
     except InvalidName:
         return config.id
-    with closing_session(open_stream(config.profile).database) as database:
+    with closing_session(open_stream(config.profile).stream.database) as database:
         try:
             traces = Monitoring(database).trace(uid)
         except UnknownMessage:
