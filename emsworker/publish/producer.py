@@ -27,6 +27,7 @@ from emsworker.publish.notifier import Notifier
 from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Sql
 from emsworker.store.stream.messages import PartitionBatch, escape_message, find_uids, next_free_offset, publish
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class _Entry:
 
     topic: Topic
     message: NewMessage
-    row: str
+    row: Sql
     receipt: Receipt | None = None
     error: EmsError | None = None
     in_doubt: bool = False

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from emsworker.core.model import NewMessage
 from emsworker.store.engine.errors import Duplicate
-from emsworker.store.engine.session import Packet, Session, bytes_literal
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.session import Packet, Session
+from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows
 from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)
@@ -33,14 +33,14 @@ class PartitionBatch:
 
     topic_id: int
     partition: int
-    rows: Sequence[str]
+    rows: Sequence[Sql]
     placement: Placement
 
 
-def escape_message(message: NewMessage, producer_id: str) -> str:
+def escape_message(message: NewMessage, producer_id: str) -> Sql:
     """Return the part of a row that does not depend on its place, as SQL; made once, however often it is sent."""
     values = (message.uid, message.key, message.tag, message.headers, message.body, producer_id.encode())
-    return ",".join([bytes_literal(value) for value in values]) + f",{len(message.body)})"
+    return blobs(values, len(message.body))
 
 
 def publish(session: Session, batches: Iterable[PartitionBatch], until: float = math.inf) -> list[int]:
@@ -83,17 +83,18 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     Returns:
         the index of the result whose ``insert_id`` is the first offset, and that offset if it is already known.
     """
-    where = {"topic_id": batch.topic_id, "partition": batch.partition}
-    base = batch.placement.base
+    where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
+    base, count = batch.placement.base, len(batch.rows)
     index = 0
     if base is None:
-        index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.rows))
-        offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.rows)))]
+        index = raise_counter(packet, batch.topic_id, batch.partition, count)
+        first, further, numbers = _SQL.raised_offset, _SQL.raised_row, range(1, count)
     else:
-        first = _SQL.known_offset % (where | {"base": base})  # integers only
-        offsets = [first, *map(str, range(base + 1, base + len(batch.rows)))]
-    head = f"({batch.topic_id},{batch.partition},"
-    rows = [f"{head}{offset},NOW(6),{row}" for offset, row in zip(offsets, batch.rows, strict=True)]
+        first, further = fill(_SQL.known_offset, {**where, "base": base}), _SQL.message_row
+        numbers = range(base + 1, base + count)
+    rows = [fill(_SQL.message_row, {**where, "offset": first, "message": batch.rows[0]})]
+    if count > 1:
+        rows += fill_rows(further, where, {"offset": numbers, "message": batch.rows[1:]})
     packet.add_rows(_SQL.insert_messages, rows)
     return index, base
 
@@ -139,12 +140,15 @@ def close_hole_at(session: Session, topic_id: int, partition: int, first: int, g
     if age_s < gap_timeout_s:
         return False
     last = min(neighbour, first + _TOMBSTONES_A_STATEMENT)
-    values = ",".join(f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(first, last))
+    where = {"topic_id": topic_id, "partition": partition}
 
     def work(session: Session) -> bool:
         there = hold_partition(session, topic_id, partition)
         if there:
-            session.send(f"{_SQL.insert_tombstones} {values}")
+            packet = session.packet()
+            rows = (where | {"offset": offset} for offset in range(first, last))
+            packet.insert_many(_SQL.insert_tombstones, _SQL.tombstone_row, rows)
+            packet.send()
         return there
 
     return session.transaction(work)

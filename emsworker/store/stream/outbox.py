@@ -18,9 +18,20 @@ from zlib import crc32
 from emsworker.core.errors import MessageTooLarge
 from emsworker.core.model import NewMessage
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
-from emsworker.store.engine.session import Session, bytes_literal
-from emsworker.store.engine.sql import Statements
-from emsworker.store.engine.tables import qualified
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import (
+    Part,
+    Sql,
+    Statements,
+    blobs,
+    column,
+    fill,
+    fill_rows,
+    identifier,
+    insertion,
+    join,
+    literal,
+)
 from emsworker.store.stream.guards import topic_id_text
 from emsworker.store.stream.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
 
@@ -57,16 +68,8 @@ class When:
     delay_s: float = 0.0
     due_at: datetime | None = None
 
-    def text(self, number: int) -> str:
-        """Return SQL for row ``number`` of a statement; a microsecond per row keeps the rows in order."""
-        if self.due_at is not None:
-            return (
-                f"'{self.due_at.replace(tzinfo=None).isoformat(' ', 'microseconds')}' + INTERVAL {number} MICROSECOND"
-            )
-        return f"UTC_TIMESTAMP(6) + INTERVAL {round(self.delay_s * 1_000_000) + number} MICROSECOND"
 
-
-def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> str:
+def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str, when: When) -> Sql:
     """Return the complete statement that inserts messages into the outbox: no parameters, no ``%``, no raw user text.
 
     It allocates no offset and takes no lock that others need, so it may be part of a long transaction: only the topic's
@@ -75,15 +78,21 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
     It fails with AssertionBroken if the topic was deleted.
     """
     guarded = topic_id_text(database, topic_id)
-    rows = ",".join(
-        f"({topic_id if number else guarded},{when.text(number)},{bytes_literal(message.uid)},"
-        f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
-        f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
-        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
-        for number, message in enumerate(messages)
-    )
-    table = qualified(database, "ems_outbox")
-    return f"{_SQL.insert_outbox % {'table': table}} {rows} {_SQL.keep_first}"
+    count, producer = len(messages), producer_id.encode()
+    columns: dict[str, Sequence[Part]] = {
+        "topic_id": [guarded, *[topic_id] * (count - 1)],
+        "uid": column([message.uid for message in messages]),
+        "partition": column([message.partition for message in messages]),
+        "blobs": [blobs((one.key, one.tag, one.headers, one.body, producer)) for one in messages],
+        "level": [message.level for message in messages],
+    }
+    if when.due_at is not None:
+        due_at = literal(when.due_at.replace(tzinfo=None).isoformat(" ", "microseconds"))
+        rows = fill_rows(_SQL.timed_row, {"due_at": due_at}, columns | {"number": range(count)})
+    else:
+        first = round(when.delay_s * 1_000_000)
+        rows = fill_rows(_SQL.delayed_row, {}, columns | {"delay_us": range(first, first + count)})
+    return insertion(fill(_SQL.insert_outbox, {"database": identifier(database)}), rows, _SQL.keep_first)
 
 
 def weight_of(message: NewMessage) -> int:
@@ -143,7 +152,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
             add_batch(packet, batch)
         uids = [row[0] for row in rows]
         for text in _delete_texts(due.topic_id, uids):
-            packet.add_escaped(text)
+            packet.add(text)
         packet.commit()
         try:
             packet.send()
@@ -155,7 +164,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
 
 
 def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
-    places: dict[int, list[str]] = {}
+    places: dict[int, list[Sql]] = {}
     for uid, partition, key, tag, headers, body, producer_id, level in rows:
         message = NewMessage(uid, key, tag, headers, body, partition, level)
         number = message.place(due.partitions, crc32(uid))
@@ -171,7 +180,8 @@ def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int
     return len(landed)
 
 
-def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[str]:
+def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[Sql]:
     for first in range(0, len(uids), _LOOK_UPS):
-        moved = " UNION ALL ".join(f"SELECT {bytes_literal(uid)} AS uid" for uid in uids[first : first + _LOOK_UPS])
-        yield _SQL.delete_moved % {"moved_uids": moved, "topic_id": topic_id}
+        some = {"uid": column(uids[first : first + _LOOK_UPS])}
+        moved = join(" UNION ALL ", fill_rows(_SQL.moved_uid, {}, some))
+        yield fill(_SQL.delete_moved, {"moved_uids": moved, "topic_id": topic_id})
