@@ -192,7 +192,7 @@ class NewMessage:
         level: the priority level, one of :func:`levels_of` the topic.
         delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
         dedup_key: the key that only one unfinished message has; kept for ``dedup_window_s`` seconds at least.
-        topic, row: while it is sent: where to, and the part of its row that does not depend on its place, as SQL.
+        topic, producer_id: while it is sent: where to, and by whom.
         receipt, error: the end of the send, once it is known.
         in_doubt: it may have been committed, but the answer was lost.
     """
@@ -209,7 +209,7 @@ class NewMessage:
     dedup_key: bytes | None = None
     dedup_window_s: float = 0.0
     topic: Topic | None = None
-    row: str = ""
+    producer_id: str = ""
     receipt: Receipt | None = None
     error: EmsError | None = None
     in_doubt: bool = False

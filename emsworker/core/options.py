@@ -57,7 +57,9 @@ def refuse_reserved(headers: Mapping[str, str] | None) -> None:
     Raises:
         InvalidName: a header has a reserved name.
     """
-    for name in headers if isinstance(headers, Mapping) else ():
+    if not headers or not isinstance(headers, Mapping):
+        return
+    for name in headers:
         if isinstance(name, str) and name.startswith(RESERVED_HEADERS):
             raise InvalidName(f"header {name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}")
 

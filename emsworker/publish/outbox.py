@@ -38,6 +38,7 @@ from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, outbox
+from emsworker.store.stream.messages import row_bytes
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +147,12 @@ class Outbox:
             if holder is not None:
                 taken[number] = holder
         new = [message for number, message in enumerate(messages) if number not in taken]
+        for message in new:
+            message.producer_id = self._producer_id
+        for message in new:
+            message.producer_id = self._producer_id
         for part in self._parts(new):
-            run(outbox.insert_text(self._database.name, topic.id, part, self._producer_id))
+            run(outbox.insert_text(self._database.name, topic.id, part))
         return [
             Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
             for number, message in enumerate(messages)
@@ -160,7 +165,7 @@ class Outbox:
             MessageTooLarge: the statement of a message, or the relay's that would move it, is too large; nothing was
                 sent.
         """
-        weights = [outbox.weight_of(message) for message in messages]
+        weights = [row_bytes(message) for message in messages]
         most = _ANY_SERVER_BYTES if sum(weights) <= _ANY_SERVER_BYTES else self._max_packet
         parts: list[list[NewMessage]] = []
         size = math.inf

@@ -61,9 +61,9 @@ class Outgoing:
     delay: str | float | None = None
 
     def __post_init__(self) -> None:
-        if self.headers is not None and not isinstance(self.headers, Mapping):
+        if type(self.headers) is not dict and self.headers is not None and not isinstance(self.headers, Mapping):
             raise EncodeError(f"headers = {self.headers!r}: they must be a dict of str by str")
-        self.headers = dict(self.headers or {})  # middleware writes here, not into the caller's dict
+        self.headers = dict(self.headers or ())  # middleware writes here, not into the caller's dict
         if self.is_delayed:
             self._due()
 

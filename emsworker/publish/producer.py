@@ -27,14 +27,7 @@ from emsworker.publish.notifier import Notifier
 from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.engine.session import Session
-from emsworker.store.stream.messages import (
-    PartitionBatch,
-    Placement,
-    escape_message,
-    find_uids,
-    next_free_offset,
-    publish,
-)
+from emsworker.store.stream.messages import PartitionBatch, Placement, find_uids, next_free_offset, publish, row_bytes
 
 T = TypeVar("T")
 
@@ -109,10 +102,9 @@ class Producer:
         """
         size = 0
         for message in messages:
-            message.topic, message.row = topic, escape_message(message, self._producer_id)
+            message.topic, message.producer_id = topic, self._producer_id
             message.receipt, message.error, message.in_doubt = None, None, False
-            size += len(message.row)
-            self._check_size(message)
+            size += self._size_of(message)
         if size <= self._max_bytes and len(messages) <= _MAX_ROWS:
             self._submit(_Ticket(messages))
         else:
@@ -120,24 +112,25 @@ class Producer:
                 self._submit(_Ticket(part))
         return [message.receipt for message in messages if message.receipt is not None]
 
-    def _check_size(self, message: NewMessage) -> None:
-        if len(message.row) > self._max_packet - _PACKET_SLACK:
+    def _size_of(self, message: NewMessage) -> int:
+        size = row_bytes(message)
+        if size > self._max_packet - _PACKET_SLACK:
             raise MessageTooLarge(
-                f"a body of {len(message.body)} bytes makes a packet of {len(message.row)}; "
-                f"the server takes {self._max_packet} "
+                f"a body of {len(message.body)} bytes makes a packet of {size}; the server takes {self._max_packet} "
                 "(max_allowed_packet): raise that, or send a reference instead of the data"
             )
+        return size
 
     def _packets(self, messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
         """Split messages into parts that the server takes as one packet each."""
         part: list[NewMessage] = []
         size = 0
         for message in messages:
-            if part and (len(part) == _MAX_ROWS or size + len(message.row) > self._max_bytes):
+            if part and (len(part) == _MAX_ROWS or size + row_bytes(message) > self._max_bytes):
                 yield part
                 part, size = [], 0
             part.append(message)
-            size += len(message.row)
+            size += row_bytes(message)
         if part:
             yield part
 
@@ -171,7 +164,7 @@ class Producer:
             rows = size = count = 0
             for ticket in self._queue:
                 rows += len(ticket.messages)
-                size += sum(len(message.row) for message in ticket.messages)
+                size += sum(map(row_bytes, ticket.messages))
                 if count and (rows > _MAX_ROWS or size > self._max_bytes):
                     break
                 count += 1

@@ -11,7 +11,7 @@ from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.groups import handlers, limits
 from emsworker.store.stream.guards import hold_group
 
@@ -275,7 +275,7 @@ def _delete_log(session: Session, group: Group, progress: Callable[[int], None])
         pass
 
 
-def _delete_in_chunks(session: Session, statement: str, args: dict[str, int], progress: Callable[[int], None]) -> bool:
+def _delete_in_chunks(session: Session, statement: Sql, args: dict[str, int], progress: Callable[[int], None]) -> bool:
     found = False
     while deleted := session.change(statement, args):
         progress(deleted)

@@ -102,8 +102,8 @@ def _replace_texts(texts: dict[str, str], set_attribute: SetAttribute) -> None:
         loaded = importlib.import_module(module_of(path))
         for kept in vars(loaded).values():
             if isinstance(kept, Statements):
-                changed = {name: texts.get(text, text) for name, text in kept._statements.items()}
-                set_attribute(kept, "_statements", changed)
+                for name in [name for name in kept if kept[name] in texts]:
+                    set_attribute(kept, name, texts[kept[name]])
     mogrify, add_all = Session.mogrify, Packet.add_all
 
     def planted(self: Session, statement: str, args: Any) -> str:

@@ -153,10 +153,11 @@ def test_every_named_statement_is_used_and_named_once() -> None:
         assert len(names) == len(set(names)), path.name
         statements = Statements(module_of(path))
         code = path.with_suffix(".py").read_text(encoding="utf-8")
-        made_up = [re.sub(r"\{[^}]*\}", r"\\w+", name) for name in re.findall(r'getattr\(_SQL, f"([^"]+)"\)', code)]
+        computed = [re.sub(r"{[^}]*}", r"\\w+", name) for name in re.findall(r'_SQL\[f"([^"]+)"\]', code)]
+        computed += [r"\w+"] if re.search(r"_SQL\[\w+\]", code) else []
         for name in names:
             assert getattr(statements, name)
-            used = f"_SQL.{name}" in code or any(re.fullmatch(pattern, name) for pattern in made_up)
+            used = f"_SQL.{name}" in code or any(re.fullmatch(pattern, name) for pattern in computed)
             assert used, f"{path.name}: {name} is not used"
     with pytest.raises(AttributeError):
         _ = Statements("emsworker.store.groups.claims").no_such_statement

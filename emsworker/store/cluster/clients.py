@@ -36,12 +36,13 @@ class LeaderRow:
 
 def register(session: Session, client_ids: Sequence[str], process_id: str, name: str, lease_s: float) -> None:
     """Insert new clients with a fresh lease."""
+    common = {"process_id": process_id, "name": name, "lease_s": lease_s}
+    rows = [common | {"client_id": client_id} for client_id in sorted(client_ids)]
 
     def work(session: Session) -> None:
-        for client_id in sorted(client_ids):
-            values = {"client_id": client_id, "process_id": process_id, "name": name, "lease_s": lease_s}
-            row = "(%(client_id)s, %(process_id)s, %(name)s, NOW(6), NOW(6), NOW(6) + INTERVAL %(lease_s)s SECOND)"
-            session.execute(f"{_SQL.insert_clients} {row}", values)
+        packet = session.packet()
+        packet.insert_many(_SQL.insert_clients, _SQL.client_row, rows)
+        packet.send()
 
     session.transaction(work)
 

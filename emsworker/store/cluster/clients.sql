@@ -1,6 +1,9 @@
 -- name: insert_clients
--- The caller appends the rows: one for each thread of a process.
+-- One row for each thread of a process.
 INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at) VALUES
+
+-- name: client_row
+(%(client_id)s,%(process_id)s,%(name)s,NOW(6),NOW(6),NOW(6) + INTERVAL %(lease_s)s SECOND)
 
 -- name: renew_clients
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND

@@ -135,24 +135,18 @@ def _level(priorities: int, headers: bytes) -> int:
 
 
 def _add_slots(packet: Packet, name: str, slots: Sequence[datetime], call: dict[str, Any], headers: bytes) -> None:
-    if not slots:
-        return
-    shape = "(%(topic_id)s,%(due_at)s,%(uid)s,NULL,%(key)s,NULL,%(headers)s,%(body)s,%(producer_id)s,NOW(6),%(level)s)"
     common = decode_headers(headers)
-    rows = [
-        packet.session.mogrify(
-            shape,
-            call
-            | {
-                "due_at": slot.replace(tzinfo=None),
-                "uid": slot_uid(name, slot),
-                "headers": encode_headers({**common, SLOT_HEADER: slot.isoformat()}),
-                "producer_id": _PRODUCER,
-            },
-        )
+    rows = (
+        call
+        | {
+            "due_at": slot.replace(tzinfo=None),
+            "uid": slot_uid(name, slot),
+            "headers": encode_headers({**common, SLOT_HEADER: slot.isoformat()}),
+            "producer_id": _PRODUCER,
+        }
         for slot in slots
-    ]
-    packet.add_rows(_SQL.insert_slots, rows)
+    )
+    packet.insert_many(_SQL.insert_slots, _SQL.slot_row, rows)
 
 
 def slot_uid(name: str, slot: datetime) -> bytes:

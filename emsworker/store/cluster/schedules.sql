@@ -27,8 +27,11 @@ SELECT id, priorities FROM ems_topic WHERE name = %(topic)s
 UPDATE ems_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at) WHERE name = %(name)s
 
 -- name: insert_slots
--- The store appends the rows. Idempotent: the uid is made of the schedule and the slot.
+-- Idempotent: the uid is made of the schedule and the slot.
 INSERT IGNORE INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
+
+-- name: slot_row
+(%(topic_id)s,%(due_at)s,%(uid)s,NULL,%(key)s,NULL,%(headers)s,%(body)s,%(producer_id)s,NOW(6),%(level)s)
 
 -- name: delete_schedule
 DELETE FROM ems_schedule WHERE name = %(name)s

@@ -14,6 +14,7 @@ from pymysql.err import InterfaceError, MySQLError, OperationalError
 
 from emsworker.core.process.forks import after_fork, undivided
 from emsworker.store.engine.errors import may_roll_back, rolls_back
+from emsworker.store.engine.sql import Sql, join
 from emsworker.store.engine.tls import trusting_context
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Connection(_Connection):
         inherited: True if the parent process opened it.
     """
 
-    opening: tuple[str, ...] = ()
+    opening: tuple[Sql, ...] = ()
     lent: bool = False
     moved: bool = False
     rolled_back_by: MySQLError | None = None
@@ -79,7 +80,7 @@ class Connection(_Connection):
         if not opening:
             return super().query(sql, unbuffered)
         text = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
-        super().query(";".join(opening).encode() + b";" + text, unbuffered)
+        super().query(join(";", opening).encode() + b";" + text, unbuffered)
         for _ in opening[1:]:
             super().next_result()
         if self._result.has_next:

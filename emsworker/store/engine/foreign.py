@@ -7,6 +7,7 @@ from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.store.engine.errors import AssertionBroken, asserts
+from emsworker.store.engine.sql import Sql
 
 _FIX = (
     "give the object of `app.transaction()`, a DB-API connection such as PyMySQL's, "
@@ -14,7 +15,7 @@ _FIX = (
 )
 
 
-def run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+def run(connection: Any, statement: Sql) -> Sequence[Sequence[Any]]:
     """Run a statement without parameters in the transaction that a connection is in, and return its rows.
 
     Args:
@@ -34,7 +35,7 @@ def run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
         raise
 
 
-def _run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+def _run(connection: Any, statement: Sql) -> Sequence[Sequence[Any]]:
     if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
         raise _refused(connection)
     if hasattr(connection, "exec_driver_sql"):
@@ -46,7 +47,7 @@ def _run(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
     raise _refused(connection)
 
 
-def _on_sqlalchemy(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+def _on_sqlalchemy(connection: Any, statement: Sql) -> Sequence[Sequence[Any]]:
     dialect = getattr(getattr(connection, "dialect", None), "name", None)
     if dialect not in ("mysql", "mariadb"):
         raise _refused(connection)
@@ -54,7 +55,7 @@ def _on_sqlalchemy(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
     return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def _on_dbapi(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+def _on_dbapi(connection: Any, statement: Sql) -> Sequence[Sequence[Any]]:
     cursor = connection.cursor()
     try:
         cursor.execute(statement)

@@ -68,7 +68,7 @@ def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:
     for section, one in zip(sections[1:], allow, strict=True):
         if section not in _SQL:
             raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(_allowed(one))}")
-    return [line for section in sections for line in getattr(_SQL, f"{section}").splitlines()]
+    return [line for section in sections for line in _SQL[section].splitlines()]
 
 
 def _allowed(allowance: str) -> list[str]:

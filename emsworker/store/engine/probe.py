@@ -11,7 +11,7 @@ from emsworker.core.errors import AccessDenied, SchemaMissing
 from emsworker.store.engine.grants import VERBS, needs
 from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join
 
 _SQL = Statements(__name__)
 
@@ -86,7 +86,7 @@ def has_privileges(session: Session, role: str, allow: Sequence[str] = ()) -> bo
     first, needed = table_columns(), needs(role, allow)
     tries = [_try(verb, table, column or first[table]) for table in needed for verb, column in needed[table].items()]
     try:
-        session.send(";".join(tries))
+        session.send(join(";", tries))
     except AccessDenied:
         return False
     return True
@@ -118,12 +118,11 @@ def _missing_on_tables(
             yield from (f"{privilege} on {table}" for table in denied)
 
 
-def _try(verb: str, table: str, column: str) -> str:
-    statement: str = getattr(_SQL, f"try_{verb.lower()}")
-    return statement.replace("{table}", table).replace("{column}", column)
+def _try(verb: str, table: str, column: str) -> Sql:
+    return fill(_SQL[f"try_{verb.lower()}"], {"table": identifier(table), "column": identifier(column)})
 
 
-def _allowed(session: Session, statement: str) -> bool:
+def _allowed(session: Session, statement: Sql) -> bool:
     try:
         session.send(statement)
     except AccessDenied:

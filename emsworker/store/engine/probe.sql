@@ -29,13 +29,13 @@ ALTER TABLE ems_no_such_table ADD COLUMN x INT
 CREATE INDEX x ON ems_no_such_table (x)
 
 -- name: try_select
-SELECT {column} FROM {table} LIMIT 0
+SELECT %(column)s FROM %(table)s LIMIT 0
 
 -- name: try_insert
-EXPLAIN INSERT IGNORE INTO {table} ({column}) VALUES (DEFAULT)
+EXPLAIN INSERT IGNORE INTO %(table)s (%(column)s) VALUES (DEFAULT)
 
 -- name: try_update
-UPDATE {table} SET {column} = {column} WHERE 1 = 0
+UPDATE %(table)s SET %(column)s = %(column)s WHERE 1 = 0
 
 -- name: try_delete
-DELETE FROM {table} WHERE 1 = 0
+DELETE FROM %(table)s WHERE 1 = 0

@@ -6,20 +6,24 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
+
+from pymysql.err import MySQLError
 
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
+from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, split_script
+from emsworker.store.engine.sql import Statements, fill, identifier, read_script
 
 _SQL = Statements(__name__)
+_UNKNOWN_VARIABLE = 1193
 
 
-def _migrations() -> dict[int, str]:
+def _migrations() -> dict[int, Traversable]:
     folder = files("emsworker.store.engine") / "migrations"
-    names = [item for item in folder.iterdir() if item.name.endswith(".sql")]
-    return {int(item.name[:4]): item.read_text(encoding="utf-8") for item in names}
+    return {int(item.name[:4]): item for item in folder.iterdir() if item.name.endswith(".sql")}
 
 
 def versions() -> list[int]:
@@ -34,7 +38,7 @@ def latest_version() -> int:
 
 def table_columns() -> dict[str, str]:
     """Return every table of the schema with the name of its first column, as the migrations create them."""
-    script = "\n".join(text for _, text in sorted(_migrations().items()))
+    script = "\n".join(file.read_text(encoding="utf-8") for _, file in sorted(_migrations().items()))
     return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*(\w+)", script, re.MULTILINE))
 
 
@@ -80,29 +84,29 @@ def migrate(session: Session) -> list[int]:
         current = current_version(session)
         if current > latest_version():
             raise _mismatch(current)
-        todo = {version: script for version, script in sorted(_migrations().items()) if version > current}
-        for version, script in todo.items():
-            _apply(session, version, script)
+        todo = {version: file for version, file in sorted(_migrations().items()) if version > current}
+        for version, file in todo.items():
+            _apply(session, version, file)
         return list(todo)
     finally:
         session.rows(_SQL.unlock_migration)
 
 
-def _apply(session: Session, version: int, script: str) -> None:
+def _apply(session: Session, version: int, file: Traversable) -> None:
     # DDL commits by itself, so every statement can be repeated after a crash in between.
-    for statement in split_script(script):
+    for statement in read_script(file):
         session.send(statement)
     session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
 
 
 def create_database(session: Session, name: str) -> None:
     """Create an empty database for a test; ``name`` consists of lower-case letters, digits and ``_``."""
-    session.send(_SQL.create_database.format(name=_plain(name)))
+    session.send(fill(_SQL.create_database, {"name": identifier(_plain(name))}))
 
 
 def drop_database(session: Session, name: str) -> None:
     """Drop a database with all its contents."""
-    session.send(_SQL.drop_database.format(name=_plain(name)))
+    session.send(fill(_SQL.drop_database, {"name": identifier(_plain(name))}))
 
 
 def _plain(name: str) -> str:
@@ -200,7 +204,10 @@ def server_facts(session: Session) -> ServerFacts:
     """Ask the server for the settings that affect a stream."""
     try:
         row = session.rows(_SQL.describe_server)[0]
-    except Exception:  # newer MySQL servers have no binlog_format: it is always ROW
+    except MySQLError as error:
+        if code_of(error) != _UNKNOWN_VARIABLE:
+            raise
+        # Newer MySQL servers have no binlog_format: it is always ROW.
         row = session.rows(_SQL.describe_server_without_binlog_format)[0]
     return ServerFacts(*_typed(row))
 

@@ -39,7 +39,7 @@ SHOW GLOBAL STATUS WHERE Variable_name = 'Uptime'
 SHOW GRANTS
 
 -- name: create_database
-CREATE DATABASE `{name}` CHARACTER SET utf8mb4
+CREATE DATABASE %(name)s CHARACTER SET utf8mb4
 
 -- name: drop_database
-DROP DATABASE IF EXISTS `{name}`
+DROP DATABASE IF EXISTS %(name)s

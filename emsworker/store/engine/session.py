@@ -9,26 +9,23 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from pymysql.constants import CLIENT, COMMAND, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import conversions
 from pymysql.err import MySQLError, OperationalError
 
-from emsworker.core.errors import InvalidName, MessageTooLarge, SoftTimeLimitExceeded, TlsError
+from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded, TlsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.connection import Connection, Loan
 from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, translate
-from emsworker.store.engine.sql import Statements
-from emsworker.store.engine.tables import quoted
+from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 from emsworker.store.engine.tls import check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
-Args = Mapping[str, Any]
 
 _SQL = Statements(__name__)
 _CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
@@ -43,46 +40,6 @@ _LAZY_DATES = {
 }
 
 _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinstance(kind, int)}
-
-
-def bytes_literal(value: bytes | None) -> str:
-    """Return bytes as a hexadecimal literal: safe under every character set and sql_mode, and the fastest to make."""
-    return "NULL" if value is None else f"X'{value.hex()}'"
-
-
-def literal(value: Any) -> str:
-    """Write a value as SQL that means the same under every sql_mode; a sequence becomes a list in parentheses.
-
-    The driver's own escaping relies on an earlier sql_mode of the session, and a handler may have changed it since.
-
-    Raises:
-        InvalidName: a text has no UTF-8 form.
-        TypeError: no column holds such a value.
-    """
-    if isinstance(value, bytes):
-        return bytes_literal(value)
-    if isinstance(value, str):
-        return _text_literal(value)
-    if value is None:
-        return "NULL"
-    if isinstance(value, int):
-        return str(int(value))
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(float(value))
-    if isinstance(value, datetime):
-        return f"'{value.isoformat(' ')}'"
-    if isinstance(value, list | tuple):
-        return f"({','.join([literal(one) for one in value])})"
-    raise TypeError(f"{value!r} cannot be written as SQL")
-
-
-def _text_literal(text: str) -> str:
-    if text.isascii() and "'" not in text and "\\" not in text:
-        return f"'{text}'"
-    try:
-        return f"_utf8mb4 X'{text.encode().hex()}'"
-    except UnicodeEncodeError:
-        raise InvalidName(f"{text!r} has no UTF-8 form; use valid text") from None
 
 
 class Result(NamedTuple):
@@ -103,43 +60,48 @@ class Result(NamedTuple):
 class Packet:
     """Statements sent to the server together to save round trips, which dominate the cost (docs/design).
 
-    Only the store's own fixed statements are joined, and every value is escaped. A packet that is too large for the
+    A packet that is too large for the
     server (max_allowed_packet) is sent in several parts: in the same transaction, with the commit in the last part.
     """
 
     session: Session
 
     def __post_init__(self) -> None:
-        self._parts: list[str] = []
+        self._parts: list[Sql] = []
         self._ends_loan = False
 
     def __len__(self) -> int:
         return len(self._parts)
 
     @property
-    def only_statement(self) -> str | None:
+    def only_statement(self) -> Sql | None:
         """Its statement, if there is just one."""
         return self._parts[0] if len(self._parts) == 1 else None
 
-    def add(self, statement: str, args: Args | None = None) -> int:
+    def add(self, statement: Sql, args: Args | None = None) -> int:
         """Append one statement; returns the index of its result."""
         self._parts.append(self.session.mogrify(statement, args))
         return len(self._parts) - 1
 
-    def add_all(self, statements: Sequence[str], args: Args) -> None:
+    def add_all(self, statements: Sequence[Sql], args: Args) -> None:
         """Append statements that share their values, which are escaped once."""
-        literals = self.session.literals(args)
-        self._parts += [statement % literals for statement in statements]
+        values = self.session.literals(args)
+        self._parts += [fill(statement, values) for statement in statements]
 
-    def add_escaped(self, statement: str) -> int:
-        """Append a statement whose values are already escaped."""
-        self._parts.append(statement)
-        return len(self._parts) - 1
+    def insert_many(self, head: Sql, row: Sql, values: Iterable[Args], end: Sql | None = None) -> None:
+        """Append the INSERT of a row for each mapping of values; nothing if there is none.
 
-    def add_rows(self, head: str, rows: Sequence[str], end: str = "") -> None:
-        """Append a statement of many rows, as several if one is too large for the server; a row is never split."""
-        for part in _within(self.session.most_bytes - len(head) - len(end), rows):
-            self._parts.append(f"{head} {','.join(part)} {end}")
+        Args:
+            head: ``INSERT ... VALUES``.
+            row: the template of a row.
+            end: ``ON DUPLICATE KEY ...``.
+        """
+        self.add_rows(head, self.session.mogrify_all(row, values), end)
+
+    def add_rows(self, head: Sql, rows: Sequence[Sql], end: Sql | None = None) -> None:
+        """Append an INSERT of rows, as several if one is too large for the server; a row is never split."""
+        for part in _within(self.session.most_bytes - len(head) - len(end or ""), rows):
+            self._parts.append(insertion(head, part, end))
 
     def assert_one_matched(self) -> None:
         """End the packet with AssertionBroken unless the previous statement matched exactly one row."""
@@ -175,18 +137,19 @@ class Packet:
         """
         results: list[Result] = []
         for part in _within(self.session.most_bytes, self._parts):
-            results += self.session.send(";\n".join(part))
+            results += self.session.send(join(";\n", part))
         if self._ends_loan:
             self.session.returned()
         return results
 
 
-def _within(most_bytes: int, texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def _within(most_bytes: int, texts: Sequence[Sql]) -> Iterator[Sequence[Sql]]:
     """Yield runs of texts that stay below a size when they are joined; a larger text stands alone."""
     if sum(map(len, texts)) + 2 * len(texts) <= most_bytes:  # the usual case
-        yield texts
+        if texts:
+            yield texts
         return
-    part: list[str] = []
+    part: list[Sql] = []
     size = 0
     for text in texts:
         if part and size + len(text) + 2 > most_bytes:
@@ -220,43 +183,54 @@ class Session:
         """Return a new, empty packet."""
         return Packet(self)
 
-    def execute(self, statement: str, args: Args | None = None) -> Result:
+    def execute(self, statement: Sql, args: Args | None = None) -> Result:
         """Run one statement."""
         return self.send(self.mogrify(statement, args))[0]
 
-    def change(self, statement: str, args: Args | None = None) -> int:
+    def change(self, statement: Sql, args: Args | None = None) -> int:
         """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched."""
         return self.again_on_conflict(lambda: self.execute(statement, args).affected)
 
-    def rows(self, statement: str, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
+    def rows(self, statement: Sql, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
         """Run one statement and return its rows."""
         return self.execute(statement, args).rows
 
-    def mogrify(self, statement: str, args: Args | None) -> str:
-        """Insert escaped values into a statement; see :meth:`literals`.
+    def mogrify(self, statement: Sql, args: Args | None) -> Sql:
+        """Insert escaped values into a statement.
 
         Raises:
-            InvalidName: a text has no UTF-8 form.
+            InvalidName: a text has no UTF-8 form; the open transaction was rolled back.
         """
-        return statement % self.literals(args) if args else statement
+        return fill(statement, self.literals(args)) if args else statement
 
-    def literals(self, args: Args) -> dict[str, str]:
-        """Return values as SQL; see :func:`literal`.
+    def mogrify_all(self, row: Sql, values: Iterable[Args]) -> list[Sql]:
+        """Return a row for each mapping of values.
 
         Raises:
-            InvalidName: a text has no UTF-8 form.
+            InvalidName: a text has no UTF-8 form; the open transaction was rolled back.
         """
         with self._mapped_errors():
-            return {name: literal(value) for name, value in args.items()}
+            return [fill(row, literals(one)) for one in values]
 
-    def send(self, sql: str) -> list[Result]:
+    def literals(self, args: Args) -> dict[str, Sql]:
+        """Return values as SQL.
+
+        Raises:
+            InvalidName: a text has no UTF-8 form; the open transaction was rolled back.
+        """
+        with self._mapped_errors():
+            return literals(args)
+
+    def send(self, sql: Sql) -> list[Result]:
         """Run one or more statements that are already escaped, in one packet; any error rolls back.
 
         Raises:
             MessageTooLarge: the server takes no packet of that size.
         """
         try:  # not in a context manager, which would take a tenth of the time of a short statement
-            connection: Any = self._open()
+            connection: Any = self._connection
+            if connection is None or self._url.others or self._pid != os.getpid():
+                connection = self._open()
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
             self._used_at = ticks()
@@ -288,7 +262,7 @@ class Session:
                 connection = self._open()
         return connection.max_allowed_packet - _PACKET_SLACK
 
-    def _too_large(self, sql: str) -> MessageTooLarge:
+    def _too_large(self, sql: Sql) -> MessageTooLarge:
         # Raised here, because the server's answer looks like a lost connection, which is retried for ever.
         return MessageTooLarge(
             f"a statement of {len(sql)} bytes; the server takes {self.most_bytes} "
@@ -417,7 +391,7 @@ class Session:
             return None
         return Conflict(str(connection.rolled_back_by.args[-1]))
 
-    def statements_of_return(self) -> list[str]:
+    def statements_of_return(self) -> list[Sql]:
         """Return the statements that restore the session's settings inside the transaction."""
         moved = self._connection is not None and self._connection.moved
         return [_SQL.set_session, *([self._use] if moved else [])]
@@ -430,8 +404,8 @@ class Session:
             connection.rolled_back_by = connection.perhaps_rolled_back_by = None
 
     @property
-    def _use(self) -> str:
-        return f"USE {quoted(self._url.database)}"
+    def _use(self) -> Sql:
+        return fill(_SQL.use_database, {"database": identifier(self._url.database)})
 
     def _undo(self, connection: Connection) -> None:
         never_begun, connection.opening = bool(connection.opening), ()
@@ -441,7 +415,7 @@ class Session:
             connection.rollback()
         elif not never_begun:
             ours = (_SQL.set_session, _SQL.set_autocommit, self._use)
-            connection.query(";".join((_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)))
+            connection.query(join(";", (_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)))
             while connection._result.has_next:
                 connection.next_result()
 
@@ -533,7 +507,7 @@ class Session:
             ssl_disabled=mode_of(options) == "disabled",
             conv=_LAZY_DATES,
         )
-        connection.query(";".join((_SQL.set_session, _SQL.set_autocommit, _SQL.get_packet_limit)))
+        connection.query(join(";", (_SQL.set_session, _SQL.set_autocommit, _SQL.get_packet_limit)))
         connection.next_result()
         connection.next_result()
         connection.max_allowed_packet = int(connection._result.rows[0][0])

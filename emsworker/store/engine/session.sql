@@ -21,6 +21,9 @@ SELECT @@SESSION.max_allowed_packet
 -- name: set_autocommit
 SET SESSION autocommit = 1
 
+-- name: use_database
+USE %(database)s
+
 -- name: unset_autocommit
 -- For a lent transaction: statements after a rollback by the server are never committed by themselves.
 SET SESSION autocommit = 0

@@ -8,6 +8,7 @@ so that no message is blocked behind one that has just ended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from emsworker.core.model import Claim, ClaimSource
 from emsworker.store.engine.session import Packet
@@ -15,7 +16,7 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 
-BLOCKED_YEAR = 9999  # the due time of a row that waits for an earlier one
+BLOCKED_YEAR = 9999  # the due time of a row that waits for an earlier one, as in blocking.sql
 
 
 def lock_turn(packet: Packet, claim: Claim) -> None:
@@ -36,14 +37,13 @@ def block(packet: Packet, claim: Claim, blocked: Sequence[tuple[int, bytes | Non
     """
     if not blocked:
         return
-    where = {"group_id": claim.group_id, "partition": claim.partition}
+    where: dict[str, Any] = {"group_id": claim.group_id, "partition": claim.partition}
     if claim.source is ClaimSource.RETRY:
         offsets = [offset for offset, _ in blocked]
         packet.add(_SQL.release_blocked, where | {"claim_id": claim.claim_id, "offsets": offsets})
         return
-    shape = f"(%(group_id)s,%(partition)s,%(offset)s,0,IF(%(key)s IS NULL,NOW(6),'{BLOCKED_YEAR}-12-31'),%(key)s)"
-    rows = [packet.session.mogrify(shape, where | {"offset": offset, "key": key}) for offset, key in sorted(blocked)]
-    packet.add_rows(_SQL.block, rows)
+    rows = (where | {"offset": offset, "key": key} for offset, key in sorted(blocked))
+    packet.insert_many(_SQL.block, _SQL.blocked_row, rows)
 
 
 def promote(packet: Packet, claim: Claim, keys: Iterable[bytes | None]) -> None:

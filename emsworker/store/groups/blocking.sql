@@ -4,8 +4,11 @@
 SELECT next_offset INTO @ems_turn FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE
 
 -- name: block
--- The caller appends the rows. A due time in the year 9999 means that the message waits for an earlier one of its key.
+-- A due time in the year 9999 means that the message waits for an earlier one of its key.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
+
+-- name: blocked_row
+(%(group_id)s,%(partition)s,%(offset)s,0,IF(%(key)s IS NULL,NOW(6),'9999-12-31'),%(key)s)
 
 -- name: release_blocked
 -- The messages of a claim of retries have rows already.

@@ -107,16 +107,13 @@ def _purge_partition(session: Session, topic_id: int, partition: int, progress: 
     total = 0
     for lo in range(first, last + 1, _CHUNK):
         args = where | {"lo": lo, "hi": min(lo + _CHUNK - 1, last)}
-        total += _step(session, progress, dry_run, _SQL.count_range, _SQL.cancel_range, args)
+        if dry_run:
+            total += int(session.rows(_SQL.count_range, args)[0][0])
+            continue
+        done = session.change(_SQL.cancel_range, args)
+        progress(done)
+        total += done
     return total
-
-
-def _step(session: Session, progress: Progress, dry_run: bool, count: str, change: str, args: dict[str, Any]) -> int:
-    if dry_run:
-        return int(session.rows(count, args)[0][0])
-    done = session.change(change, args)
-    progress(done)
-    return done
 
 
 def _purge_outbox(session: Session, topic_id: int, progress: Progress, dry_run: bool) -> int:
@@ -128,7 +125,9 @@ def _purge_outbox(session: Session, topic_id: int, progress: Progress, dry_run: 
     # At most as many as there were at first: messages sent meanwhile stay, or are deleted as part of that number.
     while left > 0 and (rows := session.rows(_SQL.list_outbox, args)):
         uids = {"uids": [row[0] for row in rows[:left]]}
-        total += _step(session, progress, False, "", _SQL.delete_some_outbox, args | uids)
+        done = session.change(_SQL.delete_some_outbox, args | uids)
+        progress(done)
+        total += done
         left -= len(rows)
     return total
 

@@ -20,7 +20,7 @@ from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Message, Topic
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Packet, Result, Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.groups.progress import Flush, add_flush, send_fenced
 
 _SQL = Statements(__name__)
@@ -169,7 +169,7 @@ def take_waiting(
 
 
 def _take(
-    session: Session, claimant: Claimant, before: Flush | None, statements: Sequence[str], more: dict[str, int]
+    session: Session, claimant: Claimant, before: Flush | None, statements: Sequence[Sql], more: dict[str, int]
 ) -> Claim | NothingClaimed:
     args = claimant.args | more
 

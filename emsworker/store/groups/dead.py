@@ -120,18 +120,20 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
     movable = _with_message(session, where, dead)
     if not movable:
         return 0
-    key = f"({_SQL.get_key})" if group.order is Order.KEY else "NULL"
-    shape = f"(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),{key})"
-    rows = [session.mogrify(shape, where | {"offset": offset}) for offset in movable]
-    session.send(f"{_SQL.add_fresh_retries} {','.join(rows)}")
+    row = _SQL.keyed_fresh_retry_row if group.order is Order.KEY else _SQL.fresh_retry_row
+    packet = session.packet()
+    packet.insert_many(_SQL.add_fresh_retries, row, (where | {"offset": offset} for offset in movable))
+    packet.send()
     return session.execute(_SQL.delete_dead, where | {"offsets": movable}).affected
 
 
 def _note_restored(session: Session, group: Group, partition: int, offsets: list[int]) -> None:
     """Record them before their messages are read: if retention is deleting one, this waits until it is done."""
     if offsets:
-        rows = [f"({group.topic_id},{partition},{offset})" for offset in offsets]
-        session.send(f"{_SQL.note_restored} {','.join(rows)}")
+        where = {"topic_id": group.topic_id, "partition": partition}
+        packet = session.packet()
+        packet.insert_many(_SQL.note_restored, _SQL.restored_row, (where | {"offset": offset} for offset in offsets))
+        packet.send()
 
 
 def _with_message(session: Session, where: dict[str, Any], dead: list[int]) -> list[int]:

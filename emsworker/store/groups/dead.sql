@@ -43,12 +43,18 @@ FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)
 -- Makes retention keep them until they have run, and then delete them with the attempts that it had kept.
 INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
+-- name: restored_row
+(%(topic_id)s,%(partition)s,%(offset)s)
+
 -- name: add_fresh_retries
--- The caller appends the rows: attempt 0, due now, so that each runs with a fresh ladder.
+-- Attempt 0, due now, so that each runs with a fresh ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
 
--- name: get_key
-SELECT d.`key` FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` = %(offset)s
+-- name: fresh_retry_row
+(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),NULL)
+
+-- name: keyed_fresh_retry_row
+(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),(SELECT d.`key` FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` = %(offset)s))
 
 -- name: delete_dead
 DELETE FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s

@@ -31,9 +31,8 @@ def detach(session: Session, progress: Flush, rest: Claim) -> None:
         if claim.source is ClaimSource.STREAM:
             add_cut(packet, claim, progress.acked_to, claim.isolation)
             lock_turn(packet, claim)
-            shape = "(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),%(claim_id)s,%(key)s)"
-            rows = [session.mogrify(shape, where | {"offset": m.offset, "key": m.key}) for m in rest.messages]
-            packet.add_rows(_SQL.claim_rows, rows)
+            rows = (where | {"offset": m.offset, "key": m.key} for m in rest.messages)
+            packet.insert_many(_SQL.claim_rows, _SQL.claimed_row, rows)
         add_flush(packet, progress)
         if claim.source is ClaimSource.STREAM:
             values = {"hi": rest.hi, "acked_to": rest.acked_to, "client_id": rest.client_id}

@@ -1,6 +1,9 @@
 -- name: claim_rows
--- The caller appends the rows: retries that are claimed before they ever failed.
+-- Retries that are claimed before they ever failed.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, claim_id, `key`) VALUES
+
+-- name: claimed_row
+(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6),%(claim_id)s,%(key)s)
 
 -- name: add_claim
 -- The last statement of its transaction: the fencing token of the previous claim was valid.

@@ -12,7 +12,7 @@ from typing import Any
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.limits import Limit
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.stream.guards import hold_group
 
 _SQL = Statements(__name__)
@@ -117,7 +117,7 @@ def set_limit(session: Session, group_id: int, limit: Limit) -> None:
     _write(session, _SQL.set_limit, group_id, limit)
 
 
-def _write(session: Session, statement: str, group_id: int, limit: Limit) -> None:
+def _write(session: Session, statement: Sql, group_id: int, limit: Limit) -> None:
     def work(session: Session) -> None:
         if not hold_group(session, group_id):
             raise UnknownGroup(f"group {group_id} was deleted meanwhile; nothing was written")

@@ -157,24 +157,17 @@ def _add_done_retries(packet: Packet, progress: Flush) -> None:
         return
     claim = progress.claim
     packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, *_ in progress.done_offsets]})
-    rows = [
-        _attempt_row(packet, claim, claim.client_id, (offset, attempt, "done", ran_ms, None))
+    common = {"group_id": claim.group_id, "partition": claim.partition, "client_id": claim.client_id}
+    common |= {"outcome": "done", "error": None}
+    rows = (
+        common | {"offset": offset, "attempt": attempt, "ran_ms": ran_ms}
         for offset, attempt, ran_ms in progress.done_offsets
-    ]
-    packet.add_rows(_SQL.insert_attempts, rows)
+    )
+    packet.insert_many(_SQL.insert_attempts, _SQL.attempt_row, rows)
 
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
-
-
-def _attempt_row(packet: Packet, claim: Claim, client_id: str | None, what: tuple[Any, ...]) -> str:
-    offset, attempt, outcome, ran_ms, error = what
-    names = "(%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)"
-    values = {"group_id": claim.group_id, "partition": claim.partition, "offset": offset, "attempt": attempt}
-    return packet.session.mogrify(
-        names, values | {"outcome": outcome, "ran_ms": ran_ms, "client_id": client_id, "error": error}
-    )
 
 
 def add_failures(
@@ -183,16 +176,14 @@ def add_failures(
     """Append the consequences of failed messages: their attempts, and their retries or dead letters."""
     if not failures:
         return
-    attempts = [
-        _attempt_row(
-            packet,
-            claim,
-            client_id,
-            (f.offset, f.attempt, f.outcome, _ms(f.ran_s), storable(f.error)),
-        )
+    common = {"group_id": claim.group_id, "partition": claim.partition, "client_id": client_id}
+    attempts = (
+        common
+        | {"offset": f.offset, "attempt": f.attempt, "outcome": f.outcome, "ran_ms": _ms(f.ran_s)}
+        | {"error": storable(f.error)}
         for f in failures
-    ]
-    packet.add_rows(_SQL.insert_attempts, attempts)
+    )
+    packet.insert_many(_SQL.insert_attempts, _SQL.attempt_row, attempts)
     _add_retries(packet, claim, topic_id, [f for f in failures if f.retry_in_s is not None])
     for failure in failures:
         if failure.dead is not None:
@@ -216,26 +207,15 @@ def add_failures(
 def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure]) -> None:
     if not failures:
         return
-    key = f"({_SQL.get_key})" if claim.order is Order.KEY else "NULL"
-    shape = f"(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s,{key})"
+    row = _SQL.keyed_retry_row if claim.order is Order.KEY else _SQL.retry_row
     where = {"group_id": claim.group_id, "topic_id": topic_id, "partition": claim.partition}
-    rows = [
-        packet.session.mogrify(
-            shape,
-            where
-            | {
-                "offset": f.offset,
-                "attempt": f.attempt,
-                "delay_s": f.retry_in_s,
-                "error": storable(f.error),
-            },
-        )
+    rows = (
+        where | {"offset": f.offset, "attempt": f.attempt, "delay_s": f.retry_in_s} | {"error": storable(f.error)}
         for f in sorted(failures, key=lambda f: f.offset)
-    ]
-    packet.add_rows(_SQL.upsert_retries, rows, _SQL.upsert_retries_end)
+    )
+    packet.insert_many(_SQL.upsert_retries, row, rows, _SQL.upsert_retries_end)
     suspects = [f.offset for f in failures if f.suspect]
     if suspects:
-        where = {"group_id": claim.group_id, "partition": claim.partition}
         packet.add(_SQL.mark_suspects, where | {"offsets": suspects})
 
 

@@ -42,12 +42,15 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL WHERE group_id = %(group_
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: upsert_retries
--- The store appends the rows and the end: a first failure inserts the row, a later one moves it up the ladder.
+-- A first failure inserts the row, a later one moves it up the ladder.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error, `key`) VALUES
 
--- name: get_key
+-- name: retry_row
+(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s,NULL)
+
+-- name: keyed_retry_row
 -- If keys run in order, a retry stores its key, so that later messages of the key are blocked.
-SELECT m.`key` FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s
+(%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,NOW(6) + INTERVAL %(delay_s)s SECOND,%(error)s,(SELECT m.`key` FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s))
 
 -- name: upsert_retries_end
 ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL
@@ -58,6 +61,9 @@ UPDATE ems_retry SET isolation = 2 WHERE group_id = %(group_id)s AND `partition`
 
 -- name: insert_attempts
 INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES
+
+-- name: attempt_row
+(%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)
 
 -- name: bury
 -- The dead letter carries its own copy of the body, made inside the server.

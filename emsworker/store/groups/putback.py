@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.model import Group, Order
-from emsworker.store.engine.session import Session, bytes_literal
+from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.cursors import hold
 
@@ -66,7 +67,7 @@ def put_back(session: Session, group: Group, partition: int, rows: Sequence[Row]
     Raises:
         UnknownGroup: the group was deleted meanwhile.
     """
-    where = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
+    where: dict[str, Any] = {"group_id": group.id, "topic_id": group.topic_id, "partition": partition}
     args = {"sink": job.encode(), "step": step}
 
     def work(session: Session) -> PutBack:
@@ -85,7 +86,9 @@ def put_back(session: Session, group: Group, partition: int, rows: Sequence[Row]
         wanted = [row for offset, row in below.items() if offset not in waiting]
         if not wanted:
             return PutBack(waiting=len(waiting), kept=kept)
-        session.send(f"{_SQL.put_back} {','.join(_values(where, row) for row in wanted)}")
+        packet = session.packet()
+        packet.insert_many(_SQL.put_back, _SQL.message_row, (where | _values(row) for row in wanted))
+        packet.send()
         present = {int(offset) for (offset,) in session.rows(_SQL.list_present, some)}
         _have_run(session, group, where, [row for row in wanted if row.offset in present])
         again = sum(row.offset in present for row in wanted)
@@ -94,23 +97,20 @@ def put_back(session: Session, group: Group, partition: int, rows: Sequence[Row]
     return session.transaction(work)
 
 
-def _have_run(session: Session, group: Group, where: dict[str, int], rows: Sequence[Row]) -> None:
+def _have_run(session: Session, group: Group, where: dict[str, Any], rows: Sequence[Row]) -> None:
     if not rows:
         return
-    place = f"({where['topic_id']},{where['partition']}"
-    session.send(f"{_SQL.note_restored} {','.join(f'{place},{row.offset})' for row in rows)}")
-    head = f"({group.id},{where['partition']}"
-    retries = ",".join(
-        f"{head},{row.offset},0,NOW(6) + INTERVAL {place} MICROSECOND,"
-        f"{bytes_literal(row.key if group.order is Order.KEY else None)})"
+    by_key = group.order is Order.KEY
+    retries = (
+        where | {"offset": row.offset, "place": place, "key": row.key if by_key else None}
         for place, row in enumerate(rows)
     )
-    session.send(f"{_SQL.add_retries} {retries}")
-    session.execute(_SQL.delete_dead, where | {"offsets": [row.offset for row in rows]})
+    packet = session.packet()
+    packet.insert_many(_SQL.note_restored, _SQL.restored_row, (where | {"offset": row.offset} for row in rows))
+    packet.insert_many(_SQL.add_retries, _SQL.retry_row, retries)
+    packet.add(_SQL.delete_dead, where | {"offsets": [row.offset for row in rows]})
+    packet.send()
 
 
-def _values(where: dict[str, int], row: Row) -> str:
-    blobs = ",".join(map(bytes_literal, (row.uid, row.key, row.tag, row.headers, row.body)))
-    producer = bytes_literal(row.producer_id.encode())
-    born = f"'1970-01-01' + INTERVAL {row.born_us:d} MICROSECOND"
-    return f"({where['topic_id']},{where['partition']},{row.offset:d},{blobs},{len(row.body)},{born},{producer})"
+def _values(row: Row) -> dict[str, Any]:
+    return vars(row) | {"size": len(row.body), "producer_id": row.producer_id.encode()}

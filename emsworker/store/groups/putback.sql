@@ -17,17 +17,25 @@ SELECT `offset` FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %
 SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: put_back
--- The store appends the rows, each a tuple of numbers and hexadecimal literals. IGNORE, because a message may still
--- exist, and its uid may have been sent again.
+-- IGNORE, because a message may still exist, and its uid may have been sent again.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id) VALUES
+
+-- name: message_row
+(%(topic_id)s,%(partition)s,%(offset)s,%(uid)s,%(key)s,%(tag)s,%(headers)s,%(body)s,%(size)s,'1970-01-01' + INTERVAL %(born_us)s MICROSECOND,%(producer_id)s)
 
 -- name: note_restored
 -- Retention keeps these messages until they have been run.
 INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
 
+-- name: restored_row
+(%(topic_id)s,%(partition)s,%(offset)s)
+
 -- name: add_retries
--- The store appends the rows: attempt 0, due now, each a microsecond after the previous one, so that they run in order.
+-- Attempt 0, due now, each a microsecond after the previous one, so that they run in order.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES
+
+-- name: retry_row
+(%(group_id)s,%(partition)s,%(offset)s,0,NOW(6) + INTERVAL %(place)s MICROSECOND,%(key)s)
 
 -- name: delete_dead
 DELETE FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s

@@ -89,8 +89,9 @@ def replay_piece(session: Session, group: Group, piece: ReplayPiece) -> Replayed
         if again and piece.wanted is not None:
             _add_claims(session, where, list(_runs(piece.wanted, set(again), taken)))
         elif again:
-            rows = ",".join(session.mogrify(_SQL.retry_row, where | {"offset": offset}) for offset in again)
-            session.send(f"{_SQL.add_retries} {rows}")
+            packet = session.packet()
+            packet.insert_many(_SQL.add_retries, _SQL.retry_row, (where | {"offset": offset} for offset in again))
+            packet.send()
         dead = {row[0] for row in session.rows(_SQL.list_dead, where)}
         if revived := sorted(dead.intersection(again)):
             session.execute(_SQL.delete_dead, where | {"offsets": revived})
@@ -148,7 +149,7 @@ def _between(ranges: list[Range], left: int, right: int) -> bool:
 
 
 def _add_claims(session: Session, where: dict[str, Any], runs: list[Range]) -> None:
-    rows = ",".join(
-        session.mogrify(_SQL.waiting_row, where | {"lo": lo, "hi": hi, "claim_id": new_claim_id()}) for lo, hi in runs
-    )
-    session.send(f"{_SQL.add_waiting} {rows}")
+    rows = (where | {"lo": lo, "hi": hi, "claim_id": new_claim_id()} for lo, hi in runs)
+    packet = session.packet()
+    packet.insert_many(_SQL.add_waiting, _SQL.waiting_row, rows)
+    packet.send()

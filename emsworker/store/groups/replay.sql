@@ -26,14 +26,13 @@ UNION ALL
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s
 
 -- name: add_waiting
--- The store appends the rows.
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at) VALUES
 
 -- name: waiting_row
 (%(group_id)s,%(partition)s,%(lo)s,%(claim_id)s,%(hi)s,%(lo)s - 1,'waiting','stream',0,NULL,NOW(6),NOW(6),NOW(6))
 
 -- name: add_retries
--- The store appends the rows: no attempt made, due now.
+-- No attempt made, due now.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES
 
 -- name: retry_row

@@ -1,6 +1,9 @@
 -- name: upsert_reports
--- The store appends the rows and the end. Rows are few: the last report of a run, at most twice a second.
+-- Rows are few: the last report of a run, at most twice a second.
 INSERT INTO ems_progress (topic_id, uid, group_id, client_id, attempt, fraction, told, reported_at) VALUES
+
+-- name: report_row
+(%(topic_id)s,%(uid)s,%(group_id)s,%(client_id)s,%(attempt)s,%(fraction)s,%(text)s,NOW(6))
 
 -- name: upsert_reports_end
 ON DUPLICATE KEY UPDATE client_id = VALUES(client_id), attempt = VALUES(attempt), fraction = VALUES(fraction), told = VALUES(told),

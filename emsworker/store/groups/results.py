@@ -9,7 +9,7 @@ from typing import Any
 
 from emsworker.core.ids import uid_text
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 
 _SQL = Statements(__name__)
 _ERROR_CHARACTERS = 8000
@@ -45,13 +45,9 @@ def add_results(packet: Packet, topic_id: int, group_id: int, results: Sequence[
         packet.add_rows(_SQL.insert_results, rows, _SQL.insert_results_end)
 
 
-def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> str:
-    shape = (
-        "(%(topic_id)s,%(uid)s,%(group_id)s,%(state)s,%(body)s,%(error_type)s,%(error)s,%(traceback)s,"
-        "NOW(6),NOW(6) + INTERVAL %(ttl_s)s SECOND)"
-    )
+def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> Sql:
     text = packet.session.mogrify(
-        shape,
+        _SQL.result_row,
         {
             "topic_id": topic_id,
             "uid": row.uid,

@@ -1,7 +1,9 @@
 -- name: insert_results
--- The store appends the rows and the end. A second run (after a crash, or of a requeued dead letter) replaces the first
--- result.
+-- A second run (after a crash, or of a requeued dead letter) replaces the first result.
 INSERT INTO ems_result (topic_id, uid, group_id, state, body, error_type, error, traceback, ended_at, expires_at) VALUES
+
+-- name: result_row
+(%(topic_id)s,%(uid)s,%(group_id)s,%(state)s,%(body)s,%(error_type)s,%(error)s,%(traceback)s,NOW(6),NOW(6) + INTERVAL %(ttl_s)s SECOND)
 
 -- name: insert_results_end
 ON DUPLICATE KEY UPDATE state = VALUES(state), body = VALUES(body), error_type = VALUES(error_type), error = VALUES(error),

@@ -10,7 +10,7 @@ from typing import Any
 from emsworker.core.errors import EmsError
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.stream import retention
 
 _SQL = Statements(__name__)
@@ -116,7 +116,7 @@ def list_left(session: Session, topic_id: int, places: Sequence[tuple[int, int]]
     return found
 
 
-def _sum(session: Session, statement: str, args: dict[str, Any]) -> Sum:
+def _sum(session: Session, statement: Sql, args: dict[str, Any]) -> Sum:
     rows, checksum = session.rows(statement, args)[0]
     return Sum(int(rows), int(checksum))
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.store.engine.session import Session, bytes_literal
-from emsworker.store.engine.sql import Statements
-from emsworker.store.engine.tables import qualified
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, literal
 from emsworker.store.stream.guards import topic_id_text
 
 _SQL = Statements(__name__)
 _LATER_S = 60
 
-Run = Callable[[str], Sequence[Sequence[Any]]]
+Run = Callable[[Sql], Sequence[Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -46,18 +45,21 @@ def take_key(
     Raises:
         AssertionBroken: the topic was deleted.
     """
-    until = f"UTC_TIMESTAMP(6) + INTERVAL {round(wanted.window_s * 1_000_000)} MICROSECOND"
-    key, uid_text = bytes_literal(wanted.key), bytes_literal(uid)
-    table = qualified(database, "ems_dedup")
-    where = f"topic_id = {wanted.topic_id} AND `key` = {key}"
-    row = f"({topic_id_text(database, wanted.topic_id)},{key},{uid_text},{until},{until})"
-    run(f"{_SQL.hold_key % {'table': table}} {row} {_SQL.hold_key_end}")
-    holder, valid = run(_SQL.read_key % {"table": table, "where": where})[0]
+    parts: dict[str, Part] = {
+        "database": identifier(database),
+        "topic_id": wanted.topic_id,
+        "guarded_topic_id": topic_id_text(database, wanted.topic_id),
+        "key": literal(wanted.key),
+        "uid": literal(uid),
+        "window_us": round(wanted.window_s * 1_000_000),
+    }
+    run(fill(_SQL.hold_key, parts))
+    holder, valid = run(fill(_SQL.read_key, parts))[0]
     if holder == uid:
         return None
     if valid or is_open(wanted.topic_id, holder):
         return bytes(holder)
-    run(_SQL.renew_key % {"table": table, "where": where, "uid": uid_text, "until": until})
+    run(fill(_SQL.renew_key, parts))
     return None
 
 

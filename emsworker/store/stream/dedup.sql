@@ -1,17 +1,16 @@
 -- name: hold_key
--- The caller appends the row. A second producer waits here until the first has committed or rolled back, and finds its
--- uid.
-INSERT INTO %(table)s (topic_id, `key`, uid, expires_at, look_at) VALUES
-
--- name: hold_key_end
+-- A second producer waits here until the first has committed or rolled back, and finds its uid.
+INSERT INTO %(database)s.ems_dedup (topic_id, `key`, uid, expires_at, look_at)
+VALUES (%(guarded_topic_id)s,%(key)s,%(uid)s,UTC_TIMESTAMP(6) + INTERVAL %(window_us)s MICROSECOND,UTC_TIMESTAMP(6) + INTERVAL %(window_us)s MICROSECOND)
 ON DUPLICATE KEY UPDATE topic_id = VALUES(topic_id)
 
 -- name: read_key
 -- A locking read, because the caller's snapshot may be older than the row.
-SELECT uid, expires_at > UTC_TIMESTAMP(6) FROM %(table)s WHERE %(where)s FOR UPDATE
+SELECT uid, expires_at > UTC_TIMESTAMP(6) FROM %(database)s.ems_dedup WHERE topic_id = %(topic_id)s AND `key` = %(key)s FOR UPDATE
 
 -- name: renew_key
-UPDATE %(table)s SET uid = %(uid)s, expires_at = %(until)s, look_at = %(until)s WHERE %(where)s
+UPDATE %(database)s.ems_dedup SET uid = %(uid)s, expires_at = UTC_TIMESTAMP(6) + INTERVAL %(window_us)s MICROSECOND,
+  look_at = UTC_TIMESTAMP(6) + INTERVAL %(window_us)s MICROSECOND WHERE topic_id = %(topic_id)s AND `key` = %(key)s
 
 -- name: find_outbox
 SELECT 1 FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid = %(uid)s

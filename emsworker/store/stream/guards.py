@@ -8,18 +8,17 @@ waits.
 from __future__ import annotations
 
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
-from emsworker.store.engine.tables import qualified
+from emsworker.store.engine.sql import Sql, Statements, fill, identifier
 
 _SQL = Statements(__name__)
 
 
-def topic_id_text(database: str, topic_id: int) -> str:
+def topic_id_text(database: str, topic_id: int) -> Sql:
     """Return a topic's id as SQL for a row of an INSERT, which fails with AssertionBroken if the topic is deleted.
 
     Use it in the first row of a statement only, and not with INSERT IGNORE, which would ignore the failure.
     """
-    return _SQL.topic_id % {"topic_id": topic_id, "table": qualified(database, "ems_topic_guard")}
+    return fill(_SQL.topic_id, {"topic_id": topic_id, "database": identifier(database)})
 
 
 def hold_topic(session: Session, topic_id: int) -> bool:

@@ -2,7 +2,7 @@
 -- Replaces a topic's id in a row, with any driver and at any isolation level: it yields the id, or error 1242 (two rows
 -- in a scalar subquery) if the topic was deleted. The guard's row is share-locked until the commit, so that only a
 -- deletion of the topic waits. The row always exists and is found by its primary key, so no gap is locked.
-(SELECT %(topic_id)s UNION ALL SELECT %(topic_id)s FROM DUAL WHERE COALESCE((SELECT g.deleted_at IS NOT NULL FROM %(table)s g
+(SELECT %(topic_id)s UNION ALL SELECT %(topic_id)s FROM DUAL WHERE COALESCE((SELECT g.deleted_at IS NOT NULL FROM %(database)s.ems_topic_guard g
   WHERE g.topic_id = %(topic_id)s LOCK IN SHARE MODE), 1))
 
 -- name: hold_topic

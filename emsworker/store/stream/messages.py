@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import Conflict, Duplicate
-from emsworker.store.engine.session import Packet, Session, bytes_literal
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.errors import Conflict
+from emsworker.store.engine.session import Packet, Session
+from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows
 from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)
 _TOMBSTONES_A_STATEMENT = 1000
+_ROW_BYTES = 768  # its uid, its producer's name, times and numbers
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PartitionBatch:
-    """Messages for one partition in one statement, in this order; :func:`escape_message` makes their rows."""
+    """Messages for one partition in one statement, in this order."""
 
     topic_id: int
     partition: int
@@ -37,10 +38,16 @@ class PartitionBatch:
     placement: Placement
 
 
-def escape_message(message: NewMessage, producer_id: str) -> str:
-    """Return the part of a row that does not depend on its place, as SQL; made once, however often it is sent."""
-    values = (message.uid, message.key, message.tag, message.headers, message.body, producer_id.encode())
-    return ",".join([bytes_literal(value) for value in values]) + f",{len(message.body)})"
+def _body_of(message: NewMessage) -> Sql:
+    """Return the part of a row that does not depend on its place."""
+    values = (message.uid, message.key, message.tag, message.headers, message.body, message.producer_id.encode())
+    return blobs(values, len(message.body))
+
+
+def row_bytes(message: NewMessage) -> int:
+    """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
+    keys = len(message.key or b"") + len(message.tag or b"")
+    return 2 * (len(message.headers) + len(message.body) + keys) + _ROW_BYTES
 
 
 def publish(session: Session, batches: Iterable[PartitionBatch], until: float = math.inf) -> list[int]:
@@ -78,14 +85,19 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.again_on_conflict(attempt, until)
 
 
-def _as_one_statement(session: Session, batch: PartitionBatch) -> str | None:
+def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
     """Return the only statement, a transaction by itself, of a batch whose place is known; ``None`` if it takes more.
 
     It serves the usual send: one round trip, and nothing that is prepared for more.
     """
-    packet = session.packet()
-    add_batch(packet, batch)
-    return packet.only_statement
+    if len(batch.messages) > 1:
+        packet = session.packet()
+        add_batch(packet, batch)
+        return packet.only_statement
+    where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
+    parts = {**where, "base": batch.placement.base or 0, "message": _body_of(batch.messages[0])}
+    text = fill(_SQL.insert_message, parts)
+    return text if len(text) <= session.most_bytes else None
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
@@ -94,17 +106,19 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
     Returns:
         the index of the result whose ``insert_id`` is the first offset, and that offset if it is already known.
     """
-    where = {"topic_id": batch.topic_id, "partition": batch.partition}
-    base = batch.placement.base
+    where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
+    base, count = batch.placement.base, len(batch.messages)
     index = 0
     if base is None:
-        index = raise_counter(packet, batch.topic_id, batch.partition, len(batch.messages))
-        offsets = [_SQL.raised_offset, *(f"LAST_INSERT_ID()+{number}" for number in range(1, len(batch.messages)))]
+        index = raise_counter(packet, batch.topic_id, batch.partition, count)
+        first, further, numbers = _SQL.raised_offset, _SQL.raised_row, range(1, count)
     else:
-        first = _SQL.known_offset % (where | {"base": base})  # integers only
-        offsets = [first, *map(str, range(base + 1, base + len(batch.messages)))]
-    head = f"({batch.topic_id},{batch.partition},"
-    rows = [f"{head}{offset},NOW(6),{one.row}" for offset, one in zip(offsets, batch.messages, strict=True)]
+        first, further = fill(_SQL.known_offset, {**where, "base": base}), _SQL.message_row
+        numbers = range(base + 1, base + count)
+    bodies = [_body_of(message) for message in batch.messages]
+    rows = [fill(_SQL.message_row, {**where, "offset": first, "message": bodies[0]})]
+    if count > 1:
+        rows += fill_rows(further, where, {"offset": numbers, "message": bodies[1:]})
     packet.add_rows(_SQL.insert_messages, rows)
     return index, base
 
@@ -150,26 +164,15 @@ def close_hole_at(session: Session, topic_id: int, partition: int, first: int, g
     if age_s < gap_timeout_s:
         return False
     last = min(neighbour, first + _TOMBSTONES_A_STATEMENT)
-    values = ",".join(f"({topic_id},{partition},{offset},'tombstone','','',NOW(6))" for offset in range(first, last))
+    where = {"topic_id": topic_id, "partition": partition}
 
     def work(session: Session) -> bool:
         there = hold_partition(session, topic_id, partition)
         if there:
-            session.send(f"{_SQL.insert_tombstones} {values}")
+            packet = session.packet()
+            rows = (where | {"offset": offset} for offset in range(first, last))
+            packet.insert_many(_SQL.insert_tombstones, _SQL.tombstone_row, rows)
+            packet.send()
         return there
 
     return session.transaction(work)
-
-
-__all__ = [
-    "Duplicate",
-    "PartitionBatch",
-    "Placement",
-    "close_hole",
-    "close_hole_at",
-    "escape_message",
-    "find_uids",
-    "next_free_offset",
-    "publish",
-    "raise_counter",
-]

@@ -15,8 +15,19 @@ IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 (SELECT IF(log_start <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
--- The store appends the rows, each a tuple of numbers and hexadecimal literals.
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
+
+-- name: insert_message
+-- One message with a known offset, by all rules of insert_messages and known_offset.
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
+(%(topic_id)s,%(partition)s,(SELECT IF(log_start <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE),NOW(6),%(message)s)
+
+-- name: message_row
+(%(topic_id)s,%(partition)s,%(offset)s,NOW(6),%(message)s)
+
+-- name: raised_row
+-- A row after the first one, whose offset was raised_offset: `offset` counts from there.
+(%(topic_id)s,%(partition)s,LAST_INSERT_ID()+%(offset)s,NOW(6),%(message)s)
 
 -- name: find_uids
 SELECT uid, `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
@@ -29,6 +40,9 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(parti
 -- name: insert_tombstones
 -- IGNORE, because the late producer may fill an offset at the same time: the primary key decides.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, kind, headers, body, born_at) VALUES
+
+-- name: tombstone_row
+(%(topic_id)s,%(partition)s,%(offset)s,'tombstone','','',NOW(6))
 
 -- name: find_hole
 -- The first row at a cursor or after it: its offset and its age in seconds.

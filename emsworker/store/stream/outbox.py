@@ -17,15 +17,24 @@ from zlib import crc32
 from emsworker.core.errors import MessageTooLarge
 from emsworker.core.model import NewMessage
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
-from emsworker.store.engine.session import Session, bytes_literal
-from emsworker.store.engine.sql import Statements
-from emsworker.store.engine.tables import qualified
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import (
+    Part,
+    Sql,
+    Statements,
+    blobs,
+    column,
+    fill,
+    fill_rows,
+    identifier,
+    insertion,
+    join,
+    literal,
+)
 from emsworker.store.stream.guards import topic_id_text
-from emsworker.store.stream.messages import PartitionBatch, Placement, add_batch, escape_message, find_uids
+from emsworker.store.stream.messages import PartitionBatch, Placement, add_batch, find_uids
 
 _SQL = Statements(__name__)
-
-_ROW_BYTES = 768  # its uid, its producer's name, times and numbers
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +58,7 @@ class Round:
     next_s: float
 
 
-def _due_text(message: NewMessage, number: int) -> str:
-    """Return the due time of row ``number`` of a statement as SQL; a microsecond per row keeps the rows in order."""
-    if message.due_at is not None:
-        due_at = message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds")
-        return f"'{due_at}' + INTERVAL {number} MICROSECOND"
-    return f"UTC_TIMESTAMP(6) + INTERVAL {round(message.delay_s * 1_000_000) + number} MICROSECOND"
-
-
-def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], producer_id: str) -> str:
+def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage]) -> Sql:
     """Return the complete statement that inserts messages into the outbox: no parameters, no ``%``, no raw user text.
 
     It allocates no offset and takes no lock that others need, so it may be part of a long transaction: only the topic's
@@ -66,21 +67,24 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
     It fails with AssertionBroken if the topic was deleted.
     """
     guarded = topic_id_text(database, topic_id)
-    rows = ",".join(
-        f"({topic_id if number else guarded},{_due_text(message, number)},{bytes_literal(message.uid)},"
-        f"{'NULL' if message.partition is None else message.partition},{bytes_literal(message.key)},"
-        f"{bytes_literal(message.tag)},{bytes_literal(message.headers)},{bytes_literal(message.body)},"
-        f"{bytes_literal(producer_id.encode())},UTC_TIMESTAMP(6),{message.level})"
-        for number, message in enumerate(messages)
-    )
-    table = qualified(database, "ems_outbox")
-    return f"{_SQL.insert_outbox % {'table': table}} {rows} {_SQL.keep_first}"
+    guarded, place = topic_id_text(database, topic_id), {"database": identifier(database)}
+    rows = [_row(message, guarded if number == 0 else topic_id, number) for number, message in enumerate(messages)]
+    return insertion(fill(_SQL.insert_outbox, place), rows, _SQL.keep_first)
 
 
-def weight_of(message: NewMessage) -> int:
-    """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
-    texts = (message.key, message.tag, message.headers, message.body)
-    return 2 * sum(len(text or b"") for text in texts) + _ROW_BYTES
+def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
+    """Return a row of the outbox; a microsecond per row keeps rows that are due at the same time in order."""
+    values: dict[str, Part] = {
+        "topic_id": topic_id,
+        "uid": literal(message.uid),
+        "partition": literal(message.partition),
+        "blobs": blobs((message.key, message.tag, message.headers, message.body, message.producer_id.encode())),
+        "level": message.level,
+    }
+    if message.due_at is None:
+        return fill(_SQL.delayed_row, values | {"delay_us": round(message.delay_s * 1_000_000) + number})
+    due_at = literal(message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds"))
+    return fill(_SQL.timed_row, values | {"due_at": due_at, "number": number})
 
 
 def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
@@ -134,7 +138,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
             add_batch(packet, batch)
         uids = [row[0] for row in rows]
         for text in _delete_texts(due.topic_id, uids):
-            packet.add_escaped(text)
+            packet.add(text)
         packet.commit()
         try:
             packet.send()
@@ -150,7 +154,7 @@ def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
     for uid, partition, key, tag, headers, body, producer_id, level in rows:
         message = NewMessage(uid, key, tag, headers, body, partition, level)
         number = message.place(due.partitions, crc32(uid))
-        message.row = escape_message(message, producer_id)
+        message.producer_id = producer_id
         places.setdefault(number, []).append(message)
     return [PartitionBatch(due.topic_id, place, messages, Placement()) for place, messages in sorted(places.items())]
 
@@ -163,7 +167,8 @@ def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int
     return len(landed)
 
 
-def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[str]:
+def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[Sql]:
     for first in range(0, len(uids), _LOOK_UPS):
-        moved = " UNION ALL ".join(f"SELECT {bytes_literal(uid)} AS uid" for uid in uids[first : first + _LOOK_UPS])
-        yield _SQL.delete_moved % {"moved_uids": moved, "topic_id": topic_id}
+        some = {"uid": column(uids[first : first + _LOOK_UPS])}
+        moved = join(" UNION ALL ", fill_rows(_SQL.moved_uid, {}, some))
+        yield fill(_SQL.delete_moved, {"moved_uids": moved, "topic_id": topic_id})

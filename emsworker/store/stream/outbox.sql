@@ -1,7 +1,14 @@
 -- name: insert_outbox
--- The store appends the rows, each a tuple of numbers and hexadecimal literals, so that the statement runs on a
--- connection of any driver. The database is named, because a caller's connection may use another one.
-INSERT INTO %(table)s (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
+-- It runs on a connection of any driver: its rows hold only numbers and hexadecimal literals. The database is named,
+-- because a caller's connection may use another one.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
+
+-- name: delayed_row
+-- A microsecond more in each row keeps the rows in order.
+(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
+
+-- name: timed_row
+(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
 
 -- name: keep_first
 -- Idempotent if repeated after a lost answer: the uid is unique.
@@ -25,5 +32,8 @@ WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROS
 
 -- name: delete_moved
 -- One look-up in the unique key for each uid: for a list a server may choose to read all rows of the topic, or the
--- whole table, and wait for rows of an open transaction. The store appends the uids as hexadecimal literals.
+-- whole table, and wait for rows of an open transaction.
 DELETE p FROM (%(moved_uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid
+
+-- name: moved_uid
+SELECT %(uid)s AS uid

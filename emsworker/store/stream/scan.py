@@ -14,7 +14,7 @@ from typing import Any
 
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Statements, fill, join
 
 _SQL = Statements(__name__)
 _COUNT = 200_000  # offsets in one counting statement: a tenth of a second
@@ -136,7 +136,7 @@ def find_time(session: Session, topic_id: int, partition: int, lo: int, hi: int,
 
 def weigh(session: Session, dataset: str, piece: Piece) -> tuple[int, int]:
     """Return the number of rows and the approximate bytes of a piece that is small enough to be counted."""
-    rows, size = session.rows(getattr(_SQL, f"weigh_{dataset}"), piece.args)[0]
+    rows, size = session.rows(_SQL[f"weigh_{dataset}"], piece.args)[0]
     return int(rows), int(size)
 
 
@@ -175,15 +175,15 @@ def read(database: Database, query: Query, piece: Piece) -> Iterator[Fetched]:
 def _fetch(session: Session, query: Query, piece: Piece) -> Fetched:
     packet = session.packet()
     args = piece.args | {"cancelled": int(query.cancelled), "tombstones": int(query.tombstones)}
-    columns = ", ".join(getattr(_SQL, f"{query.dataset}_{name}") for name in query.columns)
-    statement = [f"SELECT {columns or '1'}", getattr(_SQL, f"from_{query.dataset}")]
+    columns = join(", ", [_SQL[f"{query.dataset}_{name}"] for name in query.columns]) or _SQL.no_columns
+    statement = [fill(_SQL.select, {"columns": columns}), _SQL[f"from_{query.dataset}"]]
     if query.window is not None:
-        statement.append(getattr(_SQL, f"between_{query.dataset}"))
+        statement.append(_SQL[f"between_{query.dataset}"])
         args |= {"from_us": query.window.from_us, "to_us": query.window.to_us}
     if query.below is not None:
-        statement.append(getattr(_SQL, f"settled_{query.dataset}"))
+        statement.append(_SQL[f"settled_{query.dataset}"])
         args |= {"below": query.below}
-    packet.add("\n".join([*statement, getattr(_SQL, f"order_{query.dataset}")]), args)
+    packet.add(join("\n", [*statement, _SQL[f"order_{query.dataset}"]]), args)
     packet.add(_SQL.get_log_start, args)
     rows, log_starts = (result.rows for result in packet.send())
     return Fetched(piece, rows, int(log_starts[0][0]) if log_starts else None)

@@ -45,6 +45,12 @@ WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(
 SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers) + LENGTH(error)), 0) FROM ems_dead
 WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
 
+-- name: select
+SELECT %(columns)s
+
+-- name: no_columns
+1
+
 -- name: from_messages
 -- Tombstones, and cancelled messages, whose bodies are gone, are included only on request.
 FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from emsworker.core.errors import EmsError, UnknownTopic
 from emsworker.core.model import NewMessage
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
-from emsworker.store.engine.session import Session, bytes_literal
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Part, Statements, blobs, fill_rows, insertion, literal
 from emsworker.store.stream.messages import raise_counter
 
 _SQL = Statements(__name__)
@@ -80,13 +80,15 @@ def begin_task(session: Session, token: bytes) -> None:
 
 def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow]) -> None:
     """Insert a chunk into the staging table; idempotent."""
-    head = f"({bytes_literal(token)},{chunk}"
-    values = ",".join(
-        f"{head},{place},{row.topic_id},{row.partition},{bytes_literal(row.message.uid)},{bytes_literal(row.message.key)},"
-        f"{bytes_literal(row.message.tag)},{bytes_literal(row.message.headers)},{bytes_literal(row.message.body)})"
-        for place, row in enumerate(rows)
-    )
-    session.transaction(lambda s: s.send(f"{_SQL.insert_rows} {values} {_SQL.keep_first}"))
+    columns: dict[str, Sequence[Part]] = {
+        "place": range(len(rows)),
+        "topic_id": [row.topic_id for row in rows],
+        "partition": [row.partition for row in rows],
+        "blobs": [blobs((m.uid, m.key, m.tag, m.headers, m.body)) for m in (row.message for row in rows)],
+    }
+    values = fill_rows(_SQL.staged_row, {"token": literal(token), "chunk": chunk}, columns)
+    statement = insertion(_SQL.insert_rows, values, _SQL.keep_first)
+    session.transaction(lambda s: s.send(statement))
 
 
 def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:

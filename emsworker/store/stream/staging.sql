@@ -3,8 +3,10 @@
 INSERT INTO ems_stage_task (token, begun_at) VALUES (%(token)s, NOW(6)) ON DUPLICATE KEY UPDATE token = VALUES(token)
 
 -- name: insert_rows
--- The store appends the rows, each a tuple of numbers and hexadecimal literals.
 INSERT INTO ems_stage (token, chunk, place, topic_id, `partition`, uid, `key`, tag, headers, body) VALUES
+
+-- name: staged_row
+(%(token)s,%(chunk)s,%(place)s,%(topic_id)s,%(partition)s,%(blobs)s)
 
 -- name: keep_first
 -- Idempotent if the same chunk is repeated after a lost answer.
