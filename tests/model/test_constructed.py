@@ -56,7 +56,7 @@ def _followed(
 def _all_run(stream: Stream) -> tuple[Topic, Group, str, Claim]:
     """A claim of 1..5, of which 4 and 5 are tombstones; its messages have run, and the completer has written it down."""
     topic, group = _filled(stream, 3)
-    batch = messages.PartitionBatch(topic.id, 0, [_row()], messages.Placement(6))
+    batch = messages.PartitionBatch(topic.id, 0, [_message()], messages.Placement(6))
     messages.publish(stream.session, [batch])
     assert messages.close_hole_at(stream.session, topic.id, 0, 4, 0.0)
     me = stream.client()
@@ -66,8 +66,8 @@ def _all_run(stream: Stream) -> tuple[Topic, Group, str, Claim]:
     return topic, group, me, claim
 
 
-def _row() -> str:
-    return messages.escape_message(NewMessage(new_uid(), None, None, b"", encode_json("behind a hole")), "p")
+def _message() -> NewMessage:
+    return NewMessage(new_uid(), None, None, b"", encode_json("behind a hole"), producer_id="p")
 
 
 def _run_the_rest(stream: Stream, topic: Topic, group: Group, lo: int, runs: list[int]) -> None:

@@ -86,8 +86,7 @@ def _send_behind_a_hole(stream: Stream, topic: Topic, gap: int) -> None:
     message = NewMessage(new_uid(), None, None, b"", encode_json("behind a hole"))
     end = stream.one("SELECT MAX(`offset`) + 1 FROM ems_message")
     with Database(stream.url).session() as session:
-        rows = [messages.escape_message(message, "p")]
-        messages.publish(session, [messages.PartitionBatch(topic.id, 0, rows, messages.Placement(end + gap))])
+        messages.publish(session, [messages.PartitionBatch(topic.id, 0, [message], messages.Placement(end + gap))])
 
 
 def _owner(stream: Stream, group_id: int) -> int:

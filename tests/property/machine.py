@@ -63,8 +63,7 @@ class RunningMachine(RuleBasedStateMachine):
 
     def _publish(self, keys: list[str], base: int | None) -> list[int]:
         made = [NewMessage(new_uid(), key.encode() or None, None, b"", b"x") for key in keys]
-        rows = [messages.escape_message(message, "p") for message in made]
-        batch = messages.PartitionBatch(self.topic.id, 0, rows, messages.Placement(base))
+        batch = messages.PartitionBatch(self.topic.id, 0, made, messages.Placement(base))
         first = messages.publish(self.session, [batch])[0]
         for number, message in enumerate(made):
             self.oracle.rows[first + number] = "message"

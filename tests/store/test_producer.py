@@ -22,10 +22,9 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic, TopicRule
-from emsworker.publish.producer import _Entry, _Ticket
+from emsworker.publish.producer import _Ticket
 from emsworker.store import topics
 from emsworker.store.groups import claims
-from emsworker.store.stream.messages import escape_message
 from emsworker.tasks.task import Outgoing
 from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
 
@@ -326,8 +325,8 @@ def test_w4_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -
     app = stream.app()
     app.send("t", 0)
     producer = app.stream.producer
-    message = NewMessage(new_uid(), None, None, b"", b"never")
-    ticket = _Ticket([_Entry(app.stream.catalog.topic("t"), message, escape_message(message, "me"))])
+    message = NewMessage(new_uid(), None, None, b"", b"never", topic=app.stream.catalog.topic("t"))
+    ticket = _Ticket([message])
     ticket.turn = _CtrlC()  # type: ignore[assignment]
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_partition FOR UPDATE")
