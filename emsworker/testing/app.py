@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from emsworker.app import Ems
-from emsworker.consume.coroutines import EventLoop
+from emsworker.broker.channel import Send
+from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.executor import Executor
-from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.work import Work
 from emsworker.core.codec import decode_headers
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
@@ -37,12 +35,15 @@ from emsworker.core.model import (
 )
 from emsworker.publish.cancel import id_and_topic, unknown_message
 from emsworker.publish.transaction import Transaction
+from emsworker.store.groups.progress import Flush
 from emsworker.tasks.results import ResultSet, uids_of
-from emsworker.tasks.task import Handler, Route
+from emsworker.tasks.task import Route
 from emsworker.testing.memory import MemoryCatalog, MemoryKeys, MemoryOutbox, MemoryResults, NoDatabase
 
 _CLAIM = 500
 _MOST_RUNS = 20_000
+
+T = TypeVar("T")
 
 
 class DeadCall(NamedTuple):
@@ -299,12 +300,14 @@ class TestApp:
         messages = [self._message(one.kept, one.attempt) for one in batch]
         claim = Claim(0, 0, first, last, first - 1, new_claim_id(), source, Isolation.NONE, "test", messages)
         claim.taken_at = self.now.replace(tzinfo=None).isoformat()
-        work = Work(claim, 0, settings.timeout_s, 0)
-        result_writer = ResultWriter(settings.result_ttl_s, self._results)
-        _Executor(self.app, route, result_writer, self._outbox, self._connection).run(work)
-        flush = work.finish()
+        channel: Any = _Transactions(route, self._outbox, self._connection)
+        results, hooks = ResultWriter(settings.result_ttl_s, self._results), RunHooks.of(self.app.middleware)
+        executor = Executor(RunContext(route, settings.retry_ladder(), channel, results, hooks))
+        claim_run = executor.begin(claim, 0, settings.timeout_s, 0)
+        executor.run(claim_run)
+        flush = claim_run.finish()
         assert flush is not None, "nobody else has the claim"
-        failures = {failure.offset: failure for failure in flush.failures}
+        failures = {failure.offset: failure for one in [*channel.flushes, flush] for failure in one.failures}
         for waiting, message in zip(batch, messages, strict=True):
             waiting.kept.unfinished -= 1
             if waiting.offset in failures and not waiting.kept.cancelled:
@@ -336,31 +339,25 @@ def _fits(one: _Waiting, first: _Waiting) -> bool:
     return both_first and one.route is first.route and one.kept.new.level == first.kept.new.level
 
 
-class _Executor(Executor):
-    """The worker's executor, except for the server's transactions."""
+class _Transactions:
+    """The transactions of a channel, on the connection that the test gives."""
 
-    def __init__(
-        self, app: Ems, route: Route, result_writer: ResultWriter, outbox: MemoryOutbox, connection: Any
-    ) -> None:
-        no_session: Any = None
-        ladder = app.settings.retry_ladder()
-        loop, pool = EventLoop(), ThreadPoolExecutor()
-        super().__init__(
-            route, ladder, app.middleware, no_session, lambda: True, IsolationGate(), result_writer, loop, pool, 1
-        )
+    def __init__(self, route: Route, outbox: MemoryOutbox, connection: Any) -> None:
+        self._route = route
         self._outbox = outbox
         self._connection = connection
+        self.flushes: list[Flush] = []
 
-    def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:
+    def transact(
+        self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
+    ) -> T:
         if self._connection is None:
             raise EmsError(
-                f"{handler.name} is transactional: give the test a connection, app.test(connection=...), "
-                "or test it on a real stream with the fixture ems_stream"
+                f"a handler of {self._route.group} is transactional: give the test a connection, "
+                "app.test(connection=...), or test it on a real stream with the fixture ems_stream"
             )
         transaction = Transaction(self._connection)
         with self._outbox.during(transaction, self._connection):
-            failed = self._call_plainly(work, messages, handler, transaction)
-        failures = self._failures_of(messages, failed, handler.options, 0.0)
-        self._result_writer.put(self._results(messages, handler.options))
-        work.done(messages, failures, [0.0] * len(messages))
-        return failures
+            returned = call(transaction)
+            commit(returned, self.flushes.append)
+        return returned

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 
+from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.completer import Completer
+from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
-from emsworker.consume.isolation import IsolationGate
-from emsworker.consume.lanework import LaneWork
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
@@ -29,8 +28,6 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.store.engine.schema import server_run
-from emsworker.store.groups import claims, ordered, progress
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
@@ -48,7 +45,6 @@ _LEASE_WAIT_S = 0.1
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
-_MOST_LANES = 1024  # threads are made as they are needed
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class Shared:
     gate: IsolationGate = field(default_factory=IsolationGate)
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
+    pool: Pool = field(default_factory=lane_pool)
 
 
 class Consumer(Runnable):
@@ -97,7 +93,8 @@ class Consumer(Runnable):
     def __init__(self, number: int, shared: Shared, on_death: Callable[[str, BaseException], None]) -> None:
         super().__init__(f"ems-consumer-{number}", on_death)
         self._shared = shared
-        self._session = shared.database.session()
+        self._session = shared.database.session()  # for its lease and its permits
+        self._channel = MysqlChannel(self._session)
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
@@ -108,23 +105,26 @@ class Consumer(Runnable):
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.assignments}
         self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in shared.assignments.items()}
         self._executors = {
-            group_id: Executor(
-                assignment.route,
-                assignment.ladder(settings.jitter),
-                shared.middleware,
-                self._session,
-                self._may_go_on,
-                shared.gate,
-                shared.result_writer,
-                shared.loop,
-                shared.pool,
-                max(settings.threads, assignment.route.concurrency),
-            )
-            for group_id, assignment in shared.assignments.items()
+            group_id: Executor(self._context(assignment)) for group_id, assignment in shared.assignments.items()
         }
         self._limiter = Limiter(self._session, shared.refunds)
         self.registered = forks.Event()
         self._trouble = Trouble(log)
+
+    def _context(self, assignment: Assignment) -> RunContext:
+        shared = self._shared
+        return RunContext(
+            assignment.route,
+            assignment.ladder(shared.settings.jitter),
+            self._channel,
+            shared.result_writer,
+            RunHooks.of(shared.middleware),
+            self._may_go_on,
+            shared.gate,
+            shared.loop,
+            shared.pool,
+            max(shared.settings.threads, assignment.route.concurrency),
+        )
 
     def step(self) -> None:
         """Take one claim and work through it; a lost connection does not end the thread."""
@@ -220,57 +220,55 @@ class Consumer(Runnable):
             shared.decoder,
             hint.limited,
         )
-        if assignment.group.order is not Order.NONE:
-            claim = ordered.take_next(self._session, claimant, hint.partition, self._before)
+        if hint.kind == "stream" or assignment.group.order is not Order.NONE:
+            wait = self._was_busy or shared.poller.alone
+            claim = self._channel.take_range(claimant, hint.partition, self._before, wait=wait)
         elif hint.kind == "waiting":
             lowest = numbered(hint.level, 0)
-            claim = claims.take_waiting(self._session, claimant, self._before, from_partition=lowest)
-        elif hint.kind == "retries":
-            claim = claims.take_retries(self._session, claimant, self._before)
+            claim = self._channel.take_waiting(claimant, self._before, from_partition=lowest)
         else:
-            wait = self._was_busy or self._shared.poller.alone
-            claim = claims.take_range(self._session, claimant, hint.partition, self._before, wait=wait)
+            claim = self._channel.take_retries(claimant, self._before)
         if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
-            self._shared.poller.more()
+            shared.poller.more()
         return claim
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
-        assignment = self._shared.assignments[claim.group_id]
-        kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
-        work = kind(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
-        self._shared.completer.watch(self.ident or 0, work)
+        shared, assignment = self._shared, self._shared.assignments[claim.group_id]
+        executor = self._executors[claim.group_id]
+        claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
+        shared.completer.watch(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
-            finished = self._executors[claim.group_id].run(work)
-            self._sizers[claim.group_id].record(work.passed(finished), ticks() - began)
+            finished = executor.run(claim_run)
+            self._sizers[claim.group_id].record(claim_run.passed(finished), ticks() - began)
             if finished:
-                self._before = work.finish()
+                self._before = claim_run.finish()
                 self._in_doubt |= self._before is None
             else:
-                self._in_doubt |= work.lost
-                work.give_back(self._session)
+                self._in_doubt |= claim_run.lost
+                claim_run.give_back(self._channel)
         except FenceLost:
             log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
             self._in_doubt = True
         except ConnectionLost as error:
-            self._before = work.unfinished()
+            self._before = claim_run.unfinished()
             if isinstance(error, LostUnderHandler):
-                self._lost_run = error.run, self._shared.losses.note(error.run)
+                self._lost_run = error.run, shared.losses.note(error.run)
             raise
         else:
-            self._shared.losses.forget(claim)
+            shared.losses.forget(claim)
         finally:
-            allowance.ran = work.completed
-            allowance.started = work.started
-            self._shared.completer.watch(self.ident or 0, None)
-            self._shared.poller.note_work()
+            allowance.ran = claim_run.completed
+            allowance.started = claim_run.started
+            shared.completer.watch(self.ident or 0, None)
+            shared.poller.note_work()
 
     def _write_before(self) -> None:
         if self._before is None:
             return
         try:
-            progress.flush(self._session, self._before)
+            self._channel.flush(self._before)
         except FenceLost:
             self._note_lost()
         self._before = None
@@ -309,7 +307,7 @@ class Consumer(Runnable):
             self._lost_run = None
             return
         (run, times), before = self._lost_run, self._before
-        server, acked_to = server_run(self._session), progress.acked_to(self._session, before.claim)
+        server, acked_to = self._channel.server_run(), self._channel.acked_to(before.claim)
         verdict = judge(run, times, server, ticks() - run.began, acked_to)
         self._lost_run = None
         if isinstance(verdict, str):
@@ -327,7 +325,7 @@ class Consumer(Runnable):
         self._before = replace(
             before,
             acked_to=ended.message.offset,
-            failures=(*before.failures, *ended.failures),
+            failures=(*before.failures, *([ended.failure] if ended.failure is not None else [])),
             results=(*before.results, *ended.results),
         )
 
@@ -340,4 +338,4 @@ class Consumer(Runnable):
                 break
             except (ConnectionLost, Conflict):
                 forks.Event().wait(_LEASE_WAIT_S)
-        self._session.close()
+        self._channel.close()
