@@ -140,11 +140,10 @@ class Executor:
     def _run_in_thread(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
         options = handler.options if isinstance(handler, Handler) else NO_LIMITS
         began, server = ticks(), None
-        if not claim_run.start(messages, options, began):
+        if not self._start(claim_run, messages, options, began):
             return False
-        if claim_run.claim.isolation is Isolation.ALONE:
-            claim_run.write_down(self._channel)  # before it runs: it may kill this process
-            server = self._channel.server_run() if options.transactional else None
+        if options.transactional and claim_run.claim.isolation is Isolation.ALONE:
+            server = self._channel.server_run()
         try:
             self._run_through(claim_run, messages, handler, began)
         except FenceLost:
@@ -162,9 +161,17 @@ class Executor:
                 )
                 claim_run.rewind()
                 return self._run_singly(claim_run, messages, handler)
-            claim_run.done(self._conclude([self._failed(messages[0], options, error, ticks() - began)]))
+            self._record(claim_run, [self._failed(messages[0], options, error, ticks() - began)])
         if options.keeps_result and claim_run.heavy:
             claim_run.write_down(self._channel)
+        return True
+
+    def _start(self, claim_run: ClaimRun, messages: list[Message], limits: HandlerOptions, now: float) -> bool:
+        """Note that messages run from now on; return False if the claim was lost or given back before them."""
+        if not claim_run.start(messages, limits, now):
+            return False
+        if claim_run.claim.isolation is Isolation.ALONE:
+            claim_run.write_down(self._channel)  # before it runs: it may kill this process
         return True
 
     def _run_through(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float) -> None:
@@ -178,7 +185,7 @@ class Executor:
             self._transact(claim_run, messages, handler)
         else:
             ended = self._call(claim_run, messages, handler, began)
-            claim_run.done(self._conclude(ended))  # last: after this they may be written down
+            self._record(claim_run, ended)
 
     def _get_ready(self, messages: Sequence[Message], claim: Claim) -> None:
         for hook in self._hooks.before:
@@ -231,10 +238,8 @@ class Executor:
     def _run_coroutines(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> bool:
         """Run coroutines at once; each has its own limits, so the claim's only apply if the loop is blocked."""
         limit_s, guard = guarded(handler.options, claim_run.group_timeout_s)
-        if not claim_run.start(messages, guard, ticks()):
+        if not self._start(claim_run, messages, guard, ticks()):
             return False
-        if claim_run.claim.isolation is Isolation.ALONE:
-            claim_run.write_down(self._channel)
         ends: dict[int, Ended] = {}
 
         async def run(message: Message) -> None:
@@ -305,6 +310,10 @@ class Executor:
             if self._hooks.after or one.failure is not None:
                 self._call_hooks(one)
         return ended
+
+    def _record(self, claim_run: ClaimRun, ended: Sequence[Ended]) -> None:
+        recorded = self._conclude(ended)  # first: once they are done, the completer may write them down
+        claim_run.done(recorded)
 
     def _call_hooks(self, ended: Ended) -> None:
         """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""

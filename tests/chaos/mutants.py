@@ -103,7 +103,7 @@ MUTANTS = [
             ),
             (
                 "consume/executor.py",
-                "            claim_run.done(self._conclude(ended))  # last: after this they may be written down\n",
+                "            self._record(claim_run, ended)\n",
                 "            self._conclude(ended)\n",
             ),
         ],
