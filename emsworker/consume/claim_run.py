@@ -71,12 +71,15 @@ class ProgressBuffer:
             self._fresh[report.uid] = report
             self._told.add(report.uid)
 
-    def ended(self, message: Message) -> None:
-        """Schedule the report of a message that no longer runs for removal."""
-        if self._told and message.uid in self._told:
-            self._told.remove(message.uid)
-            self._stale.append(message.uid)
-            self._fresh.pop(message.uid, None)
+    def ended(self, ended: Sequence[Ended]) -> None:
+        """Schedule the reports of messages that no longer run for removal."""
+        if not self._told:
+            return
+        uids = self._told.intersection(one.message.uid for one in ended)
+        self._told -= uids
+        self._stale += uids
+        for uid in uids:
+            self._fresh.pop(uid, None)
 
     @property
     def is_due(self) -> bool:
@@ -163,14 +166,22 @@ class ClaimRun(Watch):
         Args:
             following: of coroutines: the first message that still runs.
         """
+        is_retry = self.claim.source is ClaimSource.RETRY
         with self.lock:
             for one in ended:
-                if one.failure is not None:
-                    self._note_order(one.message, one.failure)
-                self._settle(one)
+                if is_retry or one.failure is not None or one.results:  # else its offset says it all
+                    self._note_order(one)
+                    self._note(one)
+            self.progress_buffer.ended(ended)
+            self.acked_to = ended[-1].message.offset
             self.running = following.offset if following is not None else None
 
     def _settle(self, ended: Ended) -> None:
+        self._note(ended)
+        self.progress_buffer.ended([ended])
+        self.acked_to = ended.message.offset
+
+    def _note(self, ended: Ended) -> None:
         message = ended.message
         if ended.blocked:
             self._blocked.append((message.offset, message.key_bytes))
@@ -181,19 +192,17 @@ class ClaimRun(Watch):
         if ended.results:
             self._results += ended.results
             self._result_bytes += _bytes_of(ended.results)
-        self.progress_buffer.ended(message)
-        self.acked_to = message.offset
 
     def _leave_no_gaps(self) -> None:
         """Close gaps before the claim is given back; a claim that runs in order has none."""
 
-    def _note_order(self, message: Message, failure: Failure) -> None:
-        if self.claim.order is Order.NONE or failure.retry_in_s is None:
+    def _note_order(self, ended: Ended) -> None:
+        if self.claim.order is Order.NONE or ended.failure is None or ended.failure.retry_in_s is None:
             return
         if self.claim.order is Order.PARTITION:
             self.held = True
-        if message.key_bytes is not None:
-            self._blocked_keys.add(message.key_bytes)
+        if ended.message.key_bytes is not None:
+            self._blocked_keys.add(ended.message.key_bytes)
 
     def rewind(self) -> None:
         """Mark that nothing runs, though nothing is done: a batch is about to be run one by one."""
@@ -343,9 +352,8 @@ class ClaimRun(Watch):
             self.written(flush)
             with self.lock:
                 for one in ended:
-                    if one.failure is not None:
-                        self._note_order(one.message, one.failure)
-                    self.progress_buffer.ended(one.message)
+                    self._note_order(one)
+                self.progress_buffer.ended(ended)
                 self.running = None
                 self.acked_to = flush.acked_to
 

@@ -86,24 +86,21 @@ class Executor:
 
     def _calls(self, claim: Claim) -> Iterator[tuple[Resolved, list[Message]]]:
         """Yield the messages in order with their handlers; neighbours with one batch handler come together."""
-        batch: list[Message] = []
-        shared: Handler | None = None
-        in_order = claim.order is not Order.NONE
+        together: list[Message] = []
+        shared: Resolved | None = None
+        most = 1
         for message in claim.messages:
             handler = self._handler(message)
-            size = handler.together if isinstance(handler, Handler) and not in_order else 0
-            if batch and (handler is not shared or len(batch) >= size):
-                assert shared is not None
-                yield shared, batch
-                batch = []
-            if size:
-                assert isinstance(handler, Handler)
-                shared = handler
-                batch.append(message)
-            else:
-                yield handler, [message]
-        if batch and shared is not None:
-            yield shared, batch
+            if shared is not None and (handler is not shared or len(together) >= most):
+                yield shared, together
+                together = []
+            if handler is not shared:
+                shared, most = handler, 1
+                if isinstance(handler, Handler) and claim.order is Order.NONE:
+                    most = handler.together or 1
+            together.append(message)
+        if shared is not None:
+            yield shared, together
 
     def _handler(self, message: Message) -> Resolved:
         try:
@@ -192,7 +189,8 @@ class Executor:
             for message in messages:
                 hook(message, self._group)
         for message in messages:
-            refuse_expired(message, claim)
+            if EXPIRES_HEADER in message.headers:
+                refuse_expired(message, claim)
 
     def _call(
         self,
@@ -286,6 +284,8 @@ class Executor:
     # -- how a message ends --------------------------------------------------------------------------------------------
 
     def _succeeded(self, message: Message, options: HandlerOptions, value: object, ran_s: float) -> Ended:
+        if not options.keeps_result:
+            return Ended(message, ran_s)
         return Ended(message, ran_s, None, self._results.of_value(message, options, value))
 
     def _failed(self, message: Message, options: HandlerOptions, error: BaseException, ran_s: float) -> Ended:
@@ -305,9 +305,9 @@ class Executor:
 
     def _conclude(self, ended: Sequence[Ended]) -> Sequence[Ended]:
         """Store results that are kept elsewhere, and call the hooks; return what is to be recorded."""
-        ended = self._results.put(ended)
+        ended, after = self._results.put(ended), self._hooks.after
         for one in ended:
-            if self._hooks.after or one.failure is not None:
+            if after or one.failure is not None:
                 self._call_hooks(one)
         return ended
 

@@ -125,8 +125,7 @@ class KeyedRun(ClaimRun):
                 self._end(ended)
 
     def _end(self, ended: Ended) -> None:
-        if ended.failure is not None:
-            self._note_order(ended.message, ended.failure)
+        self._note_order(ended)
         self._started.pop(ended.message.offset, None)
         self._count += not ended.blocked
         self._ahead[ended.message.offset] = ended

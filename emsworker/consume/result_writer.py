@@ -41,9 +41,7 @@ class ResultWriter:
         self._putter = putter
 
     def of_value(self, message: Message, options: HandlerOptions, value: object) -> list[ResultRow]:
-        """Return the result of a message that has succeeded; empty if results are not kept."""
-        if not options.keeps_result:
-            return []
+        """Return the result of a message that has succeeded, of a handler that keeps results."""
         ttl_s = options.result_ttl_s or self._ttl_s
         try:
             body = encode_json(value)
