@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
-from emsworker.beat.services import trim
+from emsworker.beat.retention import trim
 from emsworker.consume.claim_run import ClaimRun, Ended
 from emsworker.core.model import Group, Topic
 from emsworker.store.groups import claims, dead, progress
