@@ -73,12 +73,15 @@ class Executor:
         """
         if isinstance(claim_run, KeyedRun):
             return self._lanes.run(claim_run)
+        alone = claim_run.claim.isolation is Isolation.ALONE
         for handler, messages in self._calls(claim_run.claim):
             if claim_run.held or not self._may_go_on():
                 return False
             if claim_run.waits(messages[0]):
                 claim_run.block(messages[0])
-            elif not self._run(claim_run, messages, handler):
+                continue
+            ran = self._run_alone(claim_run, messages, handler) if alone else self._run(claim_run, messages, handler)
+            if not ran:
                 return False
         return True
 
@@ -108,26 +111,19 @@ class Executor:
         except Exception as error:
             return error
 
-    def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
-        """Run messages; return False if the claim was lost or given back before them."""
-        if claim_run.claim.isolation is Isolation.ALONE:
-            return self._run_alone(claim_run, messages, handler)
-        return self._run_together(claim_run, messages, handler)
-
     def _run_alone(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
         """Run messages one by one, each alone in the gate: a crash must name only one message."""
-        if len(messages) > 1:
-            return self._run_singly(claim_run, messages, handler)
-        with self._context.gate.enter():
-            ran = self._may_go_on() and self._run_together(claim_run, messages, handler)
-            if claim_run.dirty:
-                claim_run.write_down(self._channel)  # or a crash in the next message would blame this one too
-            return ran
+        for message in messages:
+            with self._context.gate.enter():
+                ran = self._may_go_on() and self._run(claim_run, [message], handler)
+                if claim_run.dirty:
+                    claim_run.write_down(self._channel)  # or a crash in the next message would blame this one too
+            if not ran:
+                return False
+        return True
 
-    def _run_singly(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
-        return all(self._may_go_on() and self._run(claim_run, [message], handler) for message in messages)
-
-    def _run_together(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
+    def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
+        """Run messages; return False if the claim was lost or given back before them."""
         if isinstance(handler, Handler) and handler.is_async:
             return self._run_coroutines(claim_run, messages, handler)
         return self._run_in_thread(claim_run, messages, handler)
@@ -157,7 +153,7 @@ class Executor:
                     error,
                 )
                 claim_run.rewind()
-                return self._run_singly(claim_run, messages, handler)
+                return all(self._may_go_on() and self._run(claim_run, [message], handler) for message in messages)
             self._record(claim_run, [self._failed(messages[0], options, error, ticks() - began)])
         if options.keeps_result and claim_run.heavy:
             claim_run.write_down(self._channel)

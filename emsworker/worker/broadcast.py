@@ -37,7 +37,7 @@ from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
-from emsworker.worker.batching import BatchSizer
+from emsworker.worker.batch_sizer import BatchSizer
 
 log = logging.getLogger(__name__)
 

@@ -32,11 +32,11 @@ from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
-from emsworker.worker.batching import BatchSizer
+from emsworker.worker.batch_sizer import BatchSizer
 from emsworker.worker.hints import Hint
 from emsworker.worker.permits import CLAIM_S, Limiter, Refunds
 from emsworker.worker.poller import Poller
-from emsworker.worker.recycling import Allowance, Recycler
+from emsworker.worker.recycler import Allowance, Recycler
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """Objects that the threads of a process share."""
+class ProcessContext:
+    """The surroundings of a consumer: what the threads of a process share."""
 
     database: Database
     settings: Settings
@@ -86,14 +86,14 @@ class Consumer(Runnable):
 
     Args:
         number: index of the thread in its process.
-        shared: objects that it shares with the other threads.
+        process: of its process.
         on_death: see :class:`Runnable`.
     """
 
-    def __init__(self, number: int, shared: Shared, on_death: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, number: int, process: ProcessContext, on_death: Callable[[str, BaseException], None]) -> None:
         super().__init__(f"ems-consumer-{number}", on_death)
-        self._shared = shared
-        self._session = shared.database.session()  # for its lease and its permits
+        self._process = process
+        self._session = process.database.session()  # for its lease and its permits
         self._channel = MysqlChannel(self._session)
         self._client_id: str | None = None
         self._generation = -1
@@ -101,29 +101,29 @@ class Consumer(Runnable):
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
         self._was_busy = False  # the last cursor was locked: wait for the next one
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
-        settings = shared.settings
-        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.assignments}
-        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in shared.assignments.items()}
+        settings = process.settings
+        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in process.assignments}
+        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in process.assignments.items()}
         self._executors = {
-            group_id: Executor(self._context(assignment)) for group_id, assignment in shared.assignments.items()
+            group_id: Executor(self._run_context(assignment)) for group_id, assignment in process.assignments.items()
         }
-        self._limiter = Limiter(self._session, shared.refunds)
+        self._limiter = Limiter(self._session, process.refunds)
         self.registered = forks.Event()
         self._trouble = Trouble(log)
 
-    def _context(self, assignment: Assignment) -> RunContext:
-        shared = self._shared
+    def _run_context(self, assignment: Assignment) -> RunContext:
+        process = self._process
         return RunContext(
             assignment.route,
-            assignment.ladder(shared.settings.jitter),
+            assignment.ladder(process.settings.jitter),
             self._channel,
-            shared.result_writer,
-            RunHooks.of(shared.middleware),
+            process.result_writer,
+            RunHooks.of(process.middleware),
             self._may_go_on,
-            shared.gate,
-            shared.loop,
-            shared.pool,
-            max(shared.settings.threads, assignment.route.concurrency),
+            process.gate,
+            process.loop,
+            process.pool,
+            max(process.settings.threads, assignment.route.concurrency),
         )
 
     def step(self) -> None:
@@ -131,9 +131,9 @@ class Consumer(Runnable):
         try:
             if self._in_doubt:
                 self._start_anew()
-            if self._generation != self._shared.lease.generation or self._client_id is None:
+            if self._generation != self._process.lease.generation or self._client_id is None:
                 self._register()
-            if not self._shared.lease.good:
+            if not self._process.lease.good:
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
@@ -147,18 +147,18 @@ class Consumer(Runnable):
 
     def _register(self) -> None:
         self._before = None
-        self._client_id, self._generation = self._shared.lease.join_in(self._session)
+        self._client_id, self._generation = self._process.lease.join_in(self._session)
         self.registered.set()
 
     def _may_go_on(self) -> bool:
-        lease = self._shared.lease
+        lease = self._process.lease
         good = not self.stopping.is_set() and lease.good and lease.generation == self._generation
         return good and self._limiter.fresh
 
     # -- one claim -----------------------------------------------------------------------------------------------------
 
     def _take_and_run(self) -> None:
-        poller = self._shared.poller
+        poller = self._process.poller
         hint = poller.next_hint()
         if hint is None:
             self._write_before()
@@ -166,7 +166,7 @@ class Consumer(Runnable):
             poller.wait_for_hint(_IDLE_S)
             return
         wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
-        with self._shared.recycler.allow(wanted) as allowance:
+        with self._process.recycler.allow(wanted) as allowance:
             if allowance.size and hint.limited:
                 self._follow_within_limits(hint, allowance)
             elif allowance.size:
@@ -178,14 +178,14 @@ class Consumer(Runnable):
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
         """Follow a hint with the permits available and a small claim, because its messages must start now."""
-        assignment, sizer = self._shared.assignments[hint.group_id], self._sizers[hint.group_id]
-        wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[hint.group_id])
+        assignment, sizer = self._process.assignments[hint.group_id], self._sizers[hint.group_id]
+        wanted = max(1, int(sizer.size * CLAIM_S / self._process.settings.claim_s), self._at_once[hint.group_id])
         assert self._client_id is not None
         at_once = assignment.route.at_once or assignment.group.order is Order.KEY
         permit = self._limiter.ask(hint.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
         if not permit.granted:
             self._write_before()
-            self._shared.poller.hold(hint.group_id, permit.wait_s)
+            self._process.poller.hold(hint.group_id, permit.wait_s)
             return
         try:
             self._follow(hint, permit.granted, allowance)
@@ -203,25 +203,25 @@ class Consumer(Runnable):
         if isinstance(claim, Claim):
             self._run(claim, allowance)
             if hint.exclusive:
-                self._shared.poller.again(hint)
+                self._process.poller.again(hint)
         elif not self._was_busy:
-            self._shared.poller.forget(hint)
+            self._process.poller.forget(hint)
 
     def _take(self, hint: Hint, size: int) -> Claim | NothingClaimed:
-        assignment = self._shared.assignments[hint.group_id]
+        assignment = self._process.assignments[hint.group_id]
         assert self._client_id is not None
-        shared = self._shared
+        process = self._process
         claimant = Claimant(
             assignment.topic,
             assignment.group,
             self._client_id,
             size,
-            shared.settings.batch_bytes,
-            shared.decoder,
+            process.settings.batch_bytes,
+            process.decoder,
             hint.limited,
         )
         if hint.kind == "stream" or assignment.group.order is not Order.NONE:
-            wait = self._was_busy or shared.poller.alone
+            wait = self._was_busy or process.poller.alone
             claim = self._channel.take_range(claimant, hint.partition, self._before, wait=wait)
         elif hint.kind == "waiting":
             lowest = numbered(hint.level, 0)
@@ -229,14 +229,14 @@ class Consumer(Runnable):
         else:
             claim = self._channel.take_retries(claimant, self._before)
         if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
-            shared.poller.more()
+            process.poller.more()
         return claim
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
-        shared, assignment = self._shared, self._shared.assignments[claim.group_id]
+        process, assignment = self._process, self._process.assignments[claim.group_id]
         executor = self._executors[claim.group_id]
         claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
-        shared.completer.watch(self.ident or 0, claim_run)
+        process.completer.watch(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
@@ -254,15 +254,15 @@ class Consumer(Runnable):
         except ConnectionLost as error:
             self._before = claim_run.unfinished()
             if isinstance(error, LostUnderHandler):
-                self._lost_run = error.run, shared.losses.note(error.run)
+                self._lost_run = error.run, process.losses.note(error.run)
             raise
         else:
-            shared.losses.forget(claim)
+            process.losses.forget(claim)
         finally:
             allowance.ran = claim_run.completed
             allowance.started = claim_run.started
-            shared.completer.watch(self.ident or 0, None)
-            shared.poller.note_work()
+            process.completer.watch(self.ident or 0, None)
+            process.poller.note_work()
 
     def _write_before(self) -> None:
         if self._before is None:
@@ -292,7 +292,7 @@ class Consumer(Runnable):
         self._settle_lost_run()
         self._write_before()
         if self._client_id is not None:
-            self._shared.lease.leave(self._client_id)
+            self._process.lease.leave(self._client_id)
             clients.deregister(self._session, [self._client_id])
         self._client_id = None
         self._in_doubt = False
@@ -311,7 +311,7 @@ class Consumer(Runnable):
         verdict = judge(run, times, server, ticks() - run.began, acked_to)
         self._lost_run = None
         if isinstance(verdict, str):
-            group = self._shared.assignments[run.claim.group_id].group.name
+            group = self._process.assignments[run.claim.group_id].group.name
             log.warning(
                 "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
                 self.name,
