@@ -19,7 +19,7 @@ from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, ope
 
 if TYPE_CHECKING:
     from emsworker.store.engine.database import Database
-    from emsworker.worker.describe import AppFacts
+    from emsworker.worker.app_facts import AppFacts
     from emsworker.worker.supervisor import Supervisor
 
 _CALL_TIMEOUT_S = 3.0
@@ -99,8 +99,8 @@ def worker(
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
     """
+    from emsworker.worker.app_facts import describe_app
     from emsworker.worker.child import ChildSpec
-    from emsworker.worker.describe import describe_app
 
     _log(log_level)
     claim_role("worker")
@@ -177,7 +177,7 @@ def _wanted(spec: Any, topic: str, group: str) -> bool:
 
 
 def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
-    from emsworker.worker.reload import Reloader
+    from emsworker.worker.reloader import Reloader
 
     folders = {Path.cwd(), *([facts.folder] if facts.folder is not None else [])}
     reloader = Reloader(folders, lambda path: supervisor.request_restart())

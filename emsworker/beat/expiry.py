@@ -1,16 +1,30 @@
-"""Beat services that delete expired keys, results, progress reports and slots."""
+"""Beat services that delete what has expired: clients, keys, results, progress reports and slots."""
 
 from __future__ import annotations
 
+import logging
+
 from emsworker.core.config import Settings
-from emsworker.store.cluster import once
+from emsworker.core.counted import counted
+from emsworker.store.cluster import clients, once
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, reports, results
 from emsworker.store.stream import dedup
 
+log = logging.getLogger(__name__)
+
+_CLIENT_BEATS = 5
 _CHUNK = 1000
 _KEYS = 200
 _PAUSE_BEATS = 10  # swept rows no longer have an effect; only their space is freed later
+
+
+def sweep_clients(session: Session, settings: Settings) -> float:
+    """Remove clients whose leases ran out and whose work has been recovered."""
+    swept = clients.delete_expired(session)
+    if swept:
+        log.info("removed %s whose lease had run out", counted(swept, "client"))
+    return _CLIENT_BEATS * settings.beat_s
 
 
 def sweep_keys(session: Session, settings: Settings) -> float:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from emsworker.core.codec import decode_headers
+from emsworker.core.config import Settings
 from emsworker.core.errors import DecodeError, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import TASK_HEADER, ClaimSource, Failure, Isolation, Outcome
@@ -107,6 +108,23 @@ class Recovered:
     outcome: Outcome
     charged: int | None
     over_s: float | None = None
+
+
+def recover_claims(session: Session, settings: Settings) -> float:
+    """Recover lost claims: give back those of dead clients, and move stuck messages to retry."""
+    for one in recover(session, settings.jitter, settings.lease_s):
+        charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
+        lease = f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else ""
+        log.warning(
+            "recovered a claim of %s (group %d, partition %d): %s%s, %s",
+            one.client_id,
+            one.group_id,
+            one.partition,
+            one.outcome,
+            lease,
+            charged,
+        )
+    return settings.beat_s
 
 
 def recover(session: Session, jitter: float, lease_s: float) -> list[Recovered]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from emsworker.consume.lanework import LaneWork
-from emsworker.consume.time_limits import send_soft_limit
+from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
-from emsworker.consume.work import Ended, Work
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
 from emsworker.core.ladder import Ladder
@@ -53,100 +53,100 @@ class Completer(Runnable):
         self._database = database
         # A wait for the server would block the watchdog, and a handler's thread that wants to write its progress down:
         # if that thread's transaction holds rows that are waited for, no server would detect the deadlock.
-        self._session = database.session(patient=False)
+        self._channel = MysqlChannel(database.session(patient=False))
         self._settings = settings
         self._ladder_of = ladder_of
         self._on_hang = on_hang
         self._mutex = forks.Lock()
-        self._works: dict[int, Work] = {}
+        self._claim_runs: dict[int, ClaimRun] = {}
         self._trouble = Trouble(log)
         self.hanging: set[int] = set()  # threads that will not come back
 
-    def watch(self, thread_id: int, work: Work | None) -> None:
+    def watch(self, thread_id: int, claim_run: ClaimRun | None) -> None:
         """Watch the claim that a thread begins; ``None`` ends the watch."""
         with self._mutex:
-            if work is None:
-                self._works.pop(thread_id, None)
+            if claim_run is None:
+                self._claim_runs.pop(thread_id, None)
             else:
-                self._works[thread_id] = work
+                self._claim_runs[thread_id] = claim_run
 
     def step(self) -> None:
         """Check every claim once."""
         self.sleep(self._settings.ack_interval_s / 2)
         with self._mutex:
-            works = list(self._works.values())
-        for work in works:
+            claim_runs = list(self._claim_runs.values())
+        for claim_run in claim_runs:
             try:
-                self._look_after(work, ticks())
+                self._look_after(claim_run, ticks())
             except FenceLost:
-                log.warning("claim %d..%d is run elsewhere by now", work.claim.lo, work.claim.hi)
+                log.warning("claim %d..%d is run elsewhere by now", claim_run.claim.lo, claim_run.claim.hi)
             except (ConnectionLost, Conflict) as error:
                 self._trouble.note("cannot write progress down", error)
             else:
                 self._trouble.over("progress is written down")
 
-    def _look_after(self, work: Work, now: float) -> None:
-        if work.urgent or (work.dirty and now - work.written_at >= self._settings.ack_interval_s):
-            work.write_down(self._session)
-        if isinstance(work, LaneWork):
-            self._look_after_lanes(work, now)
+    def _look_after(self, claim_run: ClaimRun, now: float) -> None:
+        if claim_run.urgent or (claim_run.dirty and now - claim_run.written_at >= self._settings.ack_interval_s):
+            claim_run.write_down(self._channel)
+        if isinstance(claim_run, KeyedRun):
+            self._look_after_lanes(claim_run, now)
             return
-        with work.lock:
-            running, through, since = work.running, work.running_through, work.running_since
+        with claim_run.lock:
+            running, through, since = claim_run.running, claim_run.running_through, claim_run.running_since
         if running is None:
             return
-        send_soft_limit(work, now)
-        if now - since > work.time_limit_s:
-            messages = [m for m in work.claim.messages if running <= m.offset <= through]
-            self._end(work, messages, since, now - since)
-        elif now - work.began_at > _HOARD_S and work.claim.order is Order.NONE:
-            work.share_rest(self._session)
+        claim_run.send_soft_limit(now)
+        if now - since > claim_run.time_limit_s:
+            messages = [m for m in claim_run.claim.messages if running <= m.offset <= through]
+            self._end(claim_run, messages, since, now - since)
+        elif now - claim_run.began_at > _HOARD_S and claim_run.claim.order is Order.NONE:
+            claim_run.share_rest(self._channel)
 
-    def _look_after_lanes(self, work: LaneWork, now: float) -> None:
-        if now - work.began_at > _HOARD_S and not work.detached:
-            work.detach(self._session)
-        for lane in work.lanes:
+    def _look_after_lanes(self, claim_run: KeyedRun, now: float) -> None:
+        if now - claim_run.began_at > _HOARD_S and not claim_run.detached:
+            claim_run.detach(self._channel)
+        for lane in claim_run.lanes:
             with lane.lock:
                 running, since = lane.running, lane.running_since
             if running is None:
                 continue
-            send_soft_limit(lane, now)
+            lane.send_soft_limit(now)
             if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
-                work.end(Ended(message, [self._timeout(work, lane, message, now - since)], ()))
+                claim_run.end(Ended(message, now - since, self._timeout(claim_run, lane, message, now - since)))
                 self._on_hang(_hangs(now - since, lane))
 
-    def _end(self, work: Work, messages: list[Message], since: float, ran_s: float) -> None:
+    def _end(self, claim_run: ClaimRun, messages: list[Message], since: float, ran_s: float) -> None:
         """Move the running message, which is past its limit, to retry; give back the rest of the claim."""
         # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.
-        failure = self._timeout(work, work, messages[0], ran_s) if len(messages) == 1 else None
+        failure = self._timeout(claim_run, claim_run, messages[0], ran_s) if len(messages) == 1 else None
         try:
-            hangs = work.give_up(self._session, since, failure)
+            hangs = claim_run.give_up(self._channel, since, failure)
         except FenceLost:  # the beat was faster; the thread hangs all the same
             hangs = True
         if hangs:
-            self.watch(work.thread_id, None)
-            self.hanging.add(work.thread_id)
-            self._on_hang(_hangs(ran_s, work))
+            self.watch(claim_run.thread_id, None)
+            self.hanging.add(claim_run.thread_id)
+            self._on_hang(_hangs(ran_s, claim_run))
 
-    def _timeout(self, work: Work, watch: Watch, message: Message, ran_s: float) -> Failure:
+    def _timeout(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Failure:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
-        decision = watch.options.decide(self._ladder_of(work.claim.group_id), message.attempt, error)
+        decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
         return Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
 
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""
         with self._mutex:
-            works = list(self._works.values())
+            claim_runs = list(self._claim_runs.values())
         with self._database.session() as session:  # the completer's own thread may be using its session
-            for work in works:
+            for claim_run in claim_runs:
                 try:
-                    work.give_back(session)
+                    claim_run.give_back(MysqlChannel(session))
                 except (ConnectionLost, Conflict, EmsError) as error:
-                    log.warning("could not give claim %d..%d back: %s", work.claim.lo, work.claim.hi, error)
+                    log.warning("could not give claim %d..%d back: %s", claim_run.claim.lo, claim_run.claim.hi, error)
 
     def shut_down(self) -> None:
-        """Close the session."""
-        self._session.close()
+        """Close the channel."""
+        self._channel.close()
 
 
 def _hangs(ran_s: float, watch: Watch) -> str:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from emsworker.consume.claim_run import Ended
 from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError
 from emsworker.core.model import Failure, Message
@@ -39,20 +40,9 @@ class ResultWriter:
         self._ttl_s = ttl_s
         self._putter = putter
 
-    def rows(
-        self,
-        message: Message,
-        options: HandlerOptions,
-        value: object,
-        failure: Failure | None,
-        error: BaseException | None,
-    ) -> list[ResultRow]:
-        """The result of a message that has ended; empty if results are not kept, or if it will be retried."""
-        if not options.keeps_result or (failure is not None and failure.retry_in_s is not None):
-            return []
+    def of_value(self, message: Message, options: HandlerOptions, value: object) -> list[ResultRow]:
+        """Return the result of a message that has succeeded, of a handler that keeps results."""
         ttl_s = options.result_ttl_s or self._ttl_s
-        if failure is not None and error is not None:
-            return [_failed(message.uid, error, failure.error, ttl_s)]
         try:
             body = encode_json(value)
             if len(body) > MAX_RESULT_BYTES:
@@ -62,19 +52,28 @@ class ResultWriter:
             return [_failed(message.uid, reason, str(reason), ttl_s)]
         return [ResultRow(message.uid, body, ttl_s=ttl_s)]
 
-    def for_flush(self, rows: Sequence[ResultRow]) -> Sequence[ResultRow]:
-        """Results to write with the acked offset."""
-        return rows if self._putter is None else ()
+    def of_failure(
+        self, message: Message, options: HandlerOptions, failure: Failure, error: BaseException
+    ) -> list[ResultRow]:
+        """Return the result of a message that has failed; empty if results are not kept, or if it will be retried."""
+        if not options.keeps_result or failure.retry_in_s is not None:
+            return []
+        return [_failed(message.uid, error, failure.error, options.result_ttl_s or self._ttl_s)]
 
-    def put(self, rows: Sequence[ResultRow]) -> None:
-        """Store the results that are not written with the acked offset."""
+    def put(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+        """Store the results that are not written with the acked offset; return the messages with those that are."""
         if self._putter is None:
-            return
-        for row in rows:
+            return ended
+        for row in (row for one in ended for row in one.results):
             try:
                 self._putter.put(row)
             except Exception as error:  # a result store that is down must not make tasks run twice
                 log.error("the result of %s is lost: %s", row.uid.hex(), redact(str(error)))
+        return [self.for_flush(one) for one in ended]
+
+    def for_flush(self, ended: Ended) -> Ended:
+        """Return the end of a message with the results to write with the acked offset."""
+        return ended if self._putter is None else ended._replace(results=())
 
 
 def _failed(uid: bytes, error: BaseException, traceback: str, ttl_s: float) -> ResultRow:

@@ -1,14 +1,27 @@
-"""The messages that a thread runs now, and since when; time limits are measured by it."""
+"""The watch over a thread that runs handlers: its running messages, since when, and their time limits."""
 
 from __future__ import annotations
 
-from emsworker.core.errors import RunEnded
+import ctypes
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.tasks.options import HandlerOptions
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 NO_LIMITS = HandlerOptions()
+
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class Watch:
@@ -88,43 +101,61 @@ class Watch:
         """Return whether the run that began at ``since`` still runs past its limit; the caller holds the lock."""
         return self.running is not None and self.running_since == since and ticks() - since > self.time_limit_s
 
+    # -- the soft limit: an exception raised in another thread ---------------------------------------------------------
 
-class Lane(Watch):
-    """A part of a claim's keys, in the order of the stream, and the thread that runs their messages.
+    def send_soft_limit(self, now: float) -> None:
+        """Raise SoftTimeLimitExceeded in the handler that runs now, once, if its time is up.
 
-    Attributes:
-        ended: set when it has finished, has stopped, or hangs for good.
-        error: an error that must end the process.
-        count, ran_s: the number of messages that have been run, and the seconds that this took.
-    """
-
-    def __init__(self, group_timeout_s: float) -> None:
-        super().__init__(0, group_timeout_s)
-        self.queue: list[Message] = []
-        self.ended = forks.Event()
-        self.error: BaseException | None = None
-        self.count, self.ran_s = 0, 0.0
-        self.message: Message | None = None
-
-    def start(self, message: Message, options: HandlerOptions) -> None:
-        """Begin to run a message."""
+        It arrives at the thread's next bytecode: a handler that waits in C code gets it when it returns from there.
+        """
         with self.lock:
-            self.begin([message], options, ticks())
-            self.message = message
+            limit = self.options.soft_time_limit_s
+            if (
+                not self.interruptible
+                or limit is None
+                or self.soft_limit_sent
+                or now - self.running_since < limit + self.extension_s
+            ):
+                return
+            self.soft_limit_sent = True
+            _raise_in(ctypes.c_ulong(self.thread_id), ctypes.py_object(SoftTimeLimitExceeded))
 
-    def stop(self) -> bool:
-        """Mark the message as ended; return false if it was given up meanwhile."""
-        with self.lock:
-            self.running = None
-            self.count += 1
-            self.ran_s += ticks() - self.running_since
-            return not self.ended.is_set()
+    def call_interruptibly(self, call: Callable[[], T]) -> T:
+        """Call a handler; a soft limit arrives inside this call or never, so never in a commit of ours.
 
-    def give_up(self, since: float) -> Message | None:
-        """Abandon the thread and the message that it began at ``since``, unless that has just ended."""
-        with self.lock:
-            if not self.is_over(since):
-                return None  # it has returned, or asked for more time
-            self.running = None
-            self.ended.set()
-            return self.message
+        Raises:
+            SoftTimeLimitExceeded: the limit passed; it is sent only once, so nothing is pending when this returns.
+        """
+        process = os.getpid()
+        try:
+            if self.options.soft_time_limit_s is None:
+                return call()
+            with self.lock:
+                self.interruptible = True
+            try:
+                return call()
+            finally:
+                self._end_interruptible()
+        finally:
+            if os.getpid() != process:
+                _end_forked()
+
+    def _end_interruptible(self) -> None:
+        try:
+            with self.lock:
+                self.interruptible = False
+                if self.soft_limit_sent:
+                    _raise_in(ctypes.c_ulong(self.thread_id), None)
+        except SoftTimeLimitExceeded:  # it arrived right here, and there is only one
+            self.interruptible = False
+            raise
+
+
+def _end_forked() -> NoReturn:
+    """End a forked process that returns from the handler: the message and the worker belong to its parent."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, SystemExit):
+        log.error("a process that a handler forked came back from the handler; it ends here", exc_info=error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if isinstance(error, SystemExit) and not error.code else 1)

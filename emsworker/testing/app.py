@@ -6,32 +6,26 @@ it is dead. Only the stream and its clock are replaced: by :class:`emsworker.bro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
-from emsworker.broker.memory import MemoryBroker, MemoryChannel
+from emsworker.broker.memory import MemoryBroker
 from emsworker.broker.port import Broker
-from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.executor import Executor
-from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.work import Work
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
-from emsworker.core.ladder import Ladder
-from emsworker.core.model import Claim, Failure, Group, Message, Topic
-from emsworker.publish.transaction import Transaction
+from emsworker.core.model import Claim, Group, Message, Topic
 from emsworker.store.groups.claims import AvailableWork, Claimant
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
-from emsworker.tasks.task import Handler, Route
+from emsworker.tasks.task import Route
 
 _CLAIM = 500
 _MOST_RUNS = 20_000
@@ -221,54 +215,12 @@ class TestApp:
 
     def _run(self, reader: _Reader, claim: Claim) -> None:
         settings = self.app.settings
-        ladder = settings.retry_ladder()
-        writer = ResultWriter(settings.result_ttl_s)
-        executor = _Executor(reader.route, ladder, self.app.middleware, self._channel, writer)
-        work = Work(claim, reader.topic.id, settings.timeout_s, 0)
-        if executor.run(work):
-            flush = work.finish()
+        writer, hooks = ResultWriter(settings.result_ttl_s), RunHooks.of(self.app.middleware)
+        executor = Executor(RunContext(reader.route, settings.retry_ladder(), self._channel, writer, hooks))
+        run = executor.begin(claim, reader.topic.id, settings.timeout_s, 0)
+        if executor.run(run):
+            flush = run.finish()
             assert flush is not None, "nobody else has the claim"
             self._channel.flush(flush)
-        elif (flush := work.unfinished()) is not None:  # a message must be retried before the next one
-            self._channel.give_back(replace(flush, finished=True), flush.acked_to)
-
-
-class _Executor(Executor):
-    """The worker's executor, except for the server's transactions."""
-
-    def __init__(
-        self,
-        route: Route,
-        ladder: Ladder,
-        middleware: tuple[Middleware, ...],
-        channel: MemoryChannel,
-        result_writer: ResultWriter,
-    ) -> None:
-        no_session: Any = None
-        super().__init__(
-            route,
-            ladder,
-            middleware,
-            no_session,
-            lambda: True,
-            IsolationGate(),
-            result_writer,
-            EventLoop(),
-            ThreadPoolExecutor(),
-            1,
-        )
-        self._channel = channel
-
-    def takes_lanes(self, claim: Claim) -> bool:
-        """Run one message after the other."""
-        return False
-
-    def _call_transactional(self, work: Work, messages: list[Message], handler: Handler) -> list[Failure]:
-        def call(transaction: Transaction) -> list[Failure]:
-            failed = self._call_plainly(work, messages, handler, transaction)
-            return self._failures_of(messages, failed, handler.options, 0.0)
-
-        def commit(failures: list[Failure], send: Callable[[Flush], None]) -> None:
-            work.commit(messages, failures, 0.0, send, self._results(messages, handler.options))
-
-        return self._channel.transact(call, commit, lambda: False)
+        elif not run.lost:  # a message must be retried before the next one
+            run.give_back(self._channel)

@@ -11,16 +11,15 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
+from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
-from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.time_limits import send_soft_limit
-from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
@@ -38,7 +37,7 @@ from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
-from emsworker.worker.batching import BatchSizer
+from emsworker.worker.batch_sizer import BatchSizer
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +122,12 @@ class BroadcastReader(Runnable):
         self._decoder = decoder
         self._place = place
         self._on_hang = on_hang
-        self._loop = EventLoop(on_death)
         self._listeners: list[BroadcastListener] = []
         self._ends: Ends = {}
         self._rung = forks.Event()
         self._pause_s = _IDLE_S
         self._next_look = 0.0
-        self._running: tuple[BroadcastListener, Work] | None = None
+        self._running: tuple[BroadcastListener, ClaimRun] | None = None
         self.hangs = False
         self._trouble = Trouble(log)
 
@@ -143,22 +141,12 @@ class BroadcastReader(Runnable):
             UnknownTopic: no topic has that name, and auto-create is off.
             StoreUnavailable: the server could not be reached.
         """
-        loop, pool, ladder = self._loop, ThreadPoolExecutor(1), self._settings.retry_ladder()
+        ladder, loop, hooks = self._settings.retry_ladder(), EventLoop(self._on_death), RunHooks.of(app.middleware)
+        channel, no_results = MysqlChannel(self._session), ResultWriter(self._settings.result_ttl_s)
         for route in routes:
             topic = app.stream.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
-            no_results = ResultWriter(self._settings.result_ttl_s)
-            executor = Executor(
-                route,
-                ladder,
-                app.middleware,
-                self._session,
-                self._may_go_on,
-                IsolationGate(),
-                no_results,
-                loop,
-                pool,
-                1,
-            )
+            context = RunContext(route, ladder, channel, no_results, hooks, self._may_go_on, loop=loop)
+            executor = Executor(context)
             name = f"{route.group}/{self._place}"
             reader = NamedReader(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
             sizer = BatchSizer(self._settings.claim_s, self._settings.batch)
@@ -303,18 +291,18 @@ class BroadcastReader(Runnable):
             messages,
         )
         claim.taken_at = batch.now
-        work = Work(claim, listener.topic.id, self._settings.timeout_s, threading.get_ident())
-        self._running = (listener, work)
-        finished = listener.executor.run(work)
+        claim_run = listener.executor.begin(claim, listener.topic.id, self._settings.timeout_s, threading.get_ident())
+        self._running = (listener, claim_run)
+        finished = listener.executor.run(claim_run)
         self._running = None
-        flush = work.finish() if finished else work.unfinished()
+        flush = claim_run.finish() if finished else claim_run.unfinished()
         assert flush is not None or self.hangs, "nobody else writes it down"
         if flush is None:
             return  # the main thread has skipped the message that hung here, and the process ends
         _tell(listener, flush)
         place.next = flush.acked_to + 1
         self._keep(listener, partition)
-        listener.sizer.record(work.passed(finished), ticks() - began)
+        listener.sizer.record(claim_run.passed(finished), ticks() - began)
 
     def _pass_over(self, listener: BroadcastListener, partition: int, why: str) -> None:
         place = listener.places[partition]
@@ -351,26 +339,28 @@ class BroadcastReader(Runnable):
         """Enforce the limits of the running handler: the soft one, and the one at which the process is replaced."""
         if self._running is None or self.hangs:
             return
-        listener, work = self._running
-        with work.lock:
-            running, since = work.running, work.running_since
+        listener, claim_run = self._running
+        with claim_run.lock:
+            running, since = claim_run.running, claim_run.running_since
         if running is None:
             return
-        send_soft_limit(work, now)
-        if now - since > work.time_limit_s:
-            self._leave_hanging(listener, work, running)
-            self._on_hang(f"a broadcast handler ran for {now - since:.1f} s, over its limit of {work.time_limit_s:g} s")
+        claim_run.send_soft_limit(now)
+        if now - since > claim_run.time_limit_s:
+            self._leave_hanging(listener, claim_run, running)
+            self._on_hang(
+                f"a broadcast handler ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s"
+            )
 
-    def _leave_hanging(self, listener: BroadcastListener, work: Work, offset: int) -> None:
+    def _leave_hanging(self, listener: BroadcastListener, claim_run: ClaimRun, offset: int) -> None:
         """Skip the message that hangs: this process will be replaced, and the next one must not run it."""
         self.hangs = True
-        flush = work.unfinished()
+        flush = claim_run.unfinished()
         if flush is None or listener.reader is None:
             return
         _tell(listener, flush)
         try:
             with self._database.session() as session:  # the thread's own session may be in use
-                store.store_position(session, listener.reader, work.claim.partition, offset + 1)
+                store.store_position(session, listener.reader, claim_run.claim.partition, offset + 1)
         except (ConnectionLost, Conflict, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)
 

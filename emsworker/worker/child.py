@@ -37,11 +37,11 @@ from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
-from emsworker.worker.consumer import Assignment, Consumer, Shared
+from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.listener import Listener
 from emsworker.worker.poller import Poller
 from emsworker.worker.preflight import chosen_routes
-from emsworker.worker.recycling import Recycler
+from emsworker.worker.recycler import Recycler
 
 log = logging.getLogger(__name__)
 
@@ -173,56 +173,51 @@ class Child:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _start(self, app: Ems) -> None:
-        broadcasts = self._broadcasts = self._listen(app)
+        """Create all threads and start them; nothing has been started if one of them cannot be created."""
+        self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
-        settings, database = app.settings, app.stream.database
-        topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
-        lease = LeaseRenewer(
-            database, settings, self._spec.process_id, self._spec.name, local_ip(app.stream.url), self._on_death
-        )
-        also = broadcasts.look if broadcasts is not None else None
-        in_order = [
-            group_id for group_id, assignment in assignments.items() if assignment.group.order is not Order.NONE
-        ]
-        poller = Poller(database, settings, topic_of, in_order, self._on_death, also)
-        completer = Completer(
-            database,
-            settings,
-            lambda group_id: assignments[group_id].ladder(settings.jitter),
-            self._on_hang,
-            self._on_death,
-        )
         declare_schedules(app.stream, app.settings, app.registry.schedules.values())
-        result_writer = _result_writer(app)
-        recycler = self._recycler = self._make_recycler(settings)
-        shared = Shared(
-            database,
-            settings,
-            app.stream.decoder,
-            app.middleware,
-            assignments,
-            lease,
-            poller,
-            completer,
-            result_writer,
-            recycler,
-            loop=EventLoop(self._on_death),
-        )
-        threads = self._spec.threads or settings.threads
-        self._consumers = [Consumer(number, shared, self._on_death) for number in range(threads)]
-        self._lease, self._poller, self._completer = lease, poller, completer
-        self._sides = [lease, poller, completer]
-        app.stream.on_publish = poller.ring
+        context = self._context = self._make_context(app, assignments)
+        threads = self._spec.threads or app.settings.threads
+        self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
+        self._sides = [context.lease, context.poller, context.completer]
+        app.stream.on_publish = context.poller.ring
         if app.stream.redis_url is not None:
-            topic_ids = {*topic_of.values(), *(broadcasts.topic_ids if broadcasts is not None else ())}
+            topic_ids = {assignment.topic.id for assignment in assignments.values()}
+            topic_ids |= self._broadcasts.topic_ids if self._broadcasts is not None else set()
             self._listener = Listener(
-                app.stream.redis_url, app.stream.stream_id, topic_ids, poller.ring, self._on_death
+                app.stream.redis_url, app.stream.stream_id, topic_ids, context.poller.ring, self._on_death
             )
             self._listener.start()
         for thread in [*self._sides, *self._workers]:
             thread.start()
         for consumer in self._consumers:
-            consumer.registered.wait(settings.connect_timeout_s)
+            consumer.registered.wait(app.settings.connect_timeout_s)
+
+    def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
+        spec, settings, database = self._spec, app.settings, app.stream.database
+        topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
+        in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
+        also = self._broadcasts.look if self._broadcasts is not None else None
+        return ProcessContext(
+            database,
+            settings,
+            app.stream.decoder,
+            app.middleware,
+            assignments,
+            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(app.stream.url), self._on_death),
+            Poller(database, settings, topic_of, in_order, self._on_death, also),
+            Completer(
+                database,
+                settings,
+                lambda group_id: assignments[group_id].ladder(settings.jitter),
+                self._on_hang,
+                self._on_death,
+            ),
+            _result_writer(app),
+            self._make_recycler(settings),
+            loop=EventLoop(self._on_death),
+        )
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
@@ -296,8 +291,8 @@ class Child:
             if self._stop_by is not None and ticks() > self._stop_by:
                 self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
         self._spec.tell(ENDING)
-        if self._completer.hanging:
-            self._lease.abandon()
+        if self._context.completer.hanging:
+            self._context.lease.abandon()
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)
@@ -305,7 +300,7 @@ class Child:
     def _hangs(self, thread: Runnable) -> bool:
         if thread is self._broadcasts:
             return self._broadcasts.hangs
-        return thread.ident in self._completer.hanging
+        return thread.ident in self._context.completer.hanging
 
     def _on_signal(self, numbers: bytes) -> None:
         for number in numbers:
@@ -324,7 +319,7 @@ class Child:
     def _take_no_more(self) -> None:
         for thread in self._workers:
             thread.stop()
-        self._poller.stop()
+        self._context.poller.stop()
         if self._listener is not None:
             self._listener.stop()
 
@@ -332,15 +327,15 @@ class Child:
         log.warning("%s: giving back what runs", why)
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
-        self._completer.give_everything_back()
-        self._lease.abandon()
+        self._context.completer.give_everything_back()
+        self._context.lease.abandon()
         self._say_last_words()
         logging.shutdown()
         os._exit(self._exit_code)
 
     def _on_hang(self, why: str) -> None:
         log.error("%s; this process will be replaced", why)
-        if self._recycler.ran:  # one that hangs before it has done anything counts as a crash
+        if self._context.recycler.ran:  # one that hangs before it has done anything counts as a crash
             self._last_words = HUNG + why
         self._exit_code = FAILED
         if self._stop_by is None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 
+from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.completer import Completer
+from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
-from emsworker.consume.isolation import IsolationGate
-from emsworker.consume.lanework import LaneWork
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
@@ -29,17 +28,15 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.store.engine.schema import server_run
-from emsworker.store.groups import claims, ordered, progress
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
-from emsworker.worker.batching import BatchSizer
+from emsworker.worker.batch_sizer import BatchSizer
 from emsworker.worker.hints import Hint
 from emsworker.worker.permits import CLAIM_S, Limiter, Refunds
 from emsworker.worker.poller import Poller
-from emsworker.worker.recycling import Allowance, Recycler
+from emsworker.worker.recycler import Allowance, Recycler
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +45,6 @@ _LEASE_WAIT_S = 0.1
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
-_MOST_LANES = 1024  # threads are made as they are needed
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """Objects that the threads of a process share."""
+class ProcessContext:
+    """The surroundings of a consumer: what the threads of a process share."""
 
     database: Database
     settings: Settings
@@ -82,7 +78,7 @@ class Shared:
     gate: IsolationGate = field(default_factory=IsolationGate)
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_MOST_LANES, "ems-lane"))
+    pool: Pool = field(default_factory=lane_pool)
 
 
 class Consumer(Runnable):
@@ -90,50 +86,54 @@ class Consumer(Runnable):
 
     Args:
         number: index of the thread in its process.
-        shared: objects that it shares with the other threads.
+        process: of its process.
         on_death: see :class:`Runnable`.
     """
 
-    def __init__(self, number: int, shared: Shared, on_death: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, number: int, process: ProcessContext, on_death: Callable[[str, BaseException], None]) -> None:
         super().__init__(f"ems-consumer-{number}", on_death)
-        self._shared = shared
-        self._session = shared.database.session()
+        self._process = process
+        self._session = process.database.session()  # for its lease and its permits
+        self._channel = MysqlChannel(self._session)
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
         self._was_busy = False  # the last cursor was locked: wait for the next one
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
-        settings = shared.settings
-        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in shared.assignments}
-        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in shared.assignments.items()}
+        settings = process.settings
+        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in process.assignments}
+        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in process.assignments.items()}
         self._executors = {
-            group_id: Executor(
-                assignment.route,
-                assignment.ladder(settings.jitter),
-                shared.middleware,
-                self._session,
-                self._may_go_on,
-                shared.gate,
-                shared.result_writer,
-                shared.loop,
-                shared.pool,
-                max(settings.threads, assignment.route.concurrency),
-            )
-            for group_id, assignment in shared.assignments.items()
+            group_id: Executor(self._run_context(assignment)) for group_id, assignment in process.assignments.items()
         }
-        self._limiter = Limiter(self._session, shared.refunds)
+        self._limiter = Limiter(self._session, process.refunds)
         self.registered = forks.Event()
         self._trouble = Trouble(log)
+
+    def _run_context(self, assignment: Assignment) -> RunContext:
+        process = self._process
+        return RunContext(
+            assignment.route,
+            assignment.ladder(process.settings.jitter),
+            self._channel,
+            process.result_writer,
+            RunHooks.of(process.middleware),
+            self._may_go_on,
+            process.gate,
+            process.loop,
+            process.pool,
+            max(process.settings.threads, assignment.route.concurrency),
+        )
 
     def step(self) -> None:
         """Take one claim and work through it; a lost connection does not end the thread."""
         try:
             if self._in_doubt:
                 self._start_anew()
-            if self._generation != self._shared.lease.generation or self._client_id is None:
+            if self._generation != self._process.lease.generation or self._client_id is None:
                 self._register()
-            if not self._shared.lease.good:
+            if not self._process.lease.good:
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
@@ -147,18 +147,18 @@ class Consumer(Runnable):
 
     def _register(self) -> None:
         self._before = None
-        self._client_id, self._generation = self._shared.lease.join_in(self._session)
+        self._client_id, self._generation = self._process.lease.join_in(self._session)
         self.registered.set()
 
     def _may_go_on(self) -> bool:
-        lease = self._shared.lease
+        lease = self._process.lease
         good = not self.stopping.is_set() and lease.good and lease.generation == self._generation
         return good and self._limiter.fresh
 
     # -- one claim -----------------------------------------------------------------------------------------------------
 
     def _take_and_run(self) -> None:
-        poller = self._shared.poller
+        poller = self._process.poller
         hint = poller.next_hint()
         if hint is None:
             self._write_before()
@@ -166,7 +166,7 @@ class Consumer(Runnable):
             poller.wait_for_hint(_IDLE_S)
             return
         wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
-        with self._shared.recycler.allow(wanted) as allowance:
+        with self._process.recycler.allow(wanted) as allowance:
             if allowance.size and hint.limited:
                 self._follow_within_limits(hint, allowance)
             elif allowance.size:
@@ -178,14 +178,14 @@ class Consumer(Runnable):
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
         """Follow a hint with the permits available and a small claim, because its messages must start now."""
-        assignment, sizer = self._shared.assignments[hint.group_id], self._sizers[hint.group_id]
-        wanted = max(1, int(sizer.size * CLAIM_S / self._shared.settings.claim_s), self._at_once[hint.group_id])
+        assignment, sizer = self._process.assignments[hint.group_id], self._sizers[hint.group_id]
+        wanted = max(1, int(sizer.size * CLAIM_S / self._process.settings.claim_s), self._at_once[hint.group_id])
         assert self._client_id is not None
         at_once = assignment.route.at_once or assignment.group.order is Order.KEY
         permit = self._limiter.ask(hint.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
         if not permit.granted:
             self._write_before()
-            self._shared.poller.hold(hint.group_id, permit.wait_s)
+            self._process.poller.hold(hint.group_id, permit.wait_s)
             return
         try:
             self._follow(hint, permit.granted, allowance)
@@ -203,74 +203,72 @@ class Consumer(Runnable):
         if isinstance(claim, Claim):
             self._run(claim, allowance)
             if hint.exclusive:
-                self._shared.poller.again(hint)
+                self._process.poller.again(hint)
         elif not self._was_busy:
-            self._shared.poller.forget(hint)
+            self._process.poller.forget(hint)
 
     def _take(self, hint: Hint, size: int) -> Claim | NothingClaimed:
-        assignment = self._shared.assignments[hint.group_id]
+        assignment = self._process.assignments[hint.group_id]
         assert self._client_id is not None
-        shared = self._shared
+        process = self._process
         claimant = Claimant(
             assignment.topic,
             assignment.group,
             self._client_id,
             size,
-            shared.settings.batch_bytes,
-            shared.decoder,
+            process.settings.batch_bytes,
+            process.decoder,
             hint.limited,
         )
-        if assignment.group.order is not Order.NONE:
-            claim = ordered.take_next(self._session, claimant, hint.partition, self._before)
+        if hint.kind == "stream" or assignment.group.order is not Order.NONE:
+            wait = self._was_busy or process.poller.alone
+            claim = self._channel.take_range(claimant, hint.partition, self._before, wait=wait)
         elif hint.kind == "waiting":
             lowest = numbered(hint.level, 0)
-            claim = claims.take_waiting(self._session, claimant, self._before, from_partition=lowest)
-        elif hint.kind == "retries":
-            claim = claims.take_retries(self._session, claimant, self._before)
+            claim = self._channel.take_waiting(claimant, self._before, from_partition=lowest)
         else:
-            wait = self._was_busy or self._shared.poller.alone
-            claim = claims.take_range(self._session, claimant, hint.partition, self._before, wait=wait)
+            claim = self._channel.take_retries(claimant, self._before)
         if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
-            self._shared.poller.more()
+            process.poller.more()
         return claim
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
-        assignment = self._shared.assignments[claim.group_id]
-        kind = LaneWork if self._executors[claim.group_id].takes_lanes(claim) else Work
-        work = kind(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
-        self._shared.completer.watch(self.ident or 0, work)
+        process, assignment = self._process, self._process.assignments[claim.group_id]
+        executor = self._executors[claim.group_id]
+        claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
+        process.completer.watch(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
-            finished = self._executors[claim.group_id].run(work)
-            self._sizers[claim.group_id].record(work.passed(finished), ticks() - began)
+            finished = executor.run(claim_run)
+            self._sizers[claim.group_id].record(claim_run.passed(finished), ticks() - began)
             if finished:
-                self._before = work.finish()
+                self._before = claim_run.finish()
                 self._in_doubt |= self._before is None
             else:
-                self._in_doubt |= work.lost
-                work.give_back(self._session)
+                self._in_doubt |= claim_run.lost
+                claim_run.give_back(self._channel)
         except FenceLost:
             log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
             self._in_doubt = True
         except ConnectionLost as error:
-            self._before = work.unfinished()
+            self._before = claim_run.unfinished()
             if isinstance(error, LostUnderHandler):
-                self._lost_run = error.run, self._shared.losses.note(error.run)
+                self._lost_run = error.run, process.losses.note(error.run)
             raise
         else:
-            self._shared.losses.forget(claim)
+            process.losses.forget(claim)
         finally:
-            allowance.ran = work.completed
-            allowance.started = work.started
-            self._shared.completer.watch(self.ident or 0, None)
-            self._shared.poller.note_work()
+            allowance.ran = claim_run.completed
+            allowance.started = claim_run.started
+            process.completer.watch(self.ident or 0, None)
+            process.poller.note_work()
 
     def _write_before(self) -> None:
         if self._before is None:
             return
         try:
-            progress.flush(self._session, self._before)
+            self._channel.flush(self._before)
         except FenceLost:
             self._note_lost()
         self._before = None
@@ -294,7 +292,7 @@ class Consumer(Runnable):
         self._settle_lost_run()
         self._write_before()
         if self._client_id is not None:
-            self._shared.lease.leave(self._client_id)
+            self._process.lease.leave(self._client_id)
             clients.deregister(self._session, [self._client_id])
         self._client_id = None
         self._in_doubt = False
@@ -309,11 +307,11 @@ class Consumer(Runnable):
             self._lost_run = None
             return
         (run, times), before = self._lost_run, self._before
-        server, acked_to = server_run(self._session), progress.acked_to(self._session, before.claim)
+        server, acked_to = self._channel.server_run(), self._channel.acked_to(before.claim)
         verdict = judge(run, times, server, ticks() - run.began, acked_to)
         self._lost_run = None
         if isinstance(verdict, str):
-            group = self._shared.assignments[run.claim.group_id].group.name
+            group = self._process.assignments[run.claim.group_id].group.name
             log.warning(
                 "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
                 self.name,
@@ -327,7 +325,7 @@ class Consumer(Runnable):
         self._before = replace(
             before,
             acked_to=ended.message.offset,
-            failures=(*before.failures, *ended.failures),
+            failures=(*before.failures, *([ended.failure] if ended.failure is not None else [])),
             results=(*before.results, *ended.results),
         )
 
@@ -340,4 +338,4 @@ class Consumer(Runnable):
                 break
             except (ConnectionLost, Conflict):
                 forks.Event().wait(_LEASE_WAIT_S)
-        self._session.close()
+        self._channel.close()

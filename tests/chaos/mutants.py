@@ -98,13 +98,13 @@ MUTANTS = [
         [
             (
                 "consume/executor.py",
-                "            failed = self._call_plainly(work, messages, handler)\n",
-                "            work.done(messages, [], [0.0] * len(messages))\n            failed = self._call_plainly(work, messages, handler)\n",
+                "            ended = self._call(claim_run, messages, handler, began)\n",
+                "            claim_run.done([Ended(message) for message in messages])\n            ended = self._call(claim_run, messages, handler, began)\n",
             ),
             (
                 "consume/executor.py",
-                "            work.done(messages, failures, [ran_s] * len(messages), self._result_writer.for_flush(rows))\n",
-                "",
+                "            self._record(claim_run, ended)\n",
+                "            self._conclude(ended)\n",
             ),
         ],
         partial(aimed.kill_in_hand, group="plain"),

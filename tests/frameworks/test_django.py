@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.beat.services import Relay
+from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
 from tests.support.streams import Stream
 from tests.support.waiting import until

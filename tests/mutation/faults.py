@@ -117,7 +117,7 @@ FAULTS: dict[str, Fault] = {
     "acknowledged first": Fault(
         "a message counts as done when it begins",
         "tests/process/test_crashes.py::test_the_work_of_a_whole_killed_worker_is_run_elsewhere_within_its_lease",
-        _function("consume.work", "Work.start", _done_when_begun),
+        _function("consume.claim_run", "ClaimRun.start", _done_when_begun),
     ),
     "acknowledged when claimed": Fault(
         "a claim begins with its acked offset at its end",

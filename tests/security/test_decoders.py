@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emsworker.admin.dead import parse_place
-from emsworker.consume.outcome import refuse_expired
+from emsworker.consume.executor import refuse_expired
 from emsworker.core.codec import Decoder, decode_headers, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.durations import parse_duration

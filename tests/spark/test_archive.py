@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.beat.services import trim
+from emsworker.beat.retention import trim
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
 from emsworker.core.partitioner import partition_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.beat.services import Relay
+from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
 from emsworker.core.ids import uid_text
 from tests.support.streams import Stream

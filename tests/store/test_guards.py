@@ -11,8 +11,8 @@ import sqlalchemy
 from sqlalchemy.orm import Session as OrmSession
 
 from emsworker import Ems
+from emsworker.beat.relay import Relay
 from emsworker.beat.schedules import fire_schedules
-from emsworker.beat.services import Relay
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, TopicDeleted, TopicInUse, UnknownGroup, UnknownTopic
 from emsworker.core.limits import Limit

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from emsworker import Ems
-from emsworker.beat.services import SERVICES, resolve
+from emsworker.beat.high_watermark import resolve
+from emsworker.beat.services import SERVICES
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
 from emsworker.store.stream import high_watermark, scan

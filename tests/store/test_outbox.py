@@ -16,7 +16,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session as OrmSession
 
 from emsworker import Ems, Middleware, Receipt
-from emsworker.beat.services import Relay
+from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnded, TransactionRolledBack
 from emsworker.core.url import DatabaseUrl

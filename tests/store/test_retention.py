@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
-from emsworker.beat.services import trim
-from emsworker.consume.work import Work
+from emsworker.beat.retention import trim
+from emsworker.consume.claim_run import ClaimRun, Ended
 from emsworker.core.model import Group, Topic
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
@@ -229,9 +229,9 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     stream.make_due()
     retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
-    work = Work(retry, topic.id, 60.0, 0)
-    work.done(retry.messages, [], [0.0])
-    finished = work.finish()
+    claim_run = ClaimRun(retry, topic.id, 60.0, 0)
+    claim_run.done([Ended(message) for message in retry.messages])
+    finished = claim_run.finish()
     assert finished is not None
     progress.flush(stream.session, finished)
     assert stream.retries(group) == []

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.consume.handler_run import ThreadRun
-from emsworker.consume.work import Work
+from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import RunEnded
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
@@ -17,25 +16,25 @@ from emsworker.tasks.options import HandlerOptions
 def test_r24_the_limits_of_a_run() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
     claim = Claim(1, 0, 5, 9, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message])
-    work = Work(claim, 1, 60.0, 0)
-    run = ThreadRun(work, work, message, 100.0)
+    claim_run = ClaimRun(claim, 1, 60.0, 0)
+    run = ThreadRun(claim_run, claim_run, message, 100.0)
     assert run.time_left == 0.0 and UNWATCHED.time_left == float("inf")
     with pytest.raises(RunEnded):
         run.extend(5)
     now = ticks()
-    run = ThreadRun(work, work, message, now)
-    work.start([message], HandlerOptions(soft_time_limit_s=10, hard_time_limit_s=20), now)
+    run = ThreadRun(claim_run, claim_run, message, now)
+    claim_run.start([message], HandlerOptions(soft_time_limit_s=10, hard_time_limit_s=20), now)
     assert 9 < run.time_left <= 10
     run.extend(5)
     assert run.time_left <= 10, "nothing is ever shortened"
     run.extend(15)
-    assert 14.5 < run.time_left <= 15 and 24.5 < work.time_limit_s <= 25.1
+    assert 14.5 < run.time_left <= 15 and 24.5 < claim_run.time_limit_s <= 25.1
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="number of seconds"):
             run.extend(wrong)
     with pytest.raises(ValueError, match="between 0 and 1"):
         run.report_progress(40)
-    work.done([message], [], [0.0])
+    claim_run.done([Ended(message)])
     assert run.time_left == 0.0
     with pytest.raises(RunEnded):
         run.extend(1)
@@ -46,14 +45,14 @@ def test_r24_a_batch_has_its_time_together() -> None:
         Message("t", 0, (offset, bytes([offset]) * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
         for offset in (5, 6)
     ]
-    work = Work(Claim(1, 0, 5, 6, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", messages), 1, 2.0, 0)
+    claim_run = ClaimRun(Claim(1, 0, 5, 6, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", messages), 1, 2.0, 0)
     now = ticks()
-    first, second = (ThreadRun(work, work, message, now) for message in messages)
-    work.start(messages, HandlerOptions(), now)
+    first, second = (ThreadRun(claim_run, claim_run, message, now) for message in messages)
+    claim_run.start(messages, HandlerOptions(), now)
     second.extend(30)
     assert 29 < first.time_left <= 30
     first.report_progress(0.5, "half\ud800" * 200)
-    flush = work.unfinished()
+    flush = claim_run.unfinished()
     assert flush is not None and [len(report.text) for report in flush.reports] == [500]
     assert flush.timeout_s >= 30, "the beat hears of it"
     with pytest.raises(RunEnded):
@@ -63,9 +62,9 @@ def test_r24_a_batch_has_its_time_together() -> None:
 
 def test_r24_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
-    work = Work(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message]), 1, 60.0, 0)
+    claim_run = ClaimRun(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message]), 1, 60.0, 0)
     now = ticks()
-    work.start([message], HandlerOptions(timeout_s=1), now - 5)
-    ThreadRun(work, work, message, now - 5).extend(3)
-    no_session: Any = None  # nothing is to be written
-    assert not work.give_up(no_session, now - 5, None)
+    claim_run.start([message], HandlerOptions(timeout_s=1), now - 5)
+    ThreadRun(claim_run, claim_run, message, now - 5).extend(3)
+    no_channel: Any = None  # nothing is to be written
+    assert not claim_run.give_up(no_channel, now - 5, None)

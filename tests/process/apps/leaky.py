@@ -4,7 +4,7 @@ import os
 import time
 
 from emsworker import Ems, Message
-from emsworker.worker.recycling import resident_mib
+from emsworker.worker.recycler import resident_mib
 from tests.process.record import note
 
 app = Ems("leaky")

@@ -1,19 +1,76 @@
-"""A claim that is worked through in lanes: its messages end out of order, and slow ones are detached."""
+"""Claims whose messages run in order by key: the keys are distributed over lanes, each with a thread.
+
+A lane has a queue in memory, in the order of the stream. A message that is to be retried holds up its key: later
+messages of the key are blocked. The acked offset follows the lowest message that has not ended. If a claim is given
+back early, messages that have not ended but lie below others that have are blocked too, so that nothing that has ended
+is repeated. If a message takes long, running messages are detached, and the partition is free for others.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from emsworker.consume.watch import Lane
-from emsworker.consume.work import Ended, Work
+from emsworker.broker.channel import Channel
+from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.context import RunContext
+from emsworker.consume.coroutines import guarded
+from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Message
+from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.session import Session
-from emsworker.store.groups import detaching
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.task import Handler
+
+_SLACK_S = 5.0
+_WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter
+
+Resolved = Handler | BaseException
+
+
+class Lane(Watch):
+    """A part of a claim's keys, in the order of the stream, and the thread that runs their messages.
+
+    Attributes:
+        ended: set when it has finished, has stopped, or hangs for good.
+        error: an error that must end the process.
+        count, ran_s: the number of messages that have been run, and the seconds that this took.
+    """
+
+    def __init__(self, group_timeout_s: float) -> None:
+        super().__init__(0, group_timeout_s)
+        self.queue: list[Message] = []
+        self.ended = forks.Event()
+        self.error: BaseException | None = None
+        self.count, self.ran_s = 0, 0.0
+        self.message: Message | None = None
+
+    def start(self, message: Message, options: HandlerOptions) -> None:
+        """Begin to run a message."""
+        with self.lock:
+            self.begin([message], options, ticks())
+            self.message = message
+
+    def stop(self) -> bool:
+        """Mark the message as ended; return false if it was given up meanwhile."""
+        with self.lock:
+            self.running = None
+            self.count += 1
+            self.ran_s += ticks() - self.running_since
+            return not self.ended.is_set()
+
+    def give_up(self, since: float) -> Message | None:
+        """Abandon the thread and the message that it began at ``since``, unless that has just ended."""
+        with self.lock:
+            if not self.is_over(since):
+                return None  # it has returned, or asked for more time
+            self.running = None
+            self.ended.set()
+            return self.message
 
 
 class LaneEntry(Enum):
@@ -24,7 +81,7 @@ class LaneEntry(Enum):
     STOP = 2
 
 
-class LaneWork(Work):
+class KeyedRun(ClaimRun):
     """Progress of a claim in lanes, shared by the lanes, the consumer and the completer."""
 
     def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
@@ -51,7 +108,7 @@ class LaneWork(Work):
             if self.lost or self.detached or self._late is not None:
                 return LaneEntry.STOP
             if self.waits(message):
-                self._end(Ended(message, (), (), blocked=True))
+                self._end(Ended(message, blocked=True))
                 return LaneEntry.BLOCKED
             self._started[message.offset] = message
             lane.start(message, options)
@@ -68,7 +125,7 @@ class LaneWork(Work):
                 self._end(ended)
 
     def _end(self, ended: Ended) -> None:
-        self._note_order([ended.message], ended.failures)
+        self._note_order(ended)
         self._started.pop(ended.message.offset, None)
         self._count += not ended.blocked
         self._ahead[ended.message.offset] = ended
@@ -105,12 +162,12 @@ class LaneWork(Work):
     def _settle_up_to(self, top: int, spare: frozenset[int]) -> None:
         for message in self.claim.messages[self._next :]:
             if message.offset <= top and message.offset not in spare:
-                self._settle(self._ahead.get(message.offset) or Ended(message, (), (), blocked=True))
+                self._settle(self._ahead.get(message.offset) or Ended(message, blocked=True))
         self._ahead.clear()
 
     # -- detaching -------------------------------------------------------------------------------------------------
 
-    def detach(self, session: Session) -> None:
+    def detach(self, channel: Channel) -> None:
         """Keep only the running messages, in a claim beside the stream, and free the partition for others.
 
         Ended messages are written down; messages that were not started are given back or blocked. A running message
@@ -127,7 +184,7 @@ class LaneWork(Work):
                 flush, rest = self._split(running)
                 self._late = []
             try:
-                detaching.detach(session, flush, rest)
+                channel.detach(flush, rest)
             except BaseException:
                 self.lost = True
                 raise
@@ -168,3 +225,84 @@ class LaneWork(Work):
         self._next = 0
         self.running = claim.messages[0].offset
         self.detached = True
+
+
+class Lanes:
+    """Runs claims by key; used by one consumer thread.
+
+    Args:
+        context: of the executor.
+        resolve: returns the handler of a message, or the reason why it has none.
+        attempt: runs one message under the watch of its lane, and returns its end.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        resolve: Callable[[Message], Resolved],
+        attempt: Callable[[KeyedRun, Message, Resolved, Lane], Ended],
+    ) -> None:
+        self._width = context.lanes
+        self._pool = context.pool
+        self._resolve = resolve
+        self._attempt = attempt
+        self._may_go_on = context.may_go_on
+        self._each_s = _WORTH_A_THREAD_S
+
+    def run(self, keyed_run: KeyedRun) -> bool:
+        """Work through a claim; return True if all its messages have ended."""
+        if not keyed_run.claim.messages:
+            return True
+        lanes = self._deal(keyed_run)
+        if not keyed_run.start_lanes(lanes, self._limits(keyed_run)):
+            return False
+        for lane in lanes:
+            self._pool.submit(self._follow, keyed_run, lane)
+        for lane in lanes:
+            lane.ended.wait()
+            if lane.error is not None:
+                raise lane.error
+        if count := sum(lane.count for lane in lanes):
+            self._each_s = sum(lane.ran_s for lane in lanes) / count
+        return keyed_run.all_ended
+
+    def _deal(self, keyed_run: KeyedRun) -> list[Lane]:
+        places: dict[bytes | int, int] = {}
+        width = min(self._width, len(keyed_run.claim.messages)) if self._each_s >= _WORTH_A_THREAD_S else 1
+        lanes = [Lane(keyed_run.group_timeout_s) for _ in range(width)]
+        for message in keyed_run.claim.messages:
+            key = message.offset if message.key_bytes is None else message.key_bytes
+            lanes[places.setdefault(key, len(places) % len(lanes))].queue.append(message)
+        return [lane for lane in lanes if lane.queue]
+
+    def _limits(self, keyed_run: KeyedRun) -> HandlerOptions:
+        """Return the limits of the whole claim, for the beat if the process cannot act; each lane has its own."""
+        handlers = [self._resolve(message) for message in keyed_run.claim.messages]
+        times = [h.options.timeout_s or keyed_run.group_timeout_s for h in handlers if isinstance(h, Handler)]
+        return replace(NO_LIMITS, timeout_s=max(times, default=keyed_run.group_timeout_s) + _SLACK_S)
+
+    def _limits_of(self, handler: Resolved, keyed_run: KeyedRun) -> HandlerOptions:
+        if isinstance(handler, BaseException):
+            return NO_LIMITS
+        return guarded(handler.options, keyed_run.group_timeout_s)[1] if handler.is_async else handler.options
+
+    def _follow(self, keyed_run: KeyedRun, lane: Lane) -> None:
+        lane.thread_id = threading.get_ident()
+        try:
+            for message in lane.queue:
+                if not self._may_go_on():
+                    break
+                handler = self._resolve(message)
+                entry = keyed_run.enter(lane, message, self._limits_of(handler, keyed_run))
+                if entry is LaneEntry.BLOCKED:
+                    continue
+                if entry is LaneEntry.STOP:
+                    break
+                ended = self._attempt(keyed_run, message, handler, lane)
+                if not lane.stop():
+                    return
+                keyed_run.end(ended)
+        except BaseException as error:
+            lane.error = error
+        finally:
+            lane.ended.set()

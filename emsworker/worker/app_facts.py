@@ -97,7 +97,7 @@ def describe_app(
         try:
             with blocked():  # or a stop between its start and note_helper would leave it behind
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "emsworker.worker.describe", path, str(writer), chosen],
+                    [sys.executable, "-m", "emsworker.worker.app_facts", path, str(writer), chosen],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

@@ -5,36 +5,107 @@ The consumer thread runs its messages; meanwhile the completer flushes its progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from emsworker.consume.progress import ProgressBuffer
+from emsworker.broker.channel import Channel, Send
 from emsworker.consume.watch import Watch
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.session import Session
-from emsworker.store.groups import progress
+from emsworker.core.process.forks import Mutex
+from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.store.groups.progress import Flush
 from emsworker.store.groups.results import ResultRow
 from emsworker.tasks.options import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
+_REPORT_PAUSE_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a message, or that it was not run because an earlier one of its key must be retried first."""
+class Ended(NamedTuple):
+    """The end of a message.
+
+    Attributes:
+        ran_s: the seconds that it ran.
+        failure: set if the run has failed.
+        results: the results to store.
+        error: the error of a failure, for the hooks; a batch may give only a text.
+        blocked: it was not run, because an earlier message of its key must be retried first.
+    """
 
     message: Message
-    failures: Sequence[Failure]
-    results: Sequence[ResultRow]
-    blocked: bool = False
     ran_s: float = 0.0
+    failure: Failure | None = None
+    results: Sequence[ResultRow] = ()
+    error: BaseException | None = None
+    blocked: bool = False
 
 
-class Work(Watch):
+class ProgressBuffer:
+    """The last report of each running message; the owner holds ``lock`` around all methods but :meth:`tell`.
+
+    Attributes:
+        closed: the claim belongs to another client, or is finished.
+    """
+
+    def __init__(self, lock: Mutex) -> None:
+        self._lock = lock
+        self._fresh: dict[bytes, ProgressReport] = {}
+        self._told: set[bytes] = set()  # uids of running messages that have reported
+        self._stale: list[bytes] = []  # uids of those that have ended since
+        self._written_at = 0.0
+        self.closed = False
+
+    def tell(self, report: ProgressReport) -> None:
+        """Keep the last report of a running message for the next flush.
+
+        Raises:
+            RunEnded: the message is run elsewhere by now.
+        """
+        with self._lock:
+            if self.closed:
+                raise RunEnded("the message is run elsewhere by now")
+            self._fresh[report.uid] = report
+            self._told.add(report.uid)
+
+    def ended(self, ended: Sequence[Ended]) -> None:
+        """Schedule the reports of messages that no longer run for removal."""
+        if not self._told:
+            return
+        uids = self._told.intersection(one.message.uid for one in ended)
+        self._told -= uids
+        self._stale += uids
+        for uid in uids:
+            self._fresh.pop(uid, None)
+
+    @property
+    def is_due(self) -> bool:
+        """True if there is a report, and the last write is long enough ago."""
+        return bool(self._fresh) and ticks() - self._written_at >= _REPORT_PAUSE_S
+
+    @property
+    def fresh(self) -> tuple[ProgressReport, ...]:
+        """Reports to write."""
+        return tuple(self._fresh.values())
+
+    @property
+    def stale(self) -> tuple[bytes, ...]:
+        """Uids whose reports are to be removed."""
+        return tuple(self._stale)
+
+    def written(self, fresh: Sequence[ProgressReport], stale: Sequence[bytes]) -> None:
+        """Drop reports and removals that have been committed."""
+        del self._stale[: len(stale)]
+        for report in fresh:
+            self._written_at = ticks()
+            if self._fresh.get(report.uid) is report:
+                del self._fresh[report.uid]
+
+
+class ClaimRun(Watch):
     """Progress of one claim, shared by its consumer and the completer.
 
     Args:
@@ -85,64 +156,53 @@ class Work(Watch):
     def block(self, message: Message) -> None:
         """Mark a message as blocked: an earlier one of its key must be retried first."""
         with self.lock:
-            self._settle(Ended(message, (), (), blocked=True))
+            self._settle(Ended(message, blocked=True))
 
-    def _settle(self, ended: Ended) -> None:
-        offset = ended.message.offset
-        if ended.blocked:
-            self._blocked.append((offset, ended.message.key_bytes))
-        elif self.claim.source is ClaimSource.RETRY and not ended.failures:
-            self._done_retries.append((offset, ended.message.attempt, round(ended.ran_s * 1000)))
-        self._failures += ended.failures
-        self._results += ended.results
-        self._result_bytes += _bytes_of(ended.results)
-        self.progress_buffer.ended([ended.message])
-        self.acked_to = offset
-
-    def _leave_no_gaps(self) -> None:
-        """Close gaps before the claim is given back; a claim that runs in order has none."""
-
-    def _note_order(self, messages: Sequence[Message], failures: Sequence[Failure]) -> None:
-        if self.claim.order is Order.NONE or not failures:  # the usual case
-            return
-        again = {failure.offset for failure in failures if failure.retry_in_s is not None}
-        if not again:
-            return
-        if self.claim.order is Order.PARTITION:
-            self.held = True
-        self._blocked_keys |= {m.key_bytes for m in messages if m.offset in again and m.key_bytes is not None}
-
-    def done(
-        self,
-        messages: list[Message],
-        failures: list[Failure],
-        ran_s: Sequence[float],
-        results: Sequence[ResultRow] = (),
-        following: Message | None = None,
-    ) -> None:
+    def done(self, ended: Sequence[Ended], following: Message | None = None) -> None:
         """Mark messages that ran together as ended; their failures are written with the next flush.
 
         This is one step: the completer must never see a part of a batch as finished and give the rest back.
 
         Args:
-            ran_s: the seconds that each ran.
             following: of coroutines: the first message that still runs.
         """
+        is_retry = self.claim.source is ClaimSource.RETRY
         with self.lock:
-            if self.claim.source is ClaimSource.RETRY:
-                self._done_retries += _redone(messages, failures, ran_s)
-            self._failures += failures
-            if results:
-                self._results += results
-                self._result_bytes += _bytes_of(results)
-            self._note_order(messages, failures)
-            self._ended(messages)
+            for one in ended:
+                if is_retry or one.failure is not None or one.results:  # else its offset says it all
+                    self._note_order(one)
+                    self._note(one)
+            self.progress_buffer.ended(ended)
+            self.acked_to = ended[-1].message.offset
             self.running = following.offset if following is not None else None
 
-    def _ended(self, messages: list[Message]) -> None:
-        self.running = None
-        self.acked_to = messages[-1].offset
-        self.progress_buffer.ended(messages)
+    def _settle(self, ended: Ended) -> None:
+        self._note(ended)
+        self.progress_buffer.ended([ended])
+        self.acked_to = ended.message.offset
+
+    def _note(self, ended: Ended) -> None:
+        message = ended.message
+        if ended.blocked:
+            self._blocked.append((message.offset, message.key_bytes))
+        elif ended.failure is not None:
+            self._failures.append(ended.failure)
+        elif self.claim.source is ClaimSource.RETRY:
+            self._done_retries.append(_done_retry(ended))
+        if ended.results:
+            self._results += ended.results
+            self._result_bytes += _bytes_of(ended.results)
+
+    def _leave_no_gaps(self) -> None:
+        """Close gaps before the claim is given back; a claim that runs in order has none."""
+
+    def _note_order(self, ended: Ended) -> None:
+        if self.claim.order is Order.NONE or ended.failure is None or ended.failure.retry_in_s is None:
+            return
+        if self.claim.order is Order.PARTITION:
+            self.held = True
+        if ended.message.key_bytes is not None:
+            self._blocked_keys.add(ended.message.key_bytes)
 
     def rewind(self) -> None:
         """Mark that nothing runs, though nothing is done: a batch is about to be run one by one."""
@@ -237,7 +297,7 @@ class Work(Watch):
         """True if the buffered results are so large that they must be flushed."""
         return self._result_bytes > _HEAVY_BYTES
 
-    def write_down(self, session: Session) -> None:
+    def write_down(self, channel: Channel) -> None:
         """Flush the progress so far.
 
         Raises:
@@ -249,11 +309,11 @@ class Work(Watch):
                 if self.lost:
                     return
                 flush = self._flush()
-            self._send(session, flush)
+            self._send(channel, flush)
 
-    def _send(self, session: Session, flush: Flush) -> None:
+    def _send(self, channel: Channel, flush: Flush) -> None:
         try:
-            progress.flush(session, flush)
+            channel.flush(flush)
         except FenceLost:
             self.lost = self.progress_buffer.closed = True
             raise
@@ -272,21 +332,13 @@ class Work(Watch):
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
 
-    def commit(
-        self,
-        messages: list[Message],
-        failures: list[Failure],
-        ran_s: float,
-        send: Callable[[Flush], None],
-        results: Sequence[ResultRow] = (),
-    ) -> None:
+    def commit(self, ended: Sequence[Ended], send: Send) -> None:
         """Commit the SQL of a transactional handler, the progress so far and the ack of its messages atomically.
 
         No other thread may write this claim's progress meanwhile: a flush that was made before and arrives after the
         commit would move the acked offset back, and the effect would happen twice.
 
         Args:
-            ran_s: the seconds that they ran, all together.
             send: commits a flush.
 
         Raises:
@@ -295,30 +347,31 @@ class Work(Watch):
         with self._flushing:
             if self.lost:
                 raise FenceLost("the claim was given back while its handler ran")
-            flush = self._transactional_flush(messages, failures, ran_s, results)
+            flush = self._transactional_flush(ended)
             send(flush)
             self.written(flush)
             with self.lock:
-                self._note_order(messages, failures)
-                self._ended(messages)
+                for one in ended:
+                    self._note_order(one)
+                self.progress_buffer.ended(ended)
+                self.running = None
+                self.acked_to = flush.acked_to
 
-    def _transactional_flush(
-        self, messages: list[Message], failures: list[Failure], ran_s: float, results: Sequence[ResultRow]
-    ) -> Flush:
+    def _transactional_flush(self, ended: Sequence[Ended]) -> Flush:
         is_retry = self.claim.source is ClaimSource.RETRY
-        own = _redone(messages, failures, [ran_s] * len(messages)) if is_retry else []
+        done = [_done_retry(one) for one in ended if one.failure is None] if is_retry else []
         with self.lock:
-            flush = self._flush(acked_to=messages[-1].offset)
+            flush = self._flush(acked_to=ended[-1].message.offset)
         return replace(
             flush,
-            done_offsets=(*flush.done_offsets, *own),
-            failures=(*flush.failures, *failures),
-            results=(*flush.results, *results),
+            done_offsets=(*flush.done_offsets, *done),
+            failures=(*flush.failures, *(one.failure for one in ended if one.failure is not None)),
+            results=(*flush.results, *(row for one in ended for row in one.results)),
         )
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
-    def give_back(self, session: Session) -> None:
+    def give_back(self, channel: Channel) -> None:
         """Give back all that is not done, and what is running if the process is about to die; this ends the claim.
 
         Raises:
@@ -330,9 +383,9 @@ class Work(Watch):
                     return
                 self._leave_no_gaps()
                 flush = self._flush(finished=True)
-            self._cut(session, flush)
+            self._cut(channel, flush)
 
-    def share_rest(self, session: Session) -> None:
+    def share_rest(self, channel: Channel) -> None:
         """Give back the messages after the running ones, so that other clients can claim them.
 
         Raises:
@@ -344,9 +397,9 @@ class Work(Watch):
                     return
                 self.last = self.running_through
                 flush = self._flush()
-            self._cut(session, flush)
+            self._cut(channel, flush)
 
-    def give_up(self, session: Session, since: float, failure: Failure | None) -> bool:
+    def give_up(self, channel: Channel, since: float, failure: Failure | None) -> bool:
         """Record ``failure`` for the message of the hanging handler that began at ``since``, and give back the rest.
 
         Args:
@@ -368,14 +421,14 @@ class Work(Watch):
                 flush = self._flush(finished=True)
             if failure is not None:
                 flush = replace(flush, acked_to=failure.offset, failures=(*flush.failures, failure))
-            self._cut(session, flush, Isolation.NONE if failure is not None else Isolation.ALONE)
+            self._cut(channel, flush, Isolation.NONE if failure is not None else Isolation.ALONE)
             return True
 
-    def _cut(self, session: Session, flush: Flush, isolation: Isolation = Isolation.NONE) -> None:
+    def _cut(self, channel: Channel, flush: Flush, isolation: Isolation = Isolation.NONE) -> None:
         """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
         last = flush.acked_to if flush.finished else self.last
         try:
-            progress.give_back(session, flush, last, isolation)
+            channel.give_back(flush, last, isolation)
         except FenceLost:
             self.lost = self.progress_buffer.closed = True
             raise
@@ -385,10 +438,41 @@ class Work(Watch):
         self.progress_buffer.closed |= flush.finished
 
 
-def _redone(messages: list[Message], failures: list[Failure], ran_s: Sequence[float]) -> list[tuple[int, int, int]]:
-    """Return offset, attempt and milliseconds of each retry that succeeded."""
-    failed, ran = {failure.offset for failure in failures}, zip(messages, ran_s, strict=True)
-    return [(m.offset, m.attempt, round(took_s * 1000)) for m, took_s in ran if m.offset not in failed]
+class ThreadRun(Run):
+    """The run of a message that has a thread for itself, or shares it with its batch.
+
+    Args:
+        claim_run: the claim that is worked on.
+        watch: of the thread.
+        message: of the claim.
+        since: when it began, in :func:`ticks`.
+    """
+
+    __slots__ = ("_claim_run", "_message", "_since", "_watch")
+
+    def __init__(self, claim_run: ClaimRun, watch: Watch, message: Message, since: float) -> None:
+        self._claim_run, self._watch, self._message, self._since = claim_run, watch, message, since
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the first limit; see :class:`Run`."""
+        return self._watch.time_left(self._since)
+
+    def extend(self, seconds: float) -> None:
+        """Ask for more time; see :class:`Run`."""
+        check_span(seconds)
+        self._watch.extend(self._since, seconds)
+
+    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Report progress; see :class:`Run`."""
+        self._claim_run.progress_buffer.tell(
+            ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
+        )
+
+
+def _done_retry(ended: Ended) -> tuple[int, int, int]:
+    """Return offset, attempt and milliseconds of a retry that succeeded."""
+    return ended.message.offset, ended.message.attempt, round(ended.ran_s * 1000)
 
 
 def _bytes_of(results: Sequence[ResultRow]) -> int:

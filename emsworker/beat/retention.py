@@ -1,0 +1,41 @@
+"""The beat service that deletes what retention no longer keeps."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from emsworker.core.config import Settings
+from emsworker.core.counted import counted
+from emsworker.store.engine.session import Session
+from emsworker.store.stream import retention as store
+
+log = logging.getLogger(__name__)
+
+_ROWS = 2000  # the other services wait no longer than deleting these takes
+_LOOK_BEATS = 5
+
+
+def trim(session: Session, settings: Settings) -> float:
+    """Delete what retention no longer keeps, a chunk of each partition at a time; no pause while there is more."""
+    more = False
+    kept_partitions = store.list_kept(session)
+    for kept in kept_partitions:
+        if kept.archive_first:
+            continue
+        log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, kept))
+        trimmed = store.delete_below(session, kept, log_start, _ROWS)
+        more |= trimmed != kept.trimmed
+    for topic_id in {kept.topic_id for kept in kept_partitions if not kept.archive_first}:
+        store.delete_restored(session, topic_id, store.list_restored(session, topic_id))
+    return 0.0 if more else _LOOK_BEATS * settings.beat_s
+
+
+def _warn_of_overtaken(kept: store.Kept, group_id: int, count: int) -> None:
+    log.warning(
+        "retention took %s of partition %d of topic %s that group %d had not claimed (see ems_skip)",
+        counted(count, "message"),
+        kept.partition,
+        kept.topic,
+        group_id,
+    )

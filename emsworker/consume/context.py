@@ -1,0 +1,101 @@
+"""Everything that running the messages of a group needs besides a claim: its handlers, a channel, shared resources."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor as Pool
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from emsworker.broker.channel import Channel
+from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.result_writer import ResultWriter
+from emsworker.core.ladder import Ladder
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.tasks.middleware import Middleware, hooks
+from emsworker.tasks.task import Route
+
+_TURN_S = 1.0
+_MOST_LANES = 1024
+
+Hooks = tuple[Callable[..., Any], ...]
+
+
+class IsolationGate:
+    """Poison isolation: suspect messages start one at a time in a process, so that a crash names only one of them.
+
+    The gate lets one message run alone for its first second: most poison crashes sooner, and others wait no longer.
+    """
+
+    def __init__(self) -> None:
+        self._changed = forks.Condition()
+        self._holder: object | None = None
+        self._until = 0.0
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Wait for the gate, and hold it during the block."""
+        me = object()
+        with self._changed:
+            while self._holder is not None and (left_s := self._until - ticks()) > 0:
+                self._changed.wait(left_s)
+            self._holder, self._until = me, ticks() + _TURN_S
+        try:
+            yield
+        finally:
+            with self._changed:
+                if self._holder is me:
+                    self._holder = None
+                    self._changed.notify()
+
+
+@dataclass(frozen=True)
+class RunHooks:
+    """The middleware's hooks around a run; see :class:`Middleware`."""
+
+    before: Hooks = ()
+    after: Hooks = ()
+    on_retry: Hooks = ()
+    on_dead: Hooks = ()
+
+    @classmethod
+    def of(cls, middleware: Sequence[Middleware]) -> RunHooks:
+        """Return the hooks that an app's middleware overrides."""
+        names = ("before_run", "after_run", "on_retry", "on_dead")
+        return cls(*(hooks(middleware, name) for name in names))
+
+
+def lane_pool() -> Pool:
+    """Return a pool for lanes of keys; its threads are made as they are needed."""
+    return ThreadPoolExecutor(_MOST_LANES, "ems-lane")
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The surroundings of an executor.
+
+    Args:
+        route: the group's handlers.
+        ladder: the group's ladder, for handlers without one of their own.
+        channel: the thread's own channel, in which transactional handlers run.
+        result_writer: creates the results of tasks that keep them.
+        hooks: of the app's middleware.
+        may_go_on: checked before every message; false if the process stops or its lease is no longer trusted.
+        gate: the process's gate for poison isolation.
+        loop: the process's event loop, for coroutines.
+        pool: the process's threads for the lanes of keys that run in order; lanes: the most lanes that a claim gets.
+    """
+
+    route: Route
+    ladder: Ladder
+    channel: Channel
+    result_writer: ResultWriter
+    hooks: RunHooks = RunHooks()
+    may_go_on: Callable[[], bool] = lambda: True
+    gate: IsolationGate = field(default_factory=IsolationGate)
+    loop: EventLoop = field(default_factory=EventLoop)
+    pool: Pool = field(default_factory=lane_pool)
+    lanes: int = 1
