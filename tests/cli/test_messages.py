@@ -9,13 +9,14 @@ import pytest
 from emsworker import Ems as App
 from emsworker.cli.main import ems as command
 from tests.support.commands import Done
-from tests.support.servers import TestServers, chosen_flavors, fresh_database
+from tests.support.recycling import recycled_database
+from tests.support.servers import TestServers, chosen_flavors
 
 
 @pytest.fixture
-def database(servers: TestServers) -> Iterator[str]:
+def clean(servers: TestServers) -> Iterator[str]:
     """On one flavor, which cannot matter to what is printed."""
-    with fresh_database(servers.database(chosen_flavors()[0])) as url:
+    with recycled_database(servers.database(chosen_flavors()[0])) as url:
         yield url
 
 
