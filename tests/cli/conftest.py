@@ -9,12 +9,19 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
 from tests.support.commands import Ems
 from tests.support.recycling import recycled_database
+from tests.support.servers import TestServers, few_flavors
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Ems:
     """The command without any stream."""
     return Ems({"EMS_LOCAL_DIR": str(tmp_path / "local")}, tmp_path)
+
+
+@pytest.fixture(scope="session", params=few_flavors())
+def server(servers: TestServers, request: pytest.FixtureRequest) -> LocalDatabase:
+    """One flavor: the store's tests run every statement on both, and a command prints what the store has found."""
+    return servers.database(request.param)
 
 
 @pytest.fixture

@@ -32,6 +32,12 @@ _SHAPE = (
     "SELECT trigger_name, '', '' FROM information_schema.triggers WHERE trigger_schema = DATABASE()",
     "SELECT routine_name, '', '' FROM information_schema.routines WHERE routine_schema = DATABASE()",
 )
+# Those that have numbered rows and begin with 1 again, also when the rows are gone; MySQL would tell what it has kept.
+_NUMBERED = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND auto_increment > 1 "
+    "AND table_type = 'BASE TABLE'"
+)
+_FRESH_FACTS = "SESSION sql_safe_updates = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */"
 _unused: WeakKeyDictionary[LocalDatabase, dict[Prepare, list[tuple[str, Shape]]]] = WeakKeyDictionary()
 
 
@@ -76,23 +82,24 @@ def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:
         if _shape(connection) != shape:
             return False
         tables = sorted({str(row[0]) for row in shape if len(row) > 4})
-        numbered = {str(row[0]) for row in shape if "auto_increment" in str(row[-1]).lower()}
         counts = " UNION ALL ".join(
             f"SELECT '{table}', COUNT(*) FROM (SELECT 1 FROM `{table}` LIMIT {_FEW_ROWS}) AS some" for table in tables
         )
         cursor.execute(counts)
         filled = {str(table): int(count) for table, count in cursor.fetchall() if count}
-        large = {table for table, count in filled.items() if count == _FEW_ROWS or table in numbered}
+        cursor.execute(_NUMBERED)
+        large = {str(row[0]) for row in cursor.fetchall()}
+        large |= {table for table, count in filled.items() if count == _FEW_ROWS}
         for table in filled.keys() - large:
             cursor.execute(f"DELETE FROM `{table}`")
         connection.commit()
-        for table in large:  # those that number their rows begin with 1 again
+        for table in large:
             cursor.execute(f"TRUNCATE TABLE `{table}`")
     return True
 
 
 def _connect(server: LocalDatabase, name: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
-    return connect(server.admin_url.rsplit("/", 1)[0] + f"/{name}")
+    return connect(server.admin_url.rsplit("/", 1)[0] + f"/{name}", settings=_FRESH_FACTS)
 
 
 def _shape(connection: pymysql.Connection[pymysql.cursors.Cursor]) -> Shape:

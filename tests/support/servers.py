@@ -22,14 +22,15 @@ from tests.support import hostile
 from tests.support.machine import machine_s
 
 VARIABLE = "EMS_TEST_SERVERS"
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+FLAVORS = os.environ.get("EMS_TEST_FLAVORS") or "first"
+ALL_FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 START_TIMEOUT_S = 120
 
 
 def chosen() -> set[str]:
     """Return the servers named by EMS_TEST_SERVERS; all of them when it is not set."""
-    return named() or {*FLAVORS, "redis"}
+    return named() or {*ALL_FLAVORS, "redis"}
 
 
 def named() -> set[str]:
@@ -39,14 +40,26 @@ def named() -> set[str]:
         pytest.UsageError: it names something else.
     """
     names = {name.strip() for name in os.environ.get(VARIABLE, "").split(",")} - {""}
-    if unknown := names - {*FLAVORS, "redis"}:
+    if unknown := names - {*ALL_FLAVORS, "redis"}:
         raise pytest.UsageError(f"{VARIABLE} names unknown servers: {', '.join(sorted(unknown))}")
     return names
 
 
 def chosen_flavors() -> list[Flavor]:
     """Return the database flavors to test on."""
-    return [flavor for flavor in FLAVORS if flavor in chosen()]
+    return [flavor for flavor in ALL_FLAVORS if flavor in chosen()]
+
+
+def few_flavors() -> list[Flavor]:
+    """Return the flavors for tests of what lies above the store: the first, or what EMS_TEST_FLAVORS says.
+
+    Raises:
+        pytest.UsageError: it says neither first nor others nor every.
+    """
+    kept = {"first": slice(1), "others": slice(1, None), "every": slice(None)}
+    if FLAVORS not in kept:
+        raise pytest.UsageError(f"EMS_TEST_FLAVORS is {FLAVORS!r}: use {', '.join(kept)}")
+    return chosen_flavors()[kept[FLAVORS]]
 
 
 def must_run(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Nothing of ours depends on what a server's defaults are: each hostile one, alone, under a stream with all kinds of work.
 
-The whole of tests/process runs with all of them at once by EMS_TEST_HOSTILE=1.
+With EMS_TEST_HOSTILE=1 tests/process has all of them at once.
 """
 
 import re
