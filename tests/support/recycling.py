@@ -39,6 +39,7 @@ _NUMBERED = (
 )
 _FRESH_FACTS = "SESSION sql_safe_updates = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */"
 _unused: WeakKeyDictionary[LocalDatabase, dict[Prepare, list[tuple[str, Shape]]]] = WeakKeyDictionary()
+_own: WeakKeyDictionary[LocalDatabase, Shape] = WeakKeyDictionary()
 
 
 def prepare_stream(url: str) -> None:
@@ -68,11 +69,27 @@ def recycled_database(server: LocalDatabase, prepare: Prepare = prepare_stream) 
             drop_database(server, name)
 
 
+def renew_own(server: LocalDatabase) -> None:
+    """Make a new stream of a server's own database, for what finds it by itself."""
+    shape = _own.get(server)
+    if shape is None or not _emptied(server, "ems", shape):
+        drop_database(server, "ems")
+        create_database(server, "ems")
+        prepare_stream(server.url)
+        _own[server] = _shape_of(server, "ems")
+    else:
+        prepare_stream(server.url)
+
+
 def _make(server: LocalDatabase, prepare: Prepare) -> tuple[str, Shape]:
     name = create_database(server)
     prepare(url_of(server, name))
+    return name, _shape_of(server, name)
+
+
+def _shape_of(server: LocalDatabase, name: str) -> Shape:
     with _connect(server, name) as connection:
-        return name, _shape(connection)
+        return _shape(connection)
 
 
 def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:

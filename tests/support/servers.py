@@ -190,9 +190,9 @@ def url_of(server: LocalDatabase, name: str) -> str:
     return re.sub(r"/ems$", f"/{name}", server.url)
 
 
-def create_database(server: LocalDatabase) -> str:
+def create_database(server: LocalDatabase, name: str = "") -> str:
     """Create an empty database and return its name."""
-    name = f"ems_{secrets.token_hex(6)}"
+    name = name or f"ems_{secrets.token_hex(6)}"
     _execute(server.admin_url, f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
     return name
 
