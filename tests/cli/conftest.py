@@ -4,9 +4,12 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems as App
+from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
 from tests.support.commands import Ems
+from tests.support.recycling import recycled_database
+from tests.support.servers import TestServers, few_flavors
 
 
 @pytest.fixture
@@ -15,19 +18,32 @@ def bare(tmp_path: Path) -> Ems:
     return Ems({"EMS_LOCAL_DIR": str(tmp_path / "local")}, tmp_path)
 
 
+@pytest.fixture(scope="session", params=few_flavors())
+def server(servers: TestServers, request: pytest.FixtureRequest) -> LocalDatabase:
+    """One flavor: the store's tests run every statement on both, and a command prints what the store has found."""
+    return servers.database(request.param)
+
+
 @pytest.fixture
-def stream(database: str) -> Iterator[Database]:
+def clean(server: LocalDatabase) -> Iterator[str]:
+    """The address of a database with empty tables."""
+    with recycled_database(server) as url:
+        yield url
+
+
+@pytest.fixture
+def stream(clean: str) -> Iterator[Database]:
     """A migrated database."""
-    stream = Database(database)
+    stream = Database(clean)
     stream.call(migrate)
     yield stream
     stream.thread_session().close()
 
 
 @pytest.fixture
-def url(database: str, stream: Database) -> str:
+def url(clean: str, stream: Database) -> str:
     """Its address."""
-    return database
+    return clean
 
 
 @pytest.fixture

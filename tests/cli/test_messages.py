@@ -1,7 +1,6 @@
 """``ems messages``: what it prints and how it ends; the looking itself is tested with the store."""
 
 import io
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
@@ -9,14 +8,6 @@ import pytest
 from emsworker import Ems as App
 from emsworker.cli.main import ems as command
 from tests.support.commands import Done
-from tests.support.servers import TestServers, chosen_flavors, fresh_database
-
-
-@pytest.fixture
-def database(servers: TestServers) -> Iterator[str]:
-    """On one flavor, which cannot matter to what is printed."""
-    with fresh_database(servers.database(chosen_flavors()[0])) as url:
-        yield url
 
 
 class Here:

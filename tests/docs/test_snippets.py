@@ -14,10 +14,9 @@ import click
 import pytest
 
 from emsworker.local import LocalStack
-from emsworker.store.engine.database import Database as Store
-from emsworker.store.engine.schema import migrate
 from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_spark, pages, runs
-from tests.support.servers import TestServers, chosen_flavors, connect
+from tests.support.recycling import renew_own
+from tests.support.servers import TestServers, chosen_flavors
 
 _PAGES = [page for page in pages() if runs(page) and not needs_spark(page)]
 _CONSOLE = re.compile(
@@ -61,11 +60,7 @@ def local(page: Path, servers: TestServers, tmp_path: Path, request: pytest.Fixt
     if _needs_redis(page):
         request.getfixturevalue("redis_url")
         (folder / "redis").symlink_to(servers.redis().folder)
-    with connect(server.admin_url) as connection, connection.cursor() as cursor:
-        for statement in ("DROP DATABASE IF EXISTS ems", "CREATE DATABASE ems CHARACTER SET utf8mb4"):
-            cursor.execute(statement)
-    with Store(server.url).session() as session:
-        migrate(session)
+    renew_own(server)
     yield LocalStack(folder)
 
 

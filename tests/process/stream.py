@@ -16,8 +16,9 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
+from tests.support.recycling import prepare_stream, recycled_database
 from tests.support.roles import users
-from tests.support.servers import fresh_database
+from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import Program
 
@@ -48,8 +49,6 @@ class Stream:
         self._programs: list[Program] = []
         with Database(url).session() as session:
             migrate(session)
-        for statement in _TABLES:
-            self.run(statement)
         self._end = contextlib.ExitStack()
         self._worker_url, sender_url, admin_url = self._as_roles() if as_roles else [url] * 3
         self.app = self._own_app = Ems("sender", url=admin_url)
@@ -135,10 +134,17 @@ class Stream:
         self._end.close()
 
 
+def _prepare(url: str) -> None:
+    prepare_stream(url)
+    with connect(url) as connection, connection.cursor() as cursor:
+        for statement in _TABLES:
+            cursor.execute(statement)
+
+
 @contextlib.contextmanager
 def open_stream(server: Server, folder: Path, *, as_roles: bool = False) -> Iterator[Stream]:
     """A stream in a database of its own, closed and dropped afterwards."""
-    with fresh_database(server) as url:
+    with recycled_database(server, _prepare) as url:
         stream = Stream(server, url, folder, as_roles=as_roles or bool(os.environ.get("EMS_TEST_ROLES")))
         try:
             yield stream

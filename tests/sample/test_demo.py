@@ -24,7 +24,7 @@ from sample_app.processes import start_worker
 from sample_app.publish import prepare, publish
 from sample_app.settings import NEW_TITLE, TITLE
 from sample_app.verify import verify, verify_summary, verify_title
-from tests.support.servers import TestServers, chosen, chosen_flavors, fresh_database
+from tests.support.servers import TestServers, chosen, chosen_flavors, few_flavors, fresh_database
 
 FLIGHTS = 400
 MALFORMED = 12
@@ -34,7 +34,7 @@ HOME = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flavor", chosen_flavors())
+@pytest.mark.parametrize("flavor", few_flavors())
 def test_every_number_is_right_after_a_worker_was_killed(flavor: str) -> None:
     done = run_demo("--limit", "5000", "--server", flavor)
     assert done.returncode == 0, done.stdout + done.stderr

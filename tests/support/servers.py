@@ -5,6 +5,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,16 +19,18 @@ from emsworker.local import LocalDatabase, Redis, ServerFailed, ServerMissing
 from emsworker.local.engines import Flavor
 from emsworker.local.server import Server
 from tests.support import hostile
+from tests.support.machine import machine_s
 
 VARIABLE = "EMS_TEST_SERVERS"
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+FLAVORS = os.environ.get("EMS_TEST_FLAVORS") or "first"
+ALL_FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
-_START_TIMEOUT_S = 120
+START_TIMEOUT_S = 120
 
 
 def chosen() -> set[str]:
     """Return the servers named by EMS_TEST_SERVERS; all of them when it is not set."""
-    return named() or {*FLAVORS, "redis"}
+    return named() or {*ALL_FLAVORS, "redis"}
 
 
 def named() -> set[str]:
@@ -37,14 +40,26 @@ def named() -> set[str]:
         pytest.UsageError: it names something else.
     """
     names = {name.strip() for name in os.environ.get(VARIABLE, "").split(",")} - {""}
-    if unknown := names - {*FLAVORS, "redis"}:
+    if unknown := names - {*ALL_FLAVORS, "redis"}:
         raise pytest.UsageError(f"{VARIABLE} names unknown servers: {', '.join(sorted(unknown))}")
     return names
 
 
 def chosen_flavors() -> list[Flavor]:
     """Return the database flavors to test on."""
-    return [flavor for flavor in FLAVORS if flavor in chosen()]
+    return [flavor for flavor in ALL_FLAVORS if flavor in chosen()]
+
+
+def few_flavors() -> list[Flavor]:
+    """Return the flavors for tests of what lies above the store: the first, or what EMS_TEST_FLAVORS says.
+
+    Raises:
+        pytest.UsageError: it says neither first nor others nor every.
+    """
+    kept = {"first": slice(1), "others": slice(1, None), "every": slice(None)}
+    if FLAVORS not in kept:
+        raise pytest.UsageError(f"EMS_TEST_FLAVORS is {FLAVORS!r}: use {', '.join(kept)}")
+    return chosen_flavors()[kept[FLAVORS]]
 
 
 def must_run(name: str) -> bool:
@@ -83,7 +98,7 @@ class TestServers:
         # Before the start, so that a server that hangs in it is stopped as well.
         self._running[name] = server
         try:
-            server.start(_START_TIMEOUT_S)
+            server.start(START_TIMEOUT_S)
         except (ServerMissing, ServerFailed) as error:
             self.left_out[name] = str(error)
         if name in self.left_out:
@@ -155,17 +170,37 @@ def fresh_database(server: LocalDatabase) -> Iterator[str]:
     Args:
         server: a running server.
     """
-    if hostile.wanted():  # for each test: one that has started the server anew has lost them
-        set_globals(server, *hostile.statements(server.flavor).values())
-    name = f"ems_{secrets.token_hex(6)}"
-    _execute(server.admin_url, f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+    make_hostile(server)
+    name = create_database(server)
     try:
-        yield re.sub(r"/ems$", f"/{name}", server.url)
+        yield url_of(server, name)
     finally:
-        # The test may have killed the server on purpose.
-        server.start(_START_TIMEOUT_S)
-        _end_connections(server.admin_url, name)
-        _execute(server.admin_url, f"DROP DATABASE IF EXISTS `{name}`")
+        server.start(START_TIMEOUT_S)  # the test may have killed it on purpose
+        drop_database(server, name)
+
+
+def make_hostile(server: LocalDatabase) -> None:
+    """Change the settings of a server if that is wanted; for each test, for one that has started it has lost them."""
+    if hostile.wanted():
+        set_globals(server, *hostile.statements(server.flavor).values())
+
+
+def url_of(server: LocalDatabase, name: str) -> str:
+    """Return the URL of one of a server's databases."""
+    return re.sub(r"/ems$", f"/{name}", server.url)
+
+
+def create_database(server: LocalDatabase, name: str = "") -> str:
+    """Create an empty database and return its name."""
+    name = name or f"ems_{secrets.token_hex(6)}"
+    _execute(server.admin_url, f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+    return name
+
+
+def drop_database(server: LocalDatabase, name: str) -> None:
+    """Drop a database, whatever still happens in it."""
+    end_connections(server, name)
+    _execute(server.admin_url, f"DROP DATABASE IF EXISTS `{name}`")
 
 
 def _execute(url: str, statement: str) -> None:
@@ -173,13 +208,16 @@ def _execute(url: str, statement: str) -> None:
         cursor.execute(statement)
 
 
-def _end_connections(url: str, database: str) -> None:
+def end_connections(server: LocalDatabase, database: str) -> None:
     """End what a test left open: an open transaction would make DROP DATABASE wait for it."""
-    with connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (database,))
-        for (number,) in cursor.fetchall():
-            try:
-                cursor.execute("KILL %s", (number,))
-            except pymysql.err.OperationalError as error:
-                if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
-                    raise
+    with connect(server.admin_url) as connection, connection.cursor() as cursor:
+        deadline = machine_s() + START_TIMEOUT_S
+        while cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (database,)):
+            for (number,) in cursor.fetchall():
+                try:
+                    cursor.execute("KILL %s", (number,))
+                except pymysql.err.OperationalError as error:
+                    if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
+                        raise
+            assert machine_s() < deadline, f"somebody stays connected to {database}"
+            time.sleep(0.01)

@@ -15,6 +15,7 @@ from emsworker import Ems
 from emsworker.beat import recovery
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
+from emsworker.local import LocalDatabase
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
@@ -23,6 +24,7 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims
 from emsworker.store.groups.claims import Claimant
 from emsworker.store.groups.progress import Flush
+from tests.support.recycling import recycled_database
 from tests.support.servers import connect
 from tests.support.waiting import until
 
@@ -197,9 +199,9 @@ def open_stream(url: str) -> Iterator[Stream]:
 
 
 @pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
+def stream(server: LocalDatabase) -> Iterator[Stream]:
     """A migrated database on each server."""
-    with open_stream(database) as made:
+    with recycled_database(server) as url, open_stream(url) as made:
         yield made
 
 

@@ -1,0 +1,28 @@
+"""The short form of ``./dev chaos``: a little of everything on each server, and the checker finds nothing wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from emsworker.local import LocalDatabase, Redis
+from tests.support.servers import TestServers, chosen
+from verification.chaos import table
+from verification.chaos.arena import Arena
+from verification.chaos.running import run_scenarios
+from verification.chaos.scenarios import Scenario, in_short, misused_in_short
+
+pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("bring_about", [in_short, misused_in_short])
+def test_nothing_is_lost_whatever_breaks(
+    server: LocalDatabase, servers: TestServers, tmp_path: Path, bring_about: Callable[[Arena], None]
+) -> None:
+    redis: Redis | None = servers.redis() if server.flavor == "mysql" and "redis" in chosen() else None
+    scenario = Scenario("in short", bring_about, redis=redis is not None)
+    rows = list(run_scenarios([scenario], server, redis, tmp_path / "arena", seed=1))
+    print(table.header(), *map(table.line, rows), sep="\n")
+    for row in rows:
+        assert row.good, f"{table.line(row)}\n{row.wrong}"
+    assert sum(row.sent for row in rows) > 50

@@ -1,0 +1,1 @@
+"""Settings of servers that administrators may have chosen, each alone."""
