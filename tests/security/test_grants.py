@@ -15,14 +15,17 @@ from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.admin.check import Severity, check
 from emsworker.cli.main import ems as cli
+from emsworker.core.codec import Decoder
 from emsworker.core.errors import AccessDenied, InvalidName
 from emsworker.core.ids import new_uid
-from emsworker.core.model import NewMessage
+from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.local import LocalDatabase as Server
+from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import ROLES, statements
+from emsworker.store.groups import claims, progress
 from emsworker.store.stream import scan, staging
-from emsworker.store.topics import get_topic
+from emsworker.store.topics import create_topic, get_topic, list_groups
 from tests.process.stream import Stream, open_stream
 from tests.support.roles import MakeUser, users
 from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
@@ -252,6 +255,15 @@ def test_those_who_are_allowed_to_cancel_do(place: Place) -> None:
         plain.close()
 
 
+def test_those_who_are_allowed_to_create_do(place: Place) -> None:
+    for role in ("producer", "worker"):
+        app = App(role, url=place.as_role(role, ["auto-create"]))
+        assert app.send(f"{place.topic}-{role}", {}).created
+        app.close()
+    with Database(place.as_role("sink", ["auto-create"])).session() as session:
+        assert create_topic(session, f"{place.topic}-sink").partitions == 1
+
+
 def test_a_sink_writes_from_spark(place: Place) -> None:
     session = Database(place.as_role("sink")).thread_session()
     topic = get_topic(session, place.topic)
@@ -269,13 +281,13 @@ def test_a_sink_writes_from_spark(place: Place) -> None:
 
 _LOOKS = (
     "topics list", "topics stale TOPIC", "groups list", "groups list TOPIC", "groups limit TOPIC a", "clients", "messages list TOPIC",
-    "messages peek TOPIC a", "messages get MESSAGE", "messages contains TOPIC MESSAGE", "trace MESSAGE", "dead list", "dead list TOPIC a",
+    "messages peek TOPIC a", "messages get MESSAGE", "messages contains TOPIC MESSAGE", "trace MESSAGE", "dead list", "dead list --topic TOPIC",
     "dead show DEAD", "schedules list", "readers list", "check --role reader",
 )  # fmt: skip
 _CHANGES = (
     "topics create more", "topics change more --rule r", "groups create more g", "groups change more g --pause",
     "groups limit more g --rate 5/s", "groups reset TOPIC a --to latest --yes", "groups replay TOPIC a --all --yes",
-    "dead requeue TOPIC a DEAD --yes",
+    "dead requeue DEAD --yes",
     "topics purge TOPIC --yes", "alarms create lag --on lag", "alarms delete lag --yes",
     "topics delete more --yes --force", "send TOPIC {}",
 )  # fmt: skip
@@ -285,11 +297,36 @@ def _ems(url: str, command: str) -> Result:
     return CliRunner().invoke(cli, command.split(), env={"EMS_URL": url})
 
 
+def _filled(command: str, names: dict[str, str]) -> str:
+    return " ".join(names.get(word, word) for word in command.split())
+
+
+def _bury(place: Place) -> str:
+    """The id of a message that is a dead letter of the group."""
+    app = place.stream.app
+    session = app.database.thread_session()
+    topic = get_topic(session, place.topic)
+    assert topic is not None
+    group = next(one for one in list_groups(session) if one.topic_id == topic.id)
+    clients.register(session, ["c"], "p", "c", 60.0)
+    sent = app.send(place.topic, "dead", partition=0)
+    claim = claims.take_range(session, claims.Claimant(topic, group, "c", 10, 1 << 20, Decoder()), 0)
+    assert claim
+    dead = Failure(claim.hi, 1, Outcome.FAILED, "ValueError: x", retry_in_s=None, dead="attempts", ran_s=0.1)
+    progress.flush(session, progress.Flush(claim, topic.id, claim.hi, 30.0, finished=True, failures=[dead]))
+    clients.deregister(session, ["c"])
+    return sent.id
+
+
 def test_a_reader_looks_and_an_admin_changes(place: Place) -> None:
     reader, admin = place.as_role("reader"), place.as_role("admin")
-    place.send(1)
+    names = {
+        "TOPIC": place.topic,
+        "DEAD": _bury(place),
+        "MESSAGE": place.stream.app.send(place.topic, 1, partition=0).id,
+    }
     assert _ems(admin, f"topics change {place.topic} --max-message-bytes 200000").exit_code == 0  # as any server takes
-    looks, changes = ([command.replace("TOPIC", place.topic) for command in all_] for all_ in (_LOOKS, _CHANGES))
+    looks, changes = ([_filled(command, names) for command in all_] for all_ in (_LOOKS, _CHANGES))
     for command in looks:
         done = _ems(reader, command)
         assert done.exit_code == 0, (command, done.output)

@@ -9,9 +9,11 @@ from emsworker import Filter
 from emsworker.admin import Admin
 from emsworker.beat import recovery
 from emsworker.core.errors import ConfigError
+from emsworker.core.selection.bounds import Bounds
 from emsworker.store import topics
 from emsworker.store.groups import claims
 from emsworker.store.groups.claims import find_work
+from emsworker.store.stream import broadcast, search
 from tests.support.streams import Stream
 
 _SENT: list[dict[str, Any]] = [
@@ -57,11 +59,20 @@ def test_r13_only_matching_messages_are_fetched_and_the_rest_is_done(
         assert in_memory == offsets, "a test app decides as the server does"
 
 
-def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream) -> None:
+@pytest.mark.parametrize(
+    "damaged", [b"\xff{", b"", b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"], ids=["text", "empty", "deep"]
+)
+def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream, damaged: bytes) -> None:
+    """MySQL refuses JSON that is nested more than 100 deep, which must not fail the statement for its neighbours."""
     app, topic = stream.app(), stream.topic()
     app.send_many("t", [1, 2, 3], headers={"region": "eu"})
-    stream.rows("UPDATE ems_message SET headers = X'FF7B' WHERE `offset` = 2")
-    group = stream.group(topic, filter=Filter(headers={"region": "eu"}))
+    stream.rows("UPDATE ems_message SET headers = %s WHERE `offset` = 2", damaged)
+    wanted = Filter(headers={"region": "eu"})
+    window = search.SearchWindow(topic.id, 0, 1, 3)
+    assert [one.offset for one in search.list_window(stream.session, window, Bounds(), wanted)] == [1, 3]
+    assert [one.offset for one in search.list_wanted(stream.session, window, wanted)] == [1, 3]
+    assert [row[0] for row in broadcast.read(stream.session, topic, 0, 1, 9, 1 << 20, wanted).rows] == [1, 3]
+    group = stream.group(topic, filter=wanted)
     assert [message.offset for message in stream.take(topic, group, stream.client()).messages] == [1, 3]
 
 

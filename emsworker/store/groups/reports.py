@@ -18,12 +18,13 @@ def add_reports(
     packet: Packet, claim: Claim, topic_id: int, reports: Sequence[ProgressReport], ended: Sequence[bytes]
 ) -> None:
     """Append the reports of a claim's messages to an open transaction, and remove those of messages that have ended."""
-    common = {"topic_id": topic_id, "group_id": claim.group_id, "client_id": claim.client_id}
-    rows = (
-        common | {"uid": one.uid, "attempt": one.attempt, "fraction": one.fraction, "text": one.text}
-        for one in sorted(reports, key=lambda one: one.uid)
-    )
-    packet.insert_many(_SQL.upsert_reports, _SQL.report_row, rows, _SQL.upsert_reports_end)
+    if reports:
+        common = {"topic_id": topic_id, "group_id": claim.group_id, "client_id": claim.client_id}
+        rows = (
+            common | {"uid": one.uid, "attempt": one.attempt, "fraction": one.fraction, "text": one.text}
+            for one in sorted(reports, key=lambda one: one.uid)
+        )
+        packet.insert_many(_SQL.upsert_reports, _SQL.report_row, rows, _SQL.upsert_reports_end)
     if ended:
         packet.add(_SQL.delete_reports, {"topic_id": topic_id, "uids": sorted(ended), "group_id": claim.group_id})
 

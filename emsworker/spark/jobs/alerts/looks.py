@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from emsworker.admin.monitoring import Monitoring
 from emsworker.spark.profile import closing_session, open_stream
-from emsworker.store.inspect import watching as store
+from emsworker.store.inspect import monitoring as store
 
 NAME = "ems_looks"
 _COLUMNS = (
@@ -76,7 +76,7 @@ class LookReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self, since: int) -> dict[str, Any]:
         with closing_session(open_stream(self._profile).stream.database) as database:
-            at = max(since + 1, database.call(store.get_now))
+            at = max(since + 1, database.call(store.get_settled_time))
             lags = [
                 lag
                 for lag in Monitoring(database).lag()

@@ -1,7 +1,7 @@
 """Counts of what ended lately."""
 
 from emsworker.store.groups import progress
-from emsworker.store.inspect import watching
+from emsworker.store.inspect import monitoring
 from tests.support.streams import Stream, failed, flush_of
 
 
@@ -15,10 +15,10 @@ def test_attempts_are_counted_by_group_and_time(stream: Stream) -> None:
         progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=failures))
     ids = [group.id for group in groups]
     stream.rows("UPDATE ems_attempt SET ended_at = NOW(6) - INTERVAL 10 SECOND")
-    now = watching.get_now(stream.session)
-    assert watching.count_attempts(stream.session, ids, now - 60_000_000, now) == [(2, 0), (1, 1), (0, 0)]
-    assert watching.count_attempts(stream.session, ids, now - 5_000_000, now) == [(0, 0)] * 3
-    assert watching.count_attempts(stream.session, [], 0, now) == []
+    now = monitoring.get_settled_time(stream.session)
+    assert monitoring.count_attempts(stream.session, ids, now - 60_000_000, now) == [(2, 0), (1, 1), (0, 0)]
+    assert monitoring.count_attempts(stream.session, ids, now - 5_000_000, now) == [(0, 0)] * 3
+    assert monitoring.count_attempts(stream.session, [], 0, now) == []
 
 
 def test_counting_reads_a_piece_of_an_index(stream: Stream) -> None:
@@ -28,7 +28,7 @@ def test_counting_reads_a_piece_of_an_index(stream: Stream) -> None:
         f"{numbers} n MOD 3, 0, n, NOW(6) - INTERVAL n SECOND, 1, 'failed' FROM n"
     )
     stream.rows("ANALYZE TABLE ems_attempt")
-    now = watching.get_now(stream.session)
+    now = monitoring.get_settled_time(stream.session)
     args = {"group_id": 1, "from_us": now - 20_000_000, "to_us": now}
-    (row,) = stream.explain(watching._SQL.count_attempts, args)
+    (row,) = stream.explain(monitoring._SQL.count_attempts, args)
     assert (row["key"], row["type"]) == ("recent", "range")
