@@ -61,7 +61,7 @@ RUNS: dict[str, dict[str, str]] = {
     "reader": {
         **_SCHEMA,
         **_NAMES,
-        **dict.fromkeys(["monitoring", "quality", "scan", "search", "snapshot", "trace", "watching"], ALL),
+        **dict.fromkeys(["monitoring", "quality", "scan", "search", "snapshot", "trace"], ALL),
         "dead": "list_dead get_dead find_dead find_dead_at count_dead",
         "clients": "list_clients list_leaders",
         "broadcast": "list_positions",
@@ -69,7 +69,7 @@ RUNS: dict[str, dict[str, str]] = {
         "limits": "get_limit count_slots",
         "schedules": "list_schedules",
         "skipping": "list_policies",
-        "alarms": "list_alarms",
+        "alarms": "list_alarms list_backlogs list_claims get_age count_retries count_dead count_attempts",
         "cursors": "list_positions",
         "cancel": "list_stale_retries count_outbox",
     },
