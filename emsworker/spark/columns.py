@@ -43,7 +43,7 @@ _CLAIM: dict[str, DataType] = {
     "partition": IntegerType(),
     "lo": LongType(),
     "hi": LongType(),
-    "doneTo": LongType(),
+    "ackedTo": LongType(),
     "state": StringType(),
     "source": StringType(),
     "isolation": IntegerType(),

@@ -114,7 +114,7 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ),
         ("put_back.work", "made by _values", {"(_values(where, row) for row in wanted)"}),
     ],
-    "replay": [("_add_claims", _ROWS, {"rows"}), ("replay_piece.work", _ROWS, {"rows"})],
+    "replay": [("_add_claims", _ROWS, {"rows"}), ("replay.work", _ROWS, {"rows"})],
     "reports": [("add_reports", _ROWS, {"rows"})],
     "results": [("add_results", _ROWS, {"rows"}), ("_row", "for people; a parameter in the end", {"len(row.body)"})],
     "scan": [

@@ -12,7 +12,6 @@ from emsworker.spark.jobs.archive.manifest import Manifest, Part, read_files
 from emsworker.spark.jobs.folder import Folder
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import archive as store
-from emsworker.store.stream.archive import ArchiveRange
 
 _KEYS = 1000
 _EPOCH = datetime(1970, 1, 1)
@@ -27,18 +26,17 @@ def drop(
         a dataset and its number of deleted rows (for messages: offsets).
     """
     for part in manifest.of("messages"):
-        place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=part.partition))
-        if place is None or place[1] >= part.hi:
+        partition, end = part.offsets.partition, part.offsets.end
+        place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=partition))
+        if place is None or not (left := part.offsets.part(place[1], end)):
             continue  # all of it was deleted before
-        log_start, trimmed = place
-        assert log_start >= part.hi, "the log start offset was raised before anything was copied, and never sinks"
-        tell(f"deleting offsets {max(trimmed, part.lo)} to {part.hi - 1} of partition {part.partition}")
+        assert place[0] >= end, "the log start offset was raised before anything was copied, and never sinks"
+        tell(f"deleting {left} of partition {partition}")
         for dataset in ("attempts", "claims"):
             for log in manifest.of(dataset):
-                if log.partition == part.partition:
+                if log.offsets.partition == partition:
                     yield dataset, _drop_log(spark, database, folder, manifest, log)
-        where = ArchiveRange(manifest.topic_id, part.partition, max(trimmed, part.lo), part.hi)
-        for count in store.delete_messages(database, where):
+        for count in store.delete_messages(database, left):
             yield "messages", count
 
 
@@ -47,10 +45,10 @@ def _drop_log(spark: Any, database: Database, folder: Folder, manifest: Manifest
 
     is_claim = part.dataset == "claims"
     frame = read_files(spark, folder, part.dataset, manifest.files)
-    mine = frame.where((F.col("group") == part.group) & (F.col("partition") == part.partition))
+    mine = frame.where((F.col("group") == part.group) & (F.col("partition") == part.offsets.partition))
     keys = mine.select("lo", "claimId") if is_claim else mine.select("offset", F.unix_micros("endedAt"))
     rows = keys.toLocalIterator()
-    where: dict[str, Any] = {"group_id": part.group_id, "partition": part.partition}
+    where: dict[str, Any] = {"group_id": part.group_id, "partition": part.offsets.partition}
     deleted = 0
     while chunk := [tuple(row) for row in islice(rows, _KEYS)]:
         if is_claim:

@@ -19,7 +19,7 @@ CLAIM_COLUMNS = (
     "partition int",
     "lo bigint",
     "hi bigint",
-    "doneTo bigint",
+    "ackedTo bigint",
     "state string",
     "source string",
     "client string",
@@ -48,8 +48,8 @@ def unroll(claims: Any) -> Any:
     """Expand each claim of the stream to a row for each of its offsets, with the claim's facts about that message."""
     from pyspark.sql import functions as F
 
-    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (doneTo - lo + 1)")
-    finished = F.col("offset") <= F.col("doneTo")
+    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (ackedTo - lo + 1)")
+    finished = F.col("offset") <= F.col("ackedTo")
     taken = finished | (F.col("state") == "start")
     ranges = claims.where("source = 'stream' AND hi >= lo")
     return ranges.withColumn("offset", F.explode(F.sequence("lo", "hi"))).select(
