@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import ConfigError
-from emsworker.spark.jobs.failing import SparkFailed, not_started, told
+from emsworker.spark.jobs.session import SparkFailed, not_started, told
 from tests.spark.conftest import CONF, ROOT, SETTINGS, spark_environment
 from tests.spark.test_report_commands import ems
 from tests.support.commands import environment

@@ -16,10 +16,11 @@ step 5, the next run continues with step 1. A lock of the server allows one arch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from emsworker.core.counted import counted
@@ -28,8 +29,7 @@ from emsworker.core.ids import new_uid
 from emsworker.core.offsets import OffsetRange
 from emsworker.spark.jobs.archive.checksums import sums
 from emsworker.spark.jobs.archive.copying import copy, cut
-from emsworker.spark.jobs.archive.dropping import drop
-from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
+from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_files, read_manifests, segment_path
 from emsworker.spark.jobs.folder import Folder, open_folder
 from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
@@ -44,6 +44,8 @@ from emsworker.store.stream.archive import Sum
 from emsworker.store.stream.retention import Kept
 
 _STEP = 20_000
+_KEYS = 1000
+_EPOCH = datetime(1970, 1, 1)
 
 
 class ArchiveDiffers(EmsError):
@@ -80,8 +82,6 @@ def run(spark: Any, config: ArchiveOptions) -> JobResult:
         WrongOption: a topic cannot be archived.
         ArchiveDiffers, ArchiveBusy, ArchiveDamaged: nothing more was deleted.
     """
-    if config.segment < 1:
-        raise WrongOption("--segment", str(config.segment), "must be at least 1")
     app = open_stream(config.profile)
     with closing_session(app.database) as database:
         chosen = _choose(database, config.topic)
@@ -300,6 +300,48 @@ class _Archiver:
         lock.check()
         for dataset, count in drop(self._spark, self._database, self._folder, manifest, self._tell):
             self._tally.dropped[dataset] += count
+
+
+def drop(
+    spark: Any, database: Database, folder: Folder, manifest: Manifest, tell: Callable[[str], None]
+) -> Iterator[tuple[str, int]]:
+    """Delete attempts, then claims, then messages, so that ``trimmed`` reaches the end only when all are deleted.
+
+    Yields:
+        a dataset and its number of deleted rows (for messages: offsets).
+    """
+    for part in manifest.of("messages"):
+        partition, end = part.offsets.partition, part.offsets.end
+        place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=partition))
+        if place is None or not (left := part.offsets.part(place[1], end)):
+            continue  # all of it was deleted before
+        assert place[0] >= end, "the log start offset was raised before anything was copied, and never sinks"
+        tell(f"deleting {left} of partition {partition}")
+        for dataset in ("attempts", "claims"):
+            for log in manifest.of(dataset):
+                if log.offsets.partition == partition:
+                    yield dataset, _drop_log(spark, database, folder, manifest, log)
+        for count in store.delete_messages(database, left):
+            yield "messages", count
+
+
+def _drop_log(spark: Any, database: Database, folder: Folder, manifest: Manifest, part: Part) -> int:
+    from pyspark.sql import functions as F
+
+    is_claim = part.dataset == "claims"
+    frame = read_files(spark, folder, part.dataset, manifest.files)
+    mine = frame.where((F.col("group") == part.group) & (F.col("partition") == part.offsets.partition))
+    keys = mine.select("lo", "claimId") if is_claim else mine.select("offset", F.unix_micros("endedAt"))
+    rows = keys.toLocalIterator()
+    where: dict[str, Any] = {"group_id": part.group_id, "partition": part.offsets.partition}
+    deleted = 0
+    while chunk := [tuple(row) for row in islice(rows, _KEYS)]:
+        if is_claim:
+            deleted += database.call(partial(store.delete_claims, keys=chunk, **where))
+        else:
+            ended = [(offset, str(_EPOCH + timedelta(microseconds=us))) for offset, us in chunk]
+            deleted += database.call(partial(store.delete_attempts, keys=ended, **where))
+    return deleted
 
 
 def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
