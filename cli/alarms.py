@@ -33,6 +33,7 @@ def _about(rule: Rule) -> dict[str, Any]:
         "above": rule.above,
         "for_s": rule.for_s,
         "within_s": rule.within_s,
+        "least": rule.least,
         "topic": rule.topic,
         "group": rule.group,
         "webhook": redact(rule.webhook) if rule.webhook is not None else None,
@@ -58,13 +59,14 @@ def list_(as_json: bool) -> None:
 
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """A number, or a duration in seconds."""
+    """A number, a duration in seconds, or a share like 5%."""
+    from emsworker.core.alarms import parse_share
     from emsworker.core.durations import parse_duration
 
     try:
-        return parse_duration(value)
+        return parse_share(value) if value.endswith("%") else parse_duration(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number nor a duration.") from None
+        raise click.BadParameter(f"{value!r} is neither a number, nor a duration, nor a share like 5%.") from None
 
 
 @alarms.command()
@@ -72,7 +74,7 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option(
     "--on",
     required=True,
-    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck"]),
+    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate"]),
     help="What is measured of each group.",
 )
 @click.option(
@@ -81,13 +83,20 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
     show_default=True,
     callback=_read_above,
     metavar="VALUE",
-    help="The value above which it is an alarm: a number, or a duration.",
+    help="The value above which it is an alarm: a number, a duration, or a share like 5%.",
 )
 @click.option(
     "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Only if it lasts for so long: {DURATION}."
 )
 @click.option(
-    "--within", "within_s", metavar="DURATION", callback=read_duration, help="dead: those of so long a time; 5m."
+    "--within",
+    "within_s",
+    metavar="DURATION",
+    callback=read_duration,
+    help="dead, error_rate: the period that counts; 5m.",
+)
+@click.option(
+    "--least", type=int, metavar="N", help="error_rate: the fewest attempts in the period that make a rate; 10."
 )
 @click.option("--topic", help="Only groups of this topic.")
 @click.option("--group", help="Only groups of this name.")
@@ -106,6 +115,7 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
     dead         messages that became dead letters within --within
     no_consumer  messages that wait while no client works for the group
     stuck        seconds for which a claim has made no progress
+    error_rate   share of the attempts within --within that failed
 
     A command is run by the leading beat, without a shell, and only if the setting alarm_commands
     (EMS_ALARM_COMMANDS) of that machine names its program.

@@ -347,7 +347,7 @@ def replay(
     found = open_stream().admin().replay(topic, name, selection, after=after)
     if dry_run or not yes:
         with progress("Looking", found.length) as bar:
-            planned = found.plan(lambda piece: bar.update(piece.hi - piece.lo + 1))
+            planned = found.plan(lambda part: bar.update(len(part.offsets)))
         if dry_run:
             _print_replay(planned, as_json)
             return
@@ -363,10 +363,10 @@ def _run_replay(found: Replay) -> list[Replayed]:
     try:
         with progress("Replaying", found.length) as bar:
 
-            def note(piece: Replayed) -> None:
+            def note(part: Replayed) -> None:
                 nonlocal done
-                done = f"{piece.partition}/{piece.hi}"
-                bar.update(piece.hi - piece.lo + 1)
+                done = "{}/{}".format(*part.last)
+                bar.update(len(part.offsets))
 
             return found.run(note)
     except BaseException:
@@ -376,7 +376,12 @@ def _run_replay(found: Replay) -> list[Replayed]:
 
 
 def _print_replay(found: list[Replayed], as_json: bool) -> None:
-    rows = [asdict(one) for one in found]
+    rows = []
+    for one in found:
+        counts = asdict(one)
+        del counts["offsets"]
+        partition, hi = one.last
+        rows.append({"partition": partition, "lo": one.offsets.start, "hi": hi, **counts})
     columns = ["partition", "lo", "hi", "chosen", "again", "live", "unclaimed", "unreadable"]
     print_rows(rows, columns, as_json, "There is no such message.")
 

@@ -1,44 +1,192 @@
-"""``ems pipeline``: the jobs of :mod:`emsworker.spark.jobs` as commands."""
+"""``ems pipeline``: the jobs of :mod:`emsworker.spark.jobs` as commands; each option of a job becomes an option."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
-from emsworker.spark.jobs.command import EPILOG, JAVA_LOG, Pipeline
+from emsworker.spark.jobs import JOBS, load
+from emsworker.spark.jobs.job import Job, JobResult, Options, Shape
+from emsworker.spark.jobs.output import FORMATS, as_text, plain, shown, write
+from emsworker.spark.jobs.output import as_json as report_json
+from emsworker.spark.jobs.session import DEFAULT_MASTER, open_session
 
-from .common import TRACEBACK, URL, stream_options
+from .common import TRACEBACK, URL, json_option, stream_options
+
+EPILOG = (
+    "The stream is where EMS_URL or --profile points; on a cluster, on every node. Exit code 0: done; 1: it failed; "
+    "2: it was asked for wrongly. Progress goes to stderr."
+)
+
+_OF_EVERY_JOB = (
+    click.option(
+        "--master",
+        metavar="MASTER",
+        help=f"Where Spark runs; by default {DEFAULT_MASTER}, or what spark-submit was given.",
+    ),
+    click.option("--conf", metavar="NAME=VALUE", multiple=True, help="A setting of Spark; may be repeated."),
+    click.option("--format", type=click.Choice(FORMATS), default="table", show_default=True, help="Of the report."),
+    click.option("--output", metavar="PATH", help="The report's file or folder; without it the terminal."),
+    json_option,
+    click.option("--quiet", is_flag=True, help="No progress on stderr."),
+    stream_options,
+)
 
 
-class Jobs(Pipeline):
-    """Gives each job the options of every command."""
+class Pipeline(click.Group):
+    """A group with a command for each job; a job's module is imported when its command is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the jobs in the order of their table."""
+        return list(JOBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Make the command of a job."""
-        command = super().get_command(ctx, cmd_name)
-        if command is None or command.callback is None:
-            return command
-        command.callback = _checking(command.callback)
-        return stream_options(command)
+        """Make the command of a job; ``None`` if there is no such job."""
+        return command_of(load(cmd_name), JOBS[cmd_name][1]) if cmd_name in JOBS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of jobs from the table, without importing their modules."""
+        with formatter.section("Jobs"):
+            formatter.write_dl([(name, text) for name, (_, text) in JOBS.items()])
 
 
-def _checking(callback: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(**given: Any) -> Any:
-        meta = click.get_current_context().meta
-        if URL in meta:
-            raise click.UsageError("--url would not reach Spark's executors; set EMS_URL, or name a --profile.")
-        meta[JAVA_LOG] = meta.get(TRACEBACK, False)
-        return callback(**given)
-
-    return checked
-
-
-@click.command(cls=Jobs, epilog=EPILOG)
+@click.command(cls=Pipeline, epilog=EPILOG)
 @stream_options
 def pipeline() -> None:
     """Run a job of the data pipeline on Spark: reports, archive, restore and others.
 
     Every job runs on this machine by default, and on a cluster by --master or spark-submit.
     """
+
+
+def command_of(job: Job[Any], help: str) -> click.Command:
+    """Make the click command of a job."""
+    command = click.Command(
+        job.name, callback=partial(run_job, job), params=_params(job.options), help=help, epilog=EPILOG
+    )
+    for option in _OF_EVERY_JOB:
+        command = option(command)
+    return command
+
+
+def _params(options: type[Options]) -> list[click.Parameter]:
+    hints = get_type_hints(options)
+    fields = [field for field in dataclasses.fields(options) if "shape" in field.metadata]
+    own = {field.name for field in dataclasses.fields(Options)}
+    fields.sort(key=lambda field: field.name in own)  # the job's own options come first
+    return [_param(field, hints[field.name]) for field in fields]
+
+
+def _param(field: dataclasses.Field[Any], hint: Any) -> click.Option:
+    shape: Shape = field.metadata["shape"]
+    required = field.default is dataclasses.MISSING
+    names = [f"--{field.name.replace('_', '-')}", field.name]
+    if hint is bool:
+        return click.Option(names, is_flag=True, default=bool(field.default), help=shape.help)
+    many = get_origin(hint) is tuple
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if kind not in (type(None), Ellipsis)]
+    kind: Any = kinds[0] if kinds and kinds[0] in (int, float) else str
+    if shape.choices:
+        kind = click.Choice(shape.choices)
+    # A default of None would satisfy click 8.3 where the option is required.
+    default: dict[str, Any] = {} if required or many else {"default": field.default}
+    return click.Option(
+        names,
+        type=kind if shape.read is None else str,
+        multiple=many,
+        required=required,
+        **default,
+        metavar=shape.metavar,
+        help=shape.help,
+        show_default=not required and not many and field.default is not None,
+        callback=None if shape.read is None else _reading(shape.read),
+    )
+
+
+def _reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        try:
+            if isinstance(value, tuple):
+                return tuple(read(one) for one in value)
+            return read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r}: {error}.") from None
+
+    return callback
+
+
+def run_job(
+    job: Job[Any],
+    *,
+    master: str | None,
+    conf: tuple[str, ...],
+    format: str,
+    output: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Run a job with the values of the command line, and print its result."""
+    context = click.get_current_context()
+    if URL in context.meta:
+        raise click.UsageError("--url would not reach Spark's executors; set EMS_URL, or name a --profile.")
+    settings = _settings(conf)
+    if output is None and format in ("csv", "parquet", "html"):
+        raise click.UsageError(f"--format {format} makes files; say where with --output.")
+    if not quiet:
+        given["progress"] = lambda line: click.echo(line, err=True)
+    config = job.options(**given)
+    started, clock = datetime.now(UTC), time.monotonic()
+    if job.needs_spark(config):
+        java_log = context.meta.get(TRACEBACK, False)
+        with open_session(f"ems-{job.name}", master, settings, java_log=java_log) as spark:
+            result = job.run(spark, config)
+    else:
+        result = job.run(None, config)
+    summary = {
+        "job": job.name,
+        "started_at": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - clock, 1),
+        "dry_run": config.dry_run,
+        **plain(result.summary),
+    }
+    _show(result, summary, format, None if output is None else Path(output), as_json)
+    if result.failure is not None:
+        click.echo(f"Error: {result.failure}", err=True)
+        context.exit(1)
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{one!r} must be NAME=VALUE.", param_hint="--conf")
+        settings[name] = value
+    return settings
+
+
+def _show(result: JobResult, summary: Mapping[str, Any], format: str, output: Path | None, as_lines: bool) -> None:
+    report = result.report
+    if report is not None and output is not None:
+        paths = write(report, format, output, summary)
+        summary = {**summary, "written": [str(path) for path in paths]}
+    elif report is not None and format == "json":
+        click.echo(report_json(report, summary))
+        return
+    if as_lines:
+        click.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    if report is not None and output is None:
+        click.echo(as_text(report) + "\n")
+    width = max(map(len, summary))
+    for name, value in summary.items():
+        click.echo(f"{name.replace('_', ' ').ljust(width)}  {shown(value)}".rstrip())

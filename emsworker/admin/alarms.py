@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,8 +12,8 @@ from emsworker.core.alarms import Alarm, Metric, Rule, describe
 from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
 from emsworker.core.options import refuse_unknown
 from emsworker.store.cluster import alarms as store
-from emsworker.store.cluster.alarms import encode
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import server_now
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Alarms:
         Args:
             on: the metric, see :class:`Rule`.
             replace: replace a rule of that name and delete its alarms.
-            settings: ``above``, ``for_s``, ``within_s``, ``topic``, ``group``, ``webhook``, ``command`` of the rule.
+            settings: ``above``, ``for_s``, ``within_s``, ``least``, ``topic``, ``group``, ``webhook``, ``command``.
 
         Raises:
             AlreadyExists: there is a rule of that name.
@@ -86,9 +87,9 @@ class Alarms:
         if not rules:
             raise _unknown(name)
         (rule,) = rules
-        now = self._database.call(store.server_now)
-        alarm = store.new_alarm(rule, rule.topic or "topic", rule.group or "group", 0.0, now)
-        body = encode(describe(rule, alarm, "test", now))
+        now = self._database.call(server_now)
+        alarm = Alarm.begin(rule.name, rule.topic or "topic", rule.group or "group", 0.0, now)
+        body = json.dumps(describe(rule, alarm, "test", now))
         found: dict[str, str | None] = {}
         for target in rule.targets:
             try:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 from emsworker.admin.dead import parse_place
-from emsworker.admin.selection import Choice, Place, Selection, windows
+from emsworker.admin.selection import Choice, Place, Selection, in_steps
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownMessage
 from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
+from emsworker.core.offsets import OffsetRange
 from emsworker.core.options import is_whole
 from emsworker.core.process.forks import lazy
 from emsworker.core.selection.filters import EVERYTHING, Filter
@@ -25,9 +27,9 @@ from emsworker.store.groups import cursors as cursor_store
 from emsworker.store.inspect import trace as trace_store
 from emsworker.store.stream import search
 from emsworker.store.stream.messages import find_uids
-from emsworker.store.stream.search import Found, SearchWindow
+from emsworker.store.stream.search import Found
 
-WINDOW = 1000
+STEP = 1000
 SCAN = 100_000
 _BODIES_BYTES = 4 << 20
 _DECODER = Decoder(("json", "msgpack", "yaml"))
@@ -149,16 +151,16 @@ class Messages:
     ) -> Page:
         """Return one page of the selected messages, in order of partition and offset.
 
-        Places, times and ids are found by indexes. For other conditions the remaining offsets are examined in windows
+        Places, times and ids are found by indexes. For other conditions the remaining offsets are examined in steps
         of 1000, with one short statement each.
 
         Args:
             after: begin after this place (partition, offset): the last page's ``after``.
             limit: the maximum number of messages.
-            scan: the maximum number of offsets to examine (rounded up to a window).
+            scan: the maximum number of offsets to examine (rounded up to a step).
             newest: from the end towards the beginning.
             bodies: read the bodies too; a predicate on bodies reads them anyway.
-            progress: called with the number of offsets of each window.
+            progress: called with the number of offsets of each step.
 
         Raises:
             UnknownTopic: there is no topic of that name.
@@ -170,15 +172,16 @@ class Messages:
         messages: list[StoredMessage] = []
         looked_at = unreadable = 0
         last: Place | None = None
-        for window in windows(ranges, WINDOW, after, newest=newest):
+        for step in in_steps(ranges, STEP, after, newest=newest):
             if len(messages) >= limit or looked_at >= scan:
                 return Page(tuple(messages), looked_at, unreadable, last)
-            look = MessageSearch(self._database, where, window, choice.predicate, bodies=bodies, newest=newest)
-            messages += look.first(limit - len(messages))
-            looked_at, unreadable = looked_at + window.hi - window.lo + 1, unreadable + look.unreadable
-            last = messages[-1].place if len(messages) >= limit else (window.partition, _far_end(window, newest))
-            progress(window.hi - window.lo + 1)
-        more = len(messages) >= limit and any(windows(ranges, WINDOW, last, newest=newest))
+            one = MessageSearch(self._database, where, step, choice.predicate, bodies=bodies, newest=newest)
+            messages += one.first(limit - len(messages))
+            looked_at, unreadable = looked_at + len(step), unreadable + one.unreadable
+            far_end = step.start if newest else step.end - 1
+            last = messages[-1].place if len(messages) >= limit else (step.partition, far_end)
+            progress(len(step))
+        more = len(messages) >= limit and any(in_steps(ranges, STEP, last, newest=newest))
         return Page(tuple(messages), looked_at, unreadable, last if more else None)
 
     def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN) -> Page:
@@ -194,14 +197,12 @@ class Messages:
         looked_at = 0
         for position in positions:
             found: list[StoredMessage] = []
-            whole = SearchWindow(
-                where.id, position.partition, max(position.cursor, position.log_start), position.end - 1
-            )
-            for window in windows([whole], WINDOW):
+            start = max(position.cursor, position.log_start)
+            for step in OffsetRange(where.id, position.partition, start, position.end).steps(STEP):
                 if len(found) >= limit or looked_at >= scan:
                     break
-                found += MessageSearch(self._database, where, window, Predicate(), one.filter).first(limit - len(found))
-                looked_at += window.hi - window.lo + 1
+                found += MessageSearch(self._database, where, step, Predicate(), one.filter).first(limit - len(found))
+                looked_at += len(step)
             messages += found
         return Page(tuple(messages), looked_at, 0, None)
 
@@ -233,8 +234,8 @@ class Messages:
         return tuple(found)
 
     def _at(self, topic: Topic, place: Place) -> Iterable[StoredMessage]:
-        window = SearchWindow(topic.id, place[0], place[1], place[1])
-        return MessageSearch(self._database, topic, window, Predicate()).first(1)
+        offsets = OffsetRange(topic.id, place[0], place[1], place[1] + 1)
+        return MessageSearch(self._database, topic, offsets, Predicate()).first(1)
 
     def contains(self, topic: str, ids: Iterable[str]) -> dict[str, str | None]:
         """Look messages up: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).
@@ -267,17 +268,13 @@ def _check_counts(**counts: Any) -> None:
         )
 
 
-def _far_end(window: SearchWindow, newest: bool) -> int:
-    return window.lo if newest else window.hi
-
-
 class MessageSearch:
-    """Search in one window of offsets.
+    """Search in one range of offsets.
 
     Args:
         wanted: a group's filter.
         bodies: read the bodies, even if the predicate does not need them.
-        newest: from the window's end to its beginning.
+        newest: from the range's end to its beginning.
 
     Attributes:
         unreadable: the number of messages whose bodies the predicate needs, and which cannot be read.
@@ -287,7 +284,7 @@ class MessageSearch:
         self,
         database: Database,
         topic: Topic,
-        window: SearchWindow,
+        offsets: OffsetRange,
         predicate: Predicate,
         wanted: Filter = EVERYTHING,
         *,
@@ -295,7 +292,7 @@ class MessageSearch:
         newest: bool = False,
     ) -> None:
         self._database, self._topic, self._predicate = database, topic, predicate
-        self._bodies, self._newest, self._window, self._wanted = bodies, newest, window, wanted
+        self._bodies, self._newest, self._offsets, self._wanted = bodies, newest, offsets, wanted
         self.unreadable = 0
 
     def first(self, limit: int) -> list[StoredMessage]:
@@ -309,7 +306,7 @@ class MessageSearch:
             likely: the number of messages that the caller wants: no more bodies are read than that needs.
         """
         bounds, judge = self._predicate.bounds, self._predicate
-        rows = self._database.call(lambda session: search.list_window(session, self._window, bounds, self._wanted))
+        rows = self._database.call(lambda session: search.list_messages(session, self._offsets, bounds, self._wanted))
         rows = [row for row in rows if judge.may_match(StoredMessage(self._topic.name, row))]
         if self._newest:
             rows.reverse()
@@ -322,10 +319,8 @@ class MessageSearch:
                 yield message
 
     def _with_bodies(self, rows: list[Found]) -> Iterator[StoredMessage]:
-        for piece in search.pieces(rows, _BODIES_BYTES):
-            bodies = self._database.call(
-                lambda session, piece=piece: search.read_bodies(session, self._topic.id, piece)  # type: ignore[misc]
-            )
-            for row in piece:
+        for batch in search.batches(rows, _BODIES_BYTES):
+            bodies = self._database.call(partial(search.read_bodies, topic_id=self._topic.id, found=batch))
+            for row in batch:
                 if row.offset in bodies:
                     yield StoredMessage(self._topic.name, row, bodies[row.offset])

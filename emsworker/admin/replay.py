@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from emsworker.admin.messages import WINDOW, MessageSearch
-from emsworker.admin.selection import Choice, Place, Selection, windows
+from emsworker.admin.messages import STEP, MessageSearch
+from emsworker.admin.selection import Choice, Place, Selection, in_steps
 from emsworker.core.model import Group, Order, Topic
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import replay as store
-from emsworker.store.groups.replay import Replayed, ReplayPiece
+from emsworker.store.groups.replay import Replayed, ReplayPart
 from emsworker.store.stream import search
-from emsworker.store.stream.search import Born, SearchWindow
+from emsworker.store.stream.search import Born
 
-_RANGE_WINDOW = 10_000
+_RANGE_STEP = 10_000
 
 
 class Replay:
@@ -36,61 +38,60 @@ class Replay:
         self._choice = Choice(selection)
         # Messages published from now on are not part of the replay, so that it ends.
         ranges = database.call(lambda session: self._choice.ranges(session, topic))
-        self._windows = list(windows(ranges, _RANGE_WINDOW if selection.is_range else WINDOW, after))
-        self.length = sum(window.hi - window.lo + 1 for window in self._windows)
+        self._steps = list(in_steps(ranges, _RANGE_STEP if selection.is_range else STEP, after))
+        self.length = sum(map(len, self._steps))
 
-    def plan(self, progress: Callable[[Replayed], None] = lambda piece: None) -> list[Replayed]:
+    def plan(self, progress: Callable[[Replayed], None] = lambda part: None) -> list[Replayed]:
         """Return what :meth:`run` would do now, for each partition; change nothing.
 
         Args:
-            progress: called with the result of each window.
+            progress: called with the result of each step.
         """
-        return self._sum(store.plan_piece, progress)
+        return self._sum(store.plan, progress)
 
-    def run(self, progress: Callable[[Replayed], None] = lambda piece: None) -> list[Replayed]:
+    def run(self, progress: Callable[[Replayed], None] = lambda part: None) -> list[Replayed]:
         """Replay the messages, and return for each partition what was done.
 
-        It proceeds window by window, each in one transaction. If it is interrupted, continue with ``after`` set to the
-        partition and the ``hi`` of the last result that was reported: messages replayed until then may have run
-        already, and would be run again otherwise.
+        It proceeds in steps of some offsets, each in one transaction. If it is interrupted, continue with ``after`` set
+        to ``last`` of the result that was reported last: messages replayed until then may have
+        run already, and would be run again otherwise.
 
         Args:
-            progress: called with the result of each window after its commit.
+            progress: called with the result of each step after its commit.
 
         Raises:
             UnknownGroup: the group was deleted meanwhile.
         """
-        return self._sum(store.replay_piece, progress)
+        return self._sum(store.replay, progress)
 
     def _sum(self, work: Callable[..., Replayed], progress: Callable[[Replayed], None]) -> list[Replayed]:
         found: dict[int, Replayed] = {}
-        for window in self._windows:
-            piece, unreadable = self._choose(window)
-            one = self._database.call(lambda session, piece=piece: work(session, self._group, piece))  # type: ignore[misc]
-            one = replace(one, unreadable=unreadable)
-            found[one.partition] = _join(found.get(one.partition), one)
+        for step in self._steps:
+            part, unreadable = self._choose(step)
+            one = replace(self._database.call(partial(work, group=self._group, part=part)), unreadable=unreadable)
+            found[step.partition] = _join(found.get(step.partition), one)
             progress(one)
         return list(found.values())
 
-    def _choose(self, window: SearchWindow) -> tuple[ReplayPiece, int]:
-        """Choose messages of a window: places and times as ranges, others one by one.
+    def _choose(self, step: OffsetRange) -> tuple[ReplayPart, int]:
+        """Choose messages of a range: places and times as ranges, others one by one.
 
         A group that runs in order takes ranges in the order of their offsets, but retries as they become due: it gets
         ranges in any case.
         """
         predicate, wanted = self._choice.predicate, self._group.filter
         if self._choice.selection.is_range:
-            rows = self._born(window)
+            rows = self._born(step)
             chosen = [born.offset for born in rows if predicate.may_match(born)]
-            return ReplayPiece(window, chosen, [born.offset for born in rows]), 0
+            return ReplayPart(step, chosen, [born.offset for born in rows]), 0
         between = None
         if self._group.order is not Order.NONE:
-            between = [born.offset for born in self._born(window)]
-        look = MessageSearch(self._database, self._topic, window, predicate, wanted, bodies=False)
-        return ReplayPiece(window, [message.offset for message in look.matching()], between), look.unreadable
+            between = [born.offset for born in self._born(step)]
+        one = MessageSearch(self._database, self._topic, step, predicate, wanted, bodies=False)
+        return ReplayPart(step, [message.offset for message in one.matching()], between), one.unreadable
 
-    def _born(self, window: SearchWindow) -> list[Born]:
-        return self._database.call(lambda session: search.list_wanted(session, window, self._group.filter))
+    def _born(self, step: OffsetRange) -> list[Born]:
+        return self._database.call(lambda session: search.list_wanted(session, step, self._group.filter))
 
 
 def _join(before: Replayed | None, one: Replayed) -> Replayed:
@@ -100,4 +101,4 @@ def _join(before: Replayed | None, one: Replayed) -> Replayed:
         name: getattr(before, name) + getattr(one, name)
         for name in ("chosen", "again", "live", "unclaimed", "unreadable")
     }
-    return replace(before, hi=one.hi, **counts)
+    return replace(before, offsets=replace(before.offsets, end=one.offsets.end), **counts)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from emsworker.admin.cursors import read_time
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key, parse_uid
 from emsworker.core.model import Topic
+from emsworker.core.offsets import OffsetRange
 from emsworker.core.options import wrong_types
 from emsworker.core.selection.bounds import Bounds
 from emsworker.core.selection.parser import parse_node
@@ -19,7 +20,6 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups.cursors import Position, find_offset_at
 from emsworker.store.stream import search
 from emsworker.store.stream.messages import find_uids
-from emsworker.store.stream.search import SearchWindow
 
 # Offsets and times agree except for concurrent sends: a producer may take an offset, and write a moment later.
 _DISORDER = timedelta(minutes=1)
@@ -81,7 +81,7 @@ class Choice:
         self.selection = selection
         self.predicate = Predicate(*parts)
 
-    def ranges(self, session: Session, topic: Topic) -> list[SearchWindow]:
+    def ranges(self, session: Session, topic: Topic) -> list[OffsetRange]:
         """Return the ranges of the partitions that may hold chosen messages, by indexes alone.
 
         Raises:
@@ -90,7 +90,10 @@ class Choice:
         bounds = self.predicate.bounds
         if bounds.impossible:
             return []
-        extents = {row[0]: Position(row[0], row[1], row[2], row[1]) for row in search.list_extents(session, topic.id)}
+        extents = {
+            one.partition: Position(one.partition, one.start, one.end, one.start)
+            for one in search.list_extents(session, topic.id)
+        }
         only = self.selection.partition
         if only is not None and only not in extents:
             raise ConfigError([Problem("partition", str(only), f"topic {topic.name!r} has no such partition")])
@@ -98,30 +101,28 @@ class Choice:
         if bounds.ids is not None:
             return self._by_id(session, topic.id, bounds, chosen)
         found = [self._range(session, topic.id, bounds, position) for position in chosen.values()]
-        return [one for one in found if one.lo <= one.hi]
+        return [one for one in found if one]
 
-    def _by_id(
-        self, session: Session, topic_id: int, bounds: Bounds, chosen: dict[int, Position]
-    ) -> list[SearchWindow]:
+    def _by_id(self, session: Session, topic_id: int, bounds: Bounds, chosen: dict[int, Position]) -> list[OffsetRange]:
         places = find_uids(session, topic_id, [parse_uid(one) for one in sorted(bounds.ids or ())])
         found = []
         for partition, offset in sorted(places.values()):
             if partition in chosen:
                 whole = self._range(session, topic_id, bounds, chosen[partition])
-                found += [SearchWindow(topic_id, partition, offset, offset)] if whole.lo <= offset <= whole.hi else []
+                found += [whole.part(offset, offset + 1)] if whole.start <= offset < whole.end else []
         return found
 
-    def _range(self, session: Session, topic_id: int, bounds: Bounds, position: Position) -> SearchWindow:
-        lo, hi = max(bounds.lo, position.log_start), min(bounds.hi, position.end - 1)
+    def _range(self, session: Session, topic_id: int, bounds: Bounds, position: Position) -> OffsetRange:
+        first, beyond = max(bounds.lo, position.log_start), min(bounds.hi + 1, position.end)
         start, end = self.selection.start, self.selection.end
         if start is not None and not _is_time(start):
-            lo = max(lo, _offset(position, start))
+            first = max(first, _offset(position, start))
         if end is not None and not _is_time(end):
-            hi = min(hi, _offset(position, end) - (0 if end.isdecimal() else 1))
+            beyond = min(beyond, _offset(position, end) + end.isdecimal())
         if bounds.bounds_time:
-            lo = max(lo, find_offset_at(session, topic_id, position, bounds.born_from - _DISORDER))
-            hi = min(hi, find_offset_at(session, topic_id, position, bounds.born_to + _DISORDER) - 1)
-        return SearchWindow(topic_id, position.partition, lo, hi)
+            first = max(first, find_offset_at(session, topic_id, position, bounds.born_from - _DISORDER))
+            beyond = min(beyond, find_offset_at(session, topic_id, position, bounds.born_to + _DISORDER))
+        return OffsetRange(topic_id, position.partition, first, beyond)
 
 
 def _texts(what: str, values: tuple[str | bytes, ...]) -> tuple[str, ...]:
@@ -144,26 +145,18 @@ def _within(bounds: Bounds, partition: int) -> bool:
     return bounds.partitions is None or partition in bounds.partitions
 
 
-def windows(
-    ranges: list[SearchWindow], size: int, after: Place | None = None, *, newest: bool = False
-) -> Iterator[SearchWindow]:
-    """Split ranges into windows of at most ``size`` offsets, in order of partition and offset.
+def in_steps(
+    ranges: list[OffsetRange], size: int, after: Place | None = None, *, newest: bool = False
+) -> Iterator[OffsetRange]:
+    """Split ranges into steps of at most ``size`` offsets, in order of partition and offset.
 
     Args:
         after: begin after this place.
         newest: in reverse order; ``after`` is then the place before which to begin.
     """
-    for whole in sorted(ranges, key=lambda one: (one.partition, one.lo), reverse=newest):
-        lo, hi = whole.lo, whole.hi
-        if after is not None and not newest:
-            if (whole.partition, hi) <= after:
-                continue
-            lo = max(lo, after[1] + 1) if whole.partition == after[0] else lo
-        elif after is not None:
-            if (whole.partition, lo) >= after:
-                continue
-            hi = min(hi, after[1] - 1) if whole.partition == after[0] else hi
-        if newest:
-            yield from (replace(whole, lo=max(lo, end - size + 1), hi=end) for end in range(hi, lo - 1, -size))
-        else:
-            yield from (replace(whole, lo=begin, hi=min(hi, begin + size - 1)) for begin in range(lo, hi + 1, size))
+    for whole in sorted(ranges, reverse=newest):
+        if after is not None and whole.partition == after[0]:
+            whole = whole.part(whole.start, after[1]) if newest else whole.part(after[1] + 1, whole.end)
+        elif after is not None and (whole.partition > after[0]) == newest:
+            continue
+        yield from whole.steps(size, newest=newest)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from emsworker.admin.receivers import LONGEST_S, deliver
-from emsworker.core.alarms import Alarm, Rule, Step, next_step
+from emsworker.core.alarms import GONE, Attempts, advance, evaluate
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.store.cluster import alarms as store
 from emsworker.store.cluster.alarms import AlarmDelivery
+from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ _FLYING_LOOK_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
 _GIVE_UP_S = 86400.0
 _NONE_BEATS = 5
+_LONGEST_GAP = timedelta(minutes=1)  # a beat that did not lead for longer forgets what it counted
 _SHARE = 10  # measuring takes at most a tenth of the time
 
 
@@ -40,12 +41,14 @@ class WatchAlarms:
         self._flying = 0
         self._next_watch = 0.0
         self._has_rules = False  # without a rule there is nothing to deliver
+        self._measured_at: datetime | None = None
+        self._histories: dict[tuple[str, tuple[str, str]], list[Attempts]] = {}
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Measure if it is time, start due deliveries, and record finished ones."""
         if ticks() >= self._next_watch:
             began = ticks()
-            self._has_rules = _watch(session)
+            self._has_rules = self._watch(session)
             pause_s = settings.beat_s if self._has_rules else _NONE_BEATS * settings.beat_s
             self._next_watch = ticks() + max(pause_s, _SHARE * (ticks() - began))
         self._land(session)
@@ -53,6 +56,28 @@ class WatchAlarms:
             for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
                 self._send(delivery, settings.alarm_commands)
         return _FLYING_LOOK_S if self._flying else settings.beat_s
+
+    def _watch(self, session: Session) -> bool:
+        """Measure all rules once, and change the alarms; return whether there are rules."""
+        rules = store.list_rules(session)
+        if not rules:
+            return False
+        now = server_now(session)
+        if self._measured_at is not None and now - self._measured_at > _LONGEST_GAP:
+            self._measured_at, self._histories = None, {}
+        values = store.measure(session, rules, now, self._measured_at)
+        self._measured_at, before, self._histories = now, self._histories, {}
+        known = {(alarm.rule, (alarm.topic, alarm.group)): alarm for alarm in store.list_alarms(session)}
+        for rule in rules:
+            gone = {place for name, place in known if name == rule.name} - set(values[rule.name])
+            for place, measured in [*values[rule.name].items(), *((place, 0.0) for place in gone)]:
+                history = self._histories[rule.name, place] = before.get((rule.name, place), [])
+                value = evaluate(rule, measured, history)
+                for step, alarm in advance(rule, known.get((rule.name, place)), place, value, now):
+                    notification = store.change(session, rule, step, alarm, now, GONE if place in gone else "")
+                    if notification is not None:
+                        log.warning("alarm %s", notification["text"])
+        return True
 
     def _send(self, delivery: AlarmDelivery, allowed: tuple[str, ...]) -> None:
         def run() -> None:
@@ -86,35 +111,3 @@ def _try_again(session: Session, delivery: AlarmDelivery, problem: str) -> None:
     pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(delivery.tries, 20), _LONGEST_PAUSE_S)
     log.warning("alarm %s: %s; tried again in %g s", delivery.rule, problem, pause_s)
     store.postpone_delivery(session, delivery.event_id, pause_s)
-
-
-def _watch(session: Session) -> bool:
-    """Measure all rules once; return whether there are any."""
-    rules = store.list_rules(session)
-    if not rules:
-        return False
-    now = store.server_now(session)
-    values = store.measure(session, rules)
-    known = {(alarm.rule, alarm.topic, alarm.group): alarm for alarm in store.list_alarms(session)}
-    for rule in rules:
-        measured = values[rule.name]
-        gone = {(topic, group) for name, topic, group in known if name == rule.name} - set(measured)
-        for (topic, group), value in [*measured.items(), *((place, 0.0) for place in gone)]:
-            _judge(session, rule, known.get((rule.name, topic, group)), topic, group, value, now)
-    return True
-
-
-def _judge(
-    session: Session, rule: Rule, alarm: Alarm | None, topic: str, group: str, value: float, now: datetime
-) -> None:
-    """Take the steps that a value calls for: a breach that need not last begins and fires at once."""
-    for _ in range(2):
-        step = next_step(rule, alarm, value, now)
-        if step is None:
-            return
-        alarm = store.new_alarm(rule, topic, group, value, now) if alarm is None else replace(alarm, value=value)
-        told = store.change(session, rule, step, alarm, now)
-        if told is not None:
-            log.warning("alarm %s", told["text"])
-        if rule.for_s or step is not Step.BEGIN:
-            return

@@ -1,13 +1,23 @@
-"""Alarm rules, and the state changes of an alarm when a value is measured; without I/O."""
+"""Alarm rules, and the state changes of an alarm when a value is measured; without I/O.
+
+The beat (``ems alarms``) and the Spark job (``ems pipeline alerts``) measure groups, keep alarms and deliver
+notifications; both change an alarm by :func:`advance` alone.
+
+    (none) --begin--> pending --fire--> firing --resolve--> (none)
+                      pending --forget--> (none)
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+from uuid import UUID, uuid5
 
 from emsworker.core.durations import LONGEST_S, format_duration
 from emsworker.core.errors import ConfigError, Problem
@@ -16,6 +26,10 @@ from emsworker.core.options import wrong_types
 
 _MAX_CHARACTERS = 1000
 _MOST_COUNTED = 1_000_000
+_MOST_POINTS = 100  # of the history of one group
+_IDS = UUID("6f1d6c0e-95f3-4c1b-9d59-2f3c7d1ad0c4")
+GONE = "the group is gone"
+"""Reason for which an alarm of a deleted group is resolved."""
 
 
 class Metric(StrEnum):
@@ -27,6 +41,7 @@ class Metric(StrEnum):
     DEAD = "dead"
     NO_CONSUMER = "no_consumer"
     STUCK = "stuck"
+    ERROR_RATE = "error_rate"
 
     @property
     def is_duration(self) -> bool:
@@ -47,10 +62,11 @@ class Rule:
         metric: ``lag``: messages that are unclaimed, or claimed and unfinished; ``oldest``: age in seconds of the
             oldest unfinished message; ``retries``: messages that wait for a retry; ``dead``: messages that became dead
             letters within ``within_s``; ``no_consumer``: messages that wait while the group has no client; ``stuck``:
-            seconds for which a claim has made no progress.
+            seconds for which a claim has made no progress; ``error_rate``: share of attempts that failed.
         above: the threshold; a value above it is a breach.
         for_s: seconds for which the breach must last without interruption.
-        within_s: the period of ``dead``, in seconds.
+        within_s: the period of ``dead`` and ``error_rate``, in seconds.
+        least: the fewest attempts in that period that make an ``error_rate``.
         topic, group: the groups that the rule covers; ``None`` for all.
         webhook: a URL that receives the alarm as JSON.
         command: a program with arguments that receives the alarm on its standard input.
@@ -64,6 +80,7 @@ class Rule:
     above: float = 0.0
     for_s: float = 0.0
     within_s: float = 300.0
+    least: int = 10
     topic: str | None = None
     group: str | None = None
     webhook: str | None = None
@@ -72,7 +89,7 @@ class Rule:
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
         numbers, texts = ("above", "for_s", "within_s"), ("topic", "group", "webhook", "command")
-        kinds = dict.fromkeys(numbers, "a number") | dict.fromkeys(texts, "text?")
+        kinds = dict.fromkeys(numbers, "a number") | {"least": "a whole number"} | dict.fromkeys(texts, "text?")
         # A webhook is not shown, because it may hold a secret.
         problems = wrong_types({name: getattr(self, name) for name in kinds}, kinds)
         if problems:
@@ -82,9 +99,11 @@ class Rule:
             for name, value in (("for_s", self.for_s), ("within_s", self.within_s))
             if not 0 <= value <= LONGEST_S
         ]
-        most = _MOST_COUNTED if self.metric.is_counted else 1e18
+        most = _MOST_COUNTED if self.metric.is_counted else 1 if self.metric is Metric.ERROR_RATE else 1e18
         if not 0 <= self.above <= most:
             problems.append(Problem("above", f"{self.above:g}", f"must lie between 0 and {most:g}"))
+        if not 1 <= self.least <= _MOST_COUNTED:
+            problems.append(Problem("least", str(self.least), f"must lie between 1 and {_MOST_COUNTED}"))
         if self.webhook is not None and (fix := _wrong_webhook(self.webhook)):
             problems.append(Problem("webhook", _shown_webhook(self.webhook), fix))
         if self.command is not None and (fix := _wrong_command(self.command)):
@@ -136,6 +155,60 @@ def _wrong_command(command: str) -> str | None:
     return f"must have at most {_MAX_CHARACTERS} characters" if len(command) > _MAX_CHARACTERS else None
 
 
+def parse_share(text: str) -> float:
+    """Parse a share, ``0.05`` or ``5%``.
+
+    Raises:
+        ValueError: not a share from 0 to below 1.
+    """
+    match = re.fullmatch(r"(\d+|\d*\.\d+)(%?)", text)
+    number = float(match[1]) / (100 if match[2] else 1) if match else 1.0
+    if number >= 1:
+        raise ValueError("must be a share from 0 to below 1, like 0.05 or 5%")
+    return number
+
+
+class Attempts(NamedTuple):
+    """Attempts of a group, from which an error rate is computed.
+
+    Attributes:
+        at: when they were counted, in seconds since 1970.
+        position: the sum of the group's cursors.
+        failed: attempts that failed since the previous count.
+        retried: attempts since then that were not a message's first.
+    """
+
+    at: float
+    position: int
+    failed: int
+    retried: int
+
+
+def evaluate(rule: Rule, measured: float | Attempts, history: list[Attempts]) -> float | None:
+    """Return the value to compare with the rule's threshold, ``None`` while the history is too short to tell.
+
+    Args:
+        history: the earlier counts of attempts; this function adds the latest, and drops those that are too old.
+    """
+    return _error_rate(rule, history, measured) if isinstance(measured, Attempts) else measured
+
+
+def _error_rate(rule: Rule, history: list[Attempts], latest: Attempts) -> float | None:
+    if len(history) > 1 and latest.at - history[-2].at < rule.within_s / _MOST_POINTS:
+        merged = history.pop()  # points close to each other become one, to keep the history short
+        latest = latest._replace(failed=merged.failed + latest.failed, retried=merged.retried + latest.retried)
+    history.append(latest)
+    while len(history) > 1 and history[1].at <= latest.at - rule.within_s:
+        history.pop(0)
+    first, *later = history
+    failed, retried = sum(one.failed for one in later), sum(one.retried for one in later)
+    # Messages taken since the first point, and retries.
+    attempts = max(failed, latest.position - first.position + retried)
+    if attempts >= rule.least:
+        return failed / attempts
+    return 0.0 if latest.at - first.at >= rule.within_s else None
+
+
 @dataclass(frozen=True)
 class Alarm:
     """Alarm of a rule for one group: a breach that has not lasted ``for_s`` yet, or an alarm that has fired.
@@ -153,6 +226,12 @@ class Alarm:
     since: datetime
     fired_at: datetime | None = None
 
+    @classmethod
+    def begin(cls, rule: str, topic: str, group: str, value: float, since: datetime) -> Alarm:
+        """Make the alarm of a breach; its id follows from the other arguments but the value."""
+        alarm_id = uuid5(_IDS, "\0".join((rule, topic, group, since.isoformat()))).bytes
+        return cls(rule, topic, group, alarm_id, False, value, since)
+
 
 class Step(StrEnum):
     """State change of an alarm after a measurement."""
@@ -162,21 +241,41 @@ class Step(StrEnum):
     FORGET = "forget"
     RESOLVE = "resolve"
 
+    @property
+    def event(self) -> str | None:
+        """The event that receivers are notified of, if any."""
+        return {Step.FIRE: "firing", Step.RESOLVE: "resolved"}.get(self)
 
-def next_step(rule: Rule, current: Alarm | None, value: float, now: datetime) -> Step | None:
-    """Return the state change that a measured value causes; ``None`` if nothing changes."""
-    if value > rule.above:
-        if current is None:
-            return Step.BEGIN
-        lasted = now - current.since >= timedelta(seconds=rule.for_s)
-        return Step.FIRE if not current.firing and lasted else None
+
+def advance(
+    rule: Rule, current: Alarm | None, place: tuple[str, str], value: float | None, now: datetime
+) -> Iterator[tuple[Step, Alarm]]:
+    """Yield the steps that a measured value causes, each with the alarm after it: none, one, or begin and fire.
+
+    Args:
+        current: the alarm before; ``None`` if there is none.
+        place: topic and group.
+        value: ``None`` if it could not be measured; then nothing changes.
+    """
+    if value is None:
+        return
+    if value <= rule.above:
+        if current is not None:
+            yield Step.RESOLVE if current.firing else Step.FORGET, replace(current, value=value)
+        return
     if current is None:
-        return None
-    return Step.RESOLVE if current.firing else Step.FORGET
+        current = Alarm.begin(rule.name, *place, value, now)
+        yield Step.BEGIN, current
+    if not current.firing and now - current.since >= timedelta(seconds=rule.for_s):
+        yield Step.FIRE, replace(current, firing=True, value=value, fired_at=now)
 
 
-def describe(rule: Rule, alarm: Alarm, event: str, now: datetime) -> dict[str, Any]:
-    """Build the notification for receivers; its id stays the same when the alarm resolves and in every redelivery."""
+def describe(rule: Rule, alarm: Alarm, event: str, now: datetime, reason: str = "") -> dict[str, Any]:
+    """Build the notification for receivers; its id stays the same when the alarm resolves and in every redelivery.
+
+    Args:
+        reason: why the alarm is resolved, if not by a measured value.
+    """
     facts: dict[str, Any] = {
         "id": uid_text(alarm.alarm_id),
         "event": event,
@@ -189,12 +288,18 @@ def describe(rule: Rule, alarm: Alarm, event: str, now: datetime) -> dict[str, A
         "since": alarm.since.isoformat(),
         "at": now.isoformat(),
     }
-    return facts | {"text": f"{rule.name} {event}: {_sentence(rule, alarm)}"}
+    return facts | {"text": f"{rule.name} {event}: {reason or _sentence(rule, alarm)}"}
 
 
 def _sentence(rule: Rule, alarm: Alarm) -> str:
-    value = format_duration(round(alarm.value)) if rule.metric.is_duration else f"{alarm.value:,.0f}"
-    above = format_duration(rule.above) if rule.metric.is_duration else f"{rule.above:,.0f}"
+    value = _shown(rule.metric, round(alarm.value) if rule.metric.is_duration else alarm.value)
+    above = _shown(rule.metric, rule.above)
     if rule.metric.is_counted and alarm.value > rule.above:
-        value = f"more than {rule.above:,.0f}"
+        value = f"more than {above}"
     return f"{rule.metric.value} of {alarm.topic}/{alarm.group} is {value} (alarm above {above})"
+
+
+def _shown(metric: Metric, value: float) -> str:
+    if metric is Metric.ERROR_RATE:
+        return f"{value:.1%}"
+    return format_duration(value) if metric.is_duration else f"{value:,.0f}"

@@ -1,20 +1,61 @@
-"""Conversion of the store's rows to Arrow record batches with exactly the schema that Spark expects."""
+"""Reading of slices as Arrow record batches with exactly the schema that Spark expects."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
+from emsworker.core.errors import UnknownTopic
 from emsworker.spark.columns import LOG_APPEND_TIME
-from emsworker.store.stream.scan import columns_of
+from emsworker.spark.planning import DataLoss, Slice
+from emsworker.spark.profile import open_database
+from emsworker.store.stream import scan
 
 Column = Callable[[Sequence[Any]], pa.Array]
+
+
+def read(
+    profile: str | None,
+    dataset: str,
+    schema: StructType,
+    one: Slice,
+    *,
+    fail_on_data_loss: bool = False,
+    **settings: Any,
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a slice.
+
+    Args:
+        settings: other attributes of the :class:`~emsworker.store.stream.scan.Query`.
+
+    Raises:
+        DataLoss: retention overtook the reader, and ``fail_on_data_loss`` is on.
+        UnknownTopic: the topic was deleted meanwhile, and ``fail_on_data_loss`` is on.
+    """
+    batches = Batches(dataset, schema, one.constants)
+    with open_database(profile) as database:
+        for fetched in scan.read(database, one.query(dataset, batches.columns, **settings), one.offsets):
+            if dataset == "messages" and fail_on_data_loss:
+                _check_kept(fetched, one)
+            if fetched.rows:
+                yield batches.batch(fetched.rows)
+
+
+def _check_kept(fetched: scan.Fetched, one: Slice) -> None:
+    if fetched.log_start is None:
+        raise UnknownTopic(f"topic {one.topic!r} was deleted while it was read")
+    start = fetched.offsets.start
+    if fetched.log_start > start:
+        raise DataLoss(
+            f"offsets {start} to {fetched.log_start - 1} of {one.topic}/{fetched.offsets.partition} were deleted while "
+            "they were read; lengthen the topic's retention, or set failOnDataLoss=false to read what is left"
+        )
 
 
 class Batches:
@@ -29,7 +70,7 @@ class Batches:
     def __init__(self, dataset: str, schema: StructType, constants: dict[str, Any]) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         names = [field.name for field in schema.fields]
-        self.columns = columns_of(dataset, names)
+        self.columns = scan.columns_of(dataset, names)
         self._constants = {"timestampType": LOG_APPEND_TIME, **constants}
         times = {field.name for field in schema.fields if isinstance(field.dataType, TimestampType)}
         self._makers = {name: _maker(name, self._schema.field(name).type, name in times) for name in self.columns}

@@ -19,86 +19,45 @@ from emsworker.core.errors import ConfigError, Problem
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 LOG_APPEND_TIME = 1
 """Kafka's timestamp type for a time set by the server."""
+_KINDS: dict[str, DataType] = {
+    kind.simpleString(): kind for kind in (BinaryType(), IntegerType(), LongType(), StringType(), TimestampType())
+}
 
-_MESSAGE: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-}
-_META: dict[str, DataType] = {
-    "uid": StringType(),
-    "kind": StringType(),
-    "tag": BinaryType(),
-    "rawHeaders": BinaryType(),
-    "size": IntegerType(),
-    "producer": StringType(),
-}
-_CLAIM: dict[str, DataType] = {
-    "group": StringType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "lo": LongType(),
-    "hi": LongType(),
-    "doneTo": LongType(),
-    "state": StringType(),
-    "source": StringType(),
-    "isolation": IntegerType(),
-    "client": StringType(),
-    "claimId": LongType(),
-    "claimedAt": TimestampType(),
-    "progressAt": TimestampType(),
-}
-_ATTEMPT: dict[str, DataType] = {
-    "group": StringType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "attempt": IntegerType(),
-    "outcome": StringType(),
-    "ranMs": LongType(),
-    "client": StringType(),
-    "error": StringType(),
-    "endedAt": TimestampType(),
-}
-_RETRY: dict[str, DataType] = {
-    "group": StringType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "attempt": IntegerType(),
-    "dueAt": TimestampType(),
-    "key": BinaryType(),
-    "error": StringType(),
-}
-_DEAD: dict[str, DataType] = {
-    "group": StringType(),
-    **_MESSAGE,
-    "uid": StringType(),
-    "tag": BinaryType(),
-    "producer": StringType(),
-    "attempts": IntegerType(),
-    "reason": StringType(),
-    "error": StringType(),
-    "deadAt": TimestampType(),
-}
-KNOWN: dict[str, dict[str, DataType]] = {
-    "messages": {**_MESSAGE, "headers": HEADERS, **_META},
-    "claims": _CLAIM,
-    "attempts": _ATTEMPT,
-    "retries": _RETRY,
-    "deadletters": {**_DEAD, "headers": HEADERS, "rawHeaders": BinaryType()},
-}
+
+def _columns(text: str) -> dict[str, DataType]:
+    return {name: _KINDS[kind] for name, kind in map(str.split, text.split(", "))}
+
+
+_MESSAGE = _columns(
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+_META = _columns("uid string, kind string, tag binary, rawHeaders binary, size int, producer string")
+_PLACE = _columns("group string, topic string, partition int")
 _DEFAULT = {
     "messages": _MESSAGE,
-    "claims": _CLAIM,
-    "attempts": _ATTEMPT,
-    "retries": _RETRY,
-    "deadletters": _DEAD,
+    "claims": _PLACE
+    | _columns(
+        "lo bigint, hi bigint, ackedTo bigint, state string, source string, isolation int, client string, "
+        "claimId bigint, claimedAt timestamp, progressAt timestamp"
+    ),
+    "attempts": _PLACE
+    | _columns(
+        "offset bigint, attempt int, outcome string, ranMs bigint, client string, error string, endedAt timestamp"
+    ),
+    "retries": _PLACE | _columns("offset bigint, attempt int, dueAt timestamp, key binary, error string"),
+    "deadletters": _columns("group string")
+    | _MESSAGE
+    | _columns("uid string, tag binary, producer string, attempts int, reason string, error string, deadAt timestamp"),
 }
+KNOWN: dict[str, dict[str, DataType]] = _DEFAULT | {
+    "messages": {**_MESSAGE, "headers": HEADERS, **_META},
+    "deadletters": {**_DEFAULT["deadletters"], "headers": HEADERS, "rawHeaders": BinaryType()},
+}
+
+
+def ddl(dataset: str, columns: str) -> str:
+    """Return columns of a dataset, separated by blanks, with their types."""
+    return ", ".join(f"`{name}` {KNOWN[dataset][name].simpleString()}" for name in columns.split())
 
 
 def default_schema(dataset: str, *, headers: bool, meta: bool) -> StructType:

@@ -9,7 +9,7 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.spark import planning
 from emsworker.spark.columns import LOG_APPEND_TIME
 from emsworker.spark.options import read_options
-from emsworker.spark.planning import ReadRange
+from emsworker.spark.planning import Slice
 from emsworker.spark.profile import open_stream
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
@@ -48,21 +48,20 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         raise ConfigError([Problem(f"option {name}", given.get(name, ""), fix) for name, on in refused.items() if on])
     app = open_stream(options.profile)
 
-    def plan(session: Session) -> list[ReadRange]:
-        ranges = planning.plan(session, options)
-        return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, "messages", one.piece))
+    def plan(session: Session) -> list[Slice]:
+        return planning.split_by(session, options, planning.plan(session, options))
 
     try:
-        ranges = app.stream.database.call(plan)
+        slices = app.stream.database.call(plan)
     finally:
         app.stream.database.thread_session().close()
     url = DatabaseUrl.parse(app.stream.url)
     properties = {"user": url.user, "password": url.password, "driver": driver, "fetchsize": str(fetchsize)}
     properties |= {"preferTimestampNTZ": "true"}  # the driver would read the server's UTC as this machine's zone
     address = f"jdbc:mysql://{url.host}:{url.port}/{url.database}"
-    predicates = [scan.predicate(one.piece) for one in ranges] or ["1 = 0"]
+    predicates = [scan.predicate(one.offsets) for one in slices] or ["1 = 0"]
     frame = spark.read.jdbc(address, scan.dbtable(), predicates=predicates, properties=properties)
-    return _like_kafka(frame, {one.source.topic.id: one.source.topic.name for one in ranges})
+    return _like_kafka(frame, {one.offsets.topic_id: one.topic for one in slices})
 
 
 def _like_kafka(frame: Any, names: dict[int, str]) -> Any:

@@ -1,20 +1,21 @@
-"""Planning of a read: converts options to ranges of offsets of topics, and splits them into pieces."""
+"""Planning of a read: converts options to slices of topics, and cuts these for the tasks."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from typing import Any
 
 from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
-from emsworker.spark.options import EARLIEST, LATEST, OffsetLimit, Offsets, ReadOptions
+from emsworker.core.offsets import OffsetRange
+from emsworker.spark.options import EARLIEST, LATEST, OffsetLimit, ReadOptions
 from emsworker.store import topics
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
-from emsworker.store.stream.scan import PartitionBounds, Piece
+from emsworker.store.stream.scan import PartitionBounds, Query
 
 log = logging.getLogger(__name__)
 
@@ -40,20 +41,51 @@ class Source:
         """Topic and partition for error messages."""
         return f"{self.topic.name}/{self.bounds.partition}"
 
-
-@dataclass(frozen=True)
-class ReadRange:
-    """A range of offsets of a source to read; ``hi`` is exclusive."""
-
-    source: Source
-    lo: int
-    hi: int
+    def offsets(self, start: int, end: int) -> OffsetRange:
+        """Return a range of the partition."""
+        return OffsetRange(self.topic.id, self.bounds.partition, start, max(start, end))
 
     @property
-    def piece(self) -> Piece:
-        """The range as a piece of the store."""
-        owner = self.source.group or self.source.topic
-        return Piece(owner.id, self.source.topic.id, self.source.bounds.partition, self.lo, self.hi)
+    def present(self) -> OffsetRange:
+        """The offsets from the log start offset to the end."""
+        return self.offsets(self.bounds.log_start, self.bounds.end)
+
+    def slice(self, start: int, end: int) -> Slice:
+        """Return a slice of the partition, or of its group's log there."""
+        return Slice(self.offsets(start, end), self.topic.name, self.group)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A range of offsets of the messages, or of a group's log, with the names that its rows have in common.
+
+    Attributes:
+        below: for the log of a group: only rows that are settled below this offset.
+    """
+
+    offsets: OffsetRange
+    topic: str
+    group: Group | None = None
+    below: int | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.offsets.partition
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The columns that have the same value in all rows."""
+        group = None if self.group is None else self.group.name
+        return {"topic": self.topic, "partition": self.offsets.partition, "group": group}
+
+    def query(self, dataset: str, columns: tuple[str, ...] = (), **settings: Any) -> Query:
+        """Make the query for its rows."""
+        return Query(dataset, columns, None if self.group is None else self.group.id, below=self.below, **settings)
+
+    def weigh(self, session: Session, dataset: str) -> int:
+        """Estimate the bytes of its rows."""
+        return scan.estimate_bytes(session, self.query(dataset), self.offsets)
 
 
 # -- which topics ------------------------------------------------------------------------------------------------------
@@ -103,8 +135,8 @@ def _with_groups(session: Session, sources: list[Source], options: ReadOptions) 
 # -- from where to where -----------------------------------------------------------------------------------------------
 
 
-def plan(session: Session, options: ReadOptions) -> list[ReadRange]:
-    """Plan the ranges of a batch read, one for each source.
+def plan(session: Session, options: ReadOptions) -> list[Slice]:
+    """Plan the slices of a batch read, one for each source.
 
     Raises:
         DataLoss: a range begins below the log start offset, and failOnDataLoss is on.
@@ -133,30 +165,30 @@ def check_covered(limit: OffsetLimit, sources: list[Source], name: str) -> None:
                 raise OutOfRange(f"{name} names no offset for {source.place}; name every partition that is read")
 
 
-def _message_range(session: Session, options: ReadOptions, source: Source) -> ReadRange:
+def _message_range(session: Session, options: ReadOptions, source: Source) -> Slice:
     bounds = source.bounds
     lo = start_of(session, options, source)
     hi, exact = _end_of(session, options.ending, source)
     if hi > bounds.end:
         raise OutOfRange(f"endingOffsets = {hi} for {source.place}: it ends at {bounds.end}")
     hi = max(lo, hi)
-    hole = scan.find_high_watermark(session, source.topic.id, bounds, lo, hi)
+    hole = scan.find_high_watermark(session, bounds, source.offsets(lo, hi))
     if hole < hi and exact:
         raise OutOfRange(
             f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "
             "it; read up to there, or try again when the workers have closed it"
         )
-    return ReadRange(source, lo, hole)
+    return source.slice(lo, hole)
 
 
-def _log_range(session: Session, options: ReadOptions, source: Source) -> ReadRange:
+def _log_range(session: Session, options: ReadOptions, source: Source) -> Slice:
     """Plan the log of a group, which may begin below the log start offset: dead letters outlive their messages."""
     default = options.starting.timestamp_ms is None and options.starting.by_timestamp is None
     if default and options.starting.offsets == "earliest":
         lo = 0
     else:
         lo = start_of(session, replace(options, fail_on_data_loss=False), source)
-    return ReadRange(source, lo, max(lo, _end_of(session, options.ending, source)[0]))
+    return source.slice(lo, _end_of(session, options.ending, source)[0])
 
 
 def start_of(session: Session, options: ReadOptions, source: Source) -> int:
@@ -193,9 +225,8 @@ def above_log_start(options: ReadOptions, source: Source, offset: int) -> int:
     log_start = source.bounds.log_start
     if offset >= log_start:
         return offset
-    text = (
-        f"offsets {offset} to {log_start - 1} of {source.place} have been deleted (its log start offset is {log_start})"
-    )
+    gone = source.offsets(offset, log_start)
+    text = f"{gone} of {source.place} have been deleted (its log start offset is {log_start})"
     if options.fail_on_data_loss:
         raise DataLoss(f"{text}; begin at {log_start}, or set failOnDataLoss=false to read what is left")
     log.warning("%s; reading on from there", text)
@@ -226,41 +257,49 @@ def offset_of(limit: OffsetLimit, source: Source) -> int:
 
 
 def _offset_at(session: Session, source: Source, time_ms: int) -> int:
-    bounds = source.bounds
-    return scan.find_time(session, source.topic.id, bounds.partition, bounds.log_start, bounds.end, time_ms * 1000)
+    return scan.find_time(session, source.present, time_ms * 1000)
 
 
-# -- in how many pieces ------------------------------------------------------------------------------------------------
+# -- in how many slices ------------------------------------------------------------------------------------------------
 
 
-def split(ranges: list[ReadRange], options: ReadOptions, weigh: Callable[[ReadRange], int]) -> list[ReadRange]:
-    """Cut ranges by partitionBytes, maxRecordsPerPartition and minPartitions; every cut is by offsets.
+def split(
+    session: Session,
+    dataset: str,
+    slices: Sequence[Slice],
+    *,
+    most_bytes: int,
+    most_offsets: int | None = None,
+    least: int | None = None,
+) -> list[Slice]:
+    """Cut slices by offsets into smaller ones.
 
     Args:
-        weigh: estimates the bytes of a range.
+        most_bytes: approximate bytes of one slice.
+        most_offsets: offsets of one slice.
+        least: the number of slices to make at least, if there are enough offsets.
     """
-    ranges = [one for one in ranges if one.hi > one.lo]
-    total = sum(one.hi - one.lo for one in ranges)
-    pieces = []
-    for one in ranges:
-        count = one.hi - one.lo
-        parts = -(-weigh(one) // options.partition_bytes)
-        if options.max_records_per_partition:
-            parts = max(parts, -(-count // options.max_records_per_partition))
-        if options.min_partitions and len(ranges) < options.min_partitions:
-            parts = max(parts, -(-options.min_partitions * count // total))
-        pieces += _cut(one, min(max(parts, 1), count))
-    return pieces
-
-
-def _cut(one: ReadRange, parts: int) -> list[ReadRange]:
-    edges = [one.lo + (one.hi - one.lo) * number // parts for number in range(parts + 1)]
-    return [ReadRange(one.source, lo, hi) for lo, hi in pairwise(edges)]
-
-
-def offsets_json(places: Iterable[tuple[Source, int]]) -> Offsets:
-    """Return offsets by topic and partition, as Kafka's source writes them."""
-    found: Offsets = {}
-    for source, offset in places:
-        found.setdefault(source.topic.name, {})[source.bounds.partition] = offset
+    slices = [one for one in slices if one.offsets]
+    total = sum(len(one.offsets) for one in slices)
+    found = []
+    for one in slices:
+        count = len(one.offsets)
+        parts = -(-one.weigh(session, dataset) // most_bytes)
+        if most_offsets:
+            parts = max(parts, -(-count // most_offsets))
+        if least and len(slices) < least:
+            parts = max(parts, -(-least * count // total))
+        found += [replace(one, offsets=part) for part in one.offsets.cut(min(max(parts, 1), count))]
     return found
+
+
+def split_by(session: Session, options: ReadOptions, slices: Sequence[Slice]) -> list[Slice]:
+    """Cut slices by partitionBytes, maxRecordsPerPartition and minPartitions."""
+    return split(
+        session,
+        options.dataset,
+        slices,
+        most_bytes=options.partition_bytes,
+        most_offsets=options.max_records_per_partition,
+        least=options.min_partitions,
+    )

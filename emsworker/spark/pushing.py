@@ -18,10 +18,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from emsworker.spark.planning import ReadRange, Source
+from emsworker.spark.planning import Slice
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
-from emsworker.store.stream.scan import ScanWindow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")
@@ -62,26 +61,22 @@ class Pushed:
         return False
 
     @property
-    def window(self) -> ScanWindow | None:
-        """The time window of the filters, or ``None`` if they have none."""
-        return None if self._times == (0, _LAST_US) else ScanWindow(*self._times)
+    def between(self) -> tuple[int, int] | None:
+        """The times between which the filters accept messages, or ``None`` for any time."""
+        return None if self._times == (0, _LAST_US) else self._times
 
-    def wants(self, source: Source) -> bool:
-        """Return whether the filters accept any row of a source."""
-        values = {"topic": source.topic.name, "partition": source.bounds.partition}
-        if source.group is not None:
-            values["group"] = source.group.name
-        return all(values[name] in wanted for name, wanted in self._names.items())
+    def wants(self, one: Slice) -> bool:
+        """Return whether the filters accept any row of a slice."""
+        return all(one.constants[name] in wanted for name, wanted in self._names.items())
 
-    def narrow(self, session: Session, one: ReadRange) -> ReadRange:
-        """Return the part of a range that can have accepted rows."""
-        lo, hi = max(one.lo, self._offsets[0]), min(one.hi, self._offsets[1])
-        if self.window is not None and one.source.group is None and lo < hi:
-            place = (one.source.topic.id, one.source.bounds.partition)
-            first = scan.find_time(session, *place, lo, hi, max(0, self._times[0] - _SLACK_US))
-            last = scan.find_time(session, *place, first, hi, self._times[1] + _SLACK_US)
-            lo, hi = first, last
-        return replace(one, lo=lo, hi=max(lo, hi))
+    def narrow(self, session: Session, one: Slice) -> Slice:
+        """Return the part of a slice that can have accepted rows."""
+        offsets = one.offsets.part(*self._offsets)
+        if self.between is not None and one.group is None and offsets:
+            start = scan.find_time(session, offsets, max(0, self._times[0] - _SLACK_US))
+            end = scan.find_time(session, offsets.part(start, offsets.end), self._times[1] + _SLACK_US)
+            offsets = offsets.part(start, end)
+        return replace(one, offsets=offsets)
 
 
 def _bounds(one: Filter, number: Callable[[Any], int]) -> tuple[int, int] | None:

@@ -15,10 +15,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from emsworker.core.offsets import OffsetRange
 from emsworker.spark import planning
-from emsworker.spark.batch import EmsPartition, read_piece
+from emsworker.spark.batch import SlicePartition, read
 from emsworker.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
-from emsworker.spark.planning import DataLoss, ReadRange, Source
+from emsworker.spark.planning import DataLoss, Slice, Source
 from emsworker.spark.profile import call
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
@@ -72,17 +73,17 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = _places(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        ranges = call(self._options.profile, lambda session: self._open_ranges(session, begin, most))
-        if LATEST not in begin.values() and self._is_too_little(sum(one.hi - one.lo for one in ranges)):
+        slices = call(self._options.profile, lambda session: self._readable(session, begin, most))
+        if LATEST not in begin.values() and self._is_too_little(sum(len(one.offsets) for one in slices)):
             return start
-        return _journal({_place(one.source): end for one, end in zip(ranges, _share(ranges, most), strict=True)})
+        return _journal({one.place: end for one, end in zip(slices, _share(slices, most), strict=True)})
 
-    def _open_ranges(self, session: Session, start: dict[Place, int], most: int | None) -> list[ReadRange]:
-        """Return the readable ranges; of a long backlog only as much is checked for holes as a micro-batch may have."""
+    def _readable(self, session: Session, start: dict[Place, int], most: int | None) -> list[Slice]:
+        """Return the readable slices; of a long backlog only as much is checked for holes as a micro-batch may have."""
         sources = planning.find_sources(session, self._options)
         self._check_all_there(start, sources)
         far = None if most is None else max(most, self._options.min_offsets or 0)
-        ranges = []
+        slices = []
         for source in sources:
             offset = start.get(_place(source), EARLIEST)
             lo = self._concrete(session, source, offset)
@@ -90,9 +91,9 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._goal is not None:
                 hi = min(hi, self._goal.get(_place(source), lo))
             near = hi if far is None else min(hi, lo + far)
-            found = self._high_watermark(session, source, lo, near)
-            ranges.append(ReadRange(source, lo, max(lo, hi if found == near else found)))
-        return ranges
+            found = self._high_watermark(session, source, source.offsets(lo, near))
+            slices.append(source.slice(lo, hi if found == near else found))
+        return slices
 
     def _check_all_there(self, start: dict[Place, int], sources: Sequence[Source]) -> None:
         gone = sorted(set(start) - {_place(source) for source in sources})
@@ -104,7 +105,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _concrete(self, session: Session, source: Source, offset: int) -> int:
         if offset == LATEST:
-            return self._high_watermark(session, source, source.bounds.log_start, source.bounds.end)
+            return self._high_watermark(session, source, source.present)
         if offset == EARLIEST:
             return source.bounds.log_start
         if offset > source.bounds.end and self._options.fail_on_data_loss:
@@ -114,13 +115,13 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return planning.above_log_start(self._options, source, offset)
 
-    def _high_watermark(self, session: Session, source: Source, lo: int, hi: int) -> int:
+    def _high_watermark(self, session: Session, source: Source, offsets: OffsetRange) -> int:
         """Return the first offset of a range without a row; a part without holes is not checked again."""
         key = (source.topic.id, source.bounds.partition)
-        known = max(lo, self._high_watermarks.get(key, 0))
-        if known >= hi:
-            return hi
-        self._high_watermarks[key] = scan.find_high_watermark(session, source.topic.id, source.bounds, known, hi)
+        unknown = offsets.part(self._high_watermarks.get(key, 0), offsets.end)
+        if not unknown:
+            return offsets.end
+        self._high_watermarks[key] = scan.find_high_watermark(session, source.bounds, unknown)
         return self._high_watermarks[key]
 
     def _is_too_little(self, offsets: int) -> bool:
@@ -152,25 +153,24 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Journal, end: Journal) -> list[InputPartition]:
         """Plan the tasks of a micro-batch; a batch that is run again gets the same rows, even if split differently."""
-        pieces = call(self._options.profile, lambda session: self._plan(session, _places(start), _places(end)))
-        return [EmsPartition.of(one) for one in pieces]
+        slices = call(self._options.profile, lambda session: self._plan(session, _places(start), _places(end)))
+        return [SlicePartition((one,)) for one in slices]
 
-    def _plan(self, session: Session, start: dict[Place, int], end: dict[Place, int]) -> list[ReadRange]:
+    def _plan(self, session: Session, start: dict[Place, int], end: dict[Place, int]) -> list[Slice]:
         options = self._options
         sources = {_place(source): source for source in planning.find_sources(session, options)}
-        ranges = []
+        slices = []
         for place, hi in end.items():
             lo = start.get(place, EARLIEST)
             if place in sources and lo != LATEST:
                 source = sources[place]
                 lo = source.bounds.log_start if lo == EARLIEST else planning.above_log_start(options, source, lo)
-                ranges.append(ReadRange(source, min(lo, hi), hi))
-        return planning.split(ranges, options, lambda one: scan.estimate_bytes(session, options.dataset, one.piece))
+                slices.append(source.slice(min(lo, hi), hi))
+        return planning.split_by(session, options, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a piece, on an executor."""
-        assert isinstance(partition, EmsPartition)
-        return read_piece(self._schema, self._options, partition)
+        """Read the rows of a task, on an executor."""
+        return read(self._schema, self._options, partition)
 
     def commit(self, end: Journal) -> None:
         """Do nothing: Spark calls this one batch late, and not for the last one."""
@@ -194,15 +194,15 @@ def _places(journal: Journal | Offsets) -> dict[Place, int]:
     return {(topic, int(number)): offset for topic, places in journal.items() for number, offset in places.items()}
 
 
-def _share(ranges: Sequence[ReadRange], most: int | None) -> list[int]:
+def _share(slices: Sequence[Slice], most: int | None) -> list[int]:
     """Return the ends of a batch of at most ``most`` offsets: each partition gets its share, at least one offset."""
-    total = sum(one.hi - one.lo for one in ranges)
+    total = sum(len(one.offsets) for one in slices)
     if most is None or total <= most:
-        return [one.hi for one in ranges]
+        return [one.offsets.end for one in slices]
     left, ends = most, []
-    for one in ranges:
-        size = one.hi - one.lo
+    for one in slices:
+        size = len(one.offsets)
         part = min(size, left, max(1, most * size // total)) if size else 0
         left -= part
-        ends.append(one.lo + part)
+        ends.append(one.offsets.start + part)
     return ends

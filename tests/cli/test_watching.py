@@ -29,7 +29,7 @@ def test_a7_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
     done = ems("alarms", "test", "late", "--json")
     assert done.code == 1 and "could not be reached" in done.json[0]["problem"]
     done = ems("alarms", "create", "x", "--on", "lag", "--above", "many")
-    assert done.code == 2 and "neither a number nor a duration" in done.err
+    assert done.code == 2 and "neither a number, nor a duration, nor a share like 5%" in done.err
     (row,) = ems.ok("alarms", "list", "--json").json
     assert (row["alarm"], row["on"], row["for_s"], row["firing"], row["alarms"]) == ("late", "oldest", 30.0, 0, [])
     assert ems.ok("alarms", "delete", "late", "-y", "--json").json == {"deleted": "late"}

@@ -19,6 +19,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.errors import AccessDenied, InvalidName
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Failure, NewMessage, Outcome
+from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
@@ -351,8 +352,8 @@ def test_a_reader_reads_as_spark_does(place: Place) -> None:
     topic = get_topic(session, place.topic)
     assert topic is not None
     bounds = scan.list_bounds(session, topic.id)[0]
-    piece = scan.Piece(topic.id, topic.id, bounds.partition, bounds.log_start, bounds.end)
-    parts = [*scan.read(database, scan.Query("messages", ("offset", "value")), piece)]
+    offsets = OffsetRange(topic.id, bounds.partition, bounds.log_start, bounds.end)
+    parts = [*scan.read(database, scan.Query("messages", ("offset", "value")), offsets)]
     assert [row for part in parts for row in part.rows] == [(n + 1, str(n).encode()) for n in range(5)]
     session.close()
 

@@ -78,7 +78,7 @@ def archived(folder: Path, topic: str, dataset: str) -> dict[Place, bytes]:
             values += (_naive(row["timestamp"]), row["producer"])
             place: Place = values[:2]
         elif dataset == "claims":
-            values = (row["partition"], row["lo"], row["claimId"], row["hi"], row["doneTo"], row["state"])
+            values = (row["partition"], row["lo"], row["claimId"], row["hi"], row["ackedTo"], row["state"])
             values += (
                 row["source"],
                 row["isolation"],

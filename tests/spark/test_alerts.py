@@ -17,6 +17,7 @@ from tests.process.stream import Stream, open_stream
 from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
+from tests.support.webhooks import receiver
 
 _PATIENCE_S = 240.0  # a Java starts on what may be a busy machine
 
@@ -64,7 +65,7 @@ def test_an_alert_in_a_quiet_stream_fires_once_and_is_resolved_once_over_a_kill(
         return max((int(file.name) for file in commits.glob("[0-9]*")), default=-1)
 
     def see(process: "subprocess.Popen[bytes]", states: list[str], more: int) -> None:
-        """Until these were told, and so many more looks were taken in which nothing else was."""
+        """Until these were told, and so many more samples were taken in which nothing else was."""
 
         def there() -> bool:
             assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
@@ -72,19 +73,21 @@ def test_an_alert_in_a_quiet_stream_fires_once_and_is_resolved_once_over_a_kill(
 
         until(there, _PATIENCE_S, f"{states}; {(tmp_path / 'driver.log').read_text()[-2000:]}", 0.1)
         before = batches()
-        until(lambda: batches() >= before + more, _PATIENCE_S, "more looks", 0.1)
-        assert [event["state"] for event in told(events)] == states
+        until(lambda: batches() >= before + more, _PATIENCE_S, "more samples", 0.1)
+        assert [event["event"] for event in told(events)] == states
 
     watched.send("idle", [{"n": n} for n in range(3)])  # and then nothing happens any more
-    options = ("--consume-timeout", "1500ms", "--every", "1s", "--to-topic", "pager")
-    with driver(watched, tmp_path, *options) as process:
-        see(process, ["firing"], 2)
-    with driver(watched, tmp_path, *options) as process:
-        see(process, ["firing"], 3)
-        Admin(watched.app).reset_group("idle", "post", "latest")
-        see(process, ["firing", "resolved"], 2)
-    firing, resolved = told(events)
-    assert firing["alert"] == resolved["alert"]
+    with receiver() as web:
+        options = ("--consume-timeout", "1500ms", "--every", "1s", "--to-topic", "pager", "--webhook", web.url)
+        with driver(watched, tmp_path, *options) as process:
+            see(process, ["firing"], 2)
+        with driver(watched, tmp_path, *options) as process:
+            see(process, ["firing"], 3)
+            Admin(watched.app).reset_group("idle", "post", "latest")
+            see(process, ["firing", "resolved"], 2)
+        firing, resolved = told(events)
+        assert web.got == [firing, resolved]
+    assert firing["id"] == resolved["id"]
     assert (firing["rule"], firing["topic"], firing["group"]) == ("consume_timeout", "idle", "post")
     assert firing["value"] > 1.5 > resolved["value"]
     sent = watched.rows(
@@ -93,7 +96,7 @@ def test_an_alert_in_a_quiet_stream_fires_once_and_is_resolved_once_over_a_kill(
     assert [json.loads(body) for (body,) in sent] == [firing, resolved]
 
 
-def test_errors_are_counted_by_looks_from_cron(
+def test_errors_are_counted_by_samples_from_cron(
     watched: Stream, spark_session: Any, profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from emsworker.spark.jobs import load
@@ -131,10 +134,14 @@ def test_errors_are_counted_by_looks_from_cron(
     Admin(watched.app).delete_group("idle", "post", force=True)
     until(lambda: once()["resolved"], 120, "the group has not been seen for five seconds")
     lag, errors, gone = told(folder)
-    assert (gone["alert"], gone["state"], gone["reason"]) == (lag["alert"], "resolved", "the group is gone")
+    assert (gone["id"], gone["event"], gone["text"]) == (lag["id"], "resolved", "lag resolved: the group is gone")
     (failed,), (retried,) = watched.rows(
         "SELECT COUNT(*) FROM ems_attempt WHERE outcome <> 'done' UNION ALL SELECT COUNT(*) FROM ems_attempt WHERE attempt > 1"
     )
     assert (failed, retried) == (13, 9), "each dead one has failed three times, and the bank was away once"
     assert (lag["rule"], lag["topic"], lag["value"]) == ("lag", "idle", 16.0)
-    assert (errors["rule"], errors["topic"], errors["value"]) == ("error_rate", "orders", failed / (8 + retried))
+    assert (errors["rule"], errors["topic"], errors["value"]) == (
+        "error_rate",
+        "orders",
+        round(failed / (8 + retried), 3),
+    )

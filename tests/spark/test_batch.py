@@ -10,6 +10,7 @@ import pytest
 
 from emsworker.core.codec import encode_headers
 from emsworker.core.errors import EmsError
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import progress
 from emsworker.store.stream import scan
@@ -172,7 +173,7 @@ def test_topics_are_chosen_by_name_pattern_or_partition(stream: Stream, direct: 
     def count(**options: str) -> dict[tuple[str, int], int]:
         source = EmsSource({"profile": "test", **options})
         reader = source.reader(source.schema())
-        places = [(one.topic, one.piece.partition) for one in reader.partitions()]
+        places = [one.place for partition in reader.partitions() for one in partition.slices]
         rows = [sum(batch.num_rows for batch in reader.read(one)) for one in reader.partitions()]
         return dict(zip(places, rows, strict=True))
 
@@ -203,11 +204,11 @@ def test_a_fetch_is_bounded_by_bytes(stream: Stream) -> None:
     topic = stream.topic("t")
     app.send_many("t", [b"x" * (200_000 if n % 100 == 50 else 100) for n in range(3000)])
     query = scan.Query("messages", ("offset", "value"), fetch_bytes=500_000)
-    parts = list(scan.read(Database(stream.url), query, scan.Piece(topic.id, topic.id, 0, 1, 3001)))
+    parts = list(scan.read(Database(stream.url), query, OffsetRange(topic.id, 0, 1, 3001)))
     assert [offset for part in parts for offset, _ in part.rows] == list(range(1, 3001))
     assert max(sum(len(value) for _, value in part.rows) for part in parts) <= 500_000
-    piece = scan.Piece(topic.id, topic.id, 0, 45, 55)
-    alone = list(scan.read(Database(stream.url), scan.Query("messages", ("value",), fetch_bytes=1), piece))
+    offsets = OffsetRange(topic.id, 0, 45, 55)
+    alone = list(scan.read(Database(stream.url), scan.Query("messages", ("value",), fetch_bytes=1), offsets))
     assert [len(part.rows) for part in alone] == [1] * 10
 
 
@@ -301,7 +302,7 @@ def test_pushed_filters_narrow_what_is_planned(stream: Stream, profile: None) ->
     pushed = [EqualTo(("topic",), "t"), GreaterThanOrEqual(("timestamp",), middle), LessThan(("offset",), 40), other]
     assert list(reader.pushFilters(pushed)) == [other]
     (partition,) = reader.partitions()
-    assert (partition.piece.lo, partition.piece.hi) == (25, 40)
+    assert (partition.slices[0].offsets.start, partition.slices[0].offsets.end) == (25, 40)
 
 
 def test_errors_name_what_is_wrong(stream: Stream, direct: Direct) -> None:
@@ -355,7 +356,7 @@ def test_claims_attempts_and_dead_letters_are_tables_too(stream: Stream, read: R
     ended = [failed(2, retry_in_s=None, dead="used up"), failed(3)]
     progress.flush(stream.session, flush_of(claim, topic, 4, failures=ended))
     (row,) = read(dataset="claims").collect()
-    assert (row.group, row.topic, row.partition, row.lo, row.hi, row.doneTo) == ("g", "t", 0, 1, 4, 4)
+    assert (row.group, row.topic, row.partition, row.lo, row.hi, row.ackedTo) == ("g", "t", 0, 1, 4, 4)
     assert (row.state, row.source, row.client) == ("done", "stream", client)
     attempts = read(dataset="attempts", group="g").orderBy("offset").collect()
     assert [(row.offset, row.attempt, row.outcome) for row in attempts] == [(2, 1, "failed"), (3, 1, "failed")]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.errors import ConfigError
-from emsworker.spark.jobs.failing import SparkFailed, not_started, told
+from emsworker.spark.jobs.session import SparkFailed, not_started, told
 from tests.spark.conftest import CONF, ROOT, SETTINGS, spark_environment
 from tests.spark.test_report_commands import ems
 from tests.support.commands import environment
@@ -103,13 +103,13 @@ def test_spark_submit_runs_a_job(stream: Stream) -> None:
     """With the master and the settings that it was given, and Java's log left where it sends it."""
     import pyspark
 
-    from emsworker import pipeline
+    from emsworker.spark import jobs
 
     stream.group(stream.topic("orders"), "sellers")
     stream.app().send("orders", 1)
     settings = SETTINGS | {"spark.app.name": "submitted"}
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    submit, main = Path(pyspark.__path__[0]) / "bin" / "spark-submit", Path(pipeline.__path__[0]) / "__main__.py"
+    submit, main = Path(pyspark.__path__[0]) / "bin" / "spark-submit", Path(jobs.__path__[0]) / "__main__.py"
     done = subprocess.run(
         [str(submit), "--master", "local[1]", *conf, str(main), "topics", "--json"],
         cwd=ROOT, env=environment({"EMS_URL": stream.url, **spark_environment()}),
@@ -131,7 +131,7 @@ def test_a_job_whose_java_is_killed_says_so(stream: Stream, tmp_path: Path) -> N
         cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        wait_until(lambda: (tmp_path / "c" / "commits").is_dir(), 240, "a first look")
+        wait_until(lambda: (tmp_path / "c" / "commits").is_dir(), 240, "a first sample")
         os.kill(java_of(process.pid), signal.SIGKILL)
         out, err = process.communicate(timeout=240)
     finally:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from emsworker.core.selection.filters import Filter
+from emsworker.spark.columns import ddl
 from emsworker.spark.jobs.reports.outcomes import ATTEMPT_COLUMNS, CLAIM_COLUMNS, outcomes, stories
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -57,8 +58,8 @@ def test_every_state_is_told_from_the_log(spark_session: Any) -> None:
     retries = [("g", "t", 0, 1)]
     dead = [("g", "t", 0, 4, at(14))]
     told = stories(
-        spark.createDataFrame(claims, ", ".join(CLAIM_COLUMNS)),
-        spark.createDataFrame(attempts, ", ".join(ATTEMPT_COLUMNS)),
+        spark.createDataFrame(claims, ddl("claims", CLAIM_COLUMNS)),
+        spark.createDataFrame(attempts, ddl("attempts", ATTEMPT_COLUMNS)),
         spark.createDataFrame(retries, _PLACE),
         spark.createDataFrame(dead, f"{_PLACE}, deadAt timestamp"),
     )
@@ -95,8 +96,10 @@ def test_what_a_filter_leaves_out_is_none_of_the_groups_messages(spark_session: 
     spark = spark_session
     claims = [claim(1, 8, 8, "done", "a", 10, 18), claim(9, 10, 8, "start", "b", 20, 20)]
     told = stories(
-        spark.createDataFrame([*claims, ("all", *claims[0][1:]), ("other", *claims[0][1:])], ", ".join(CLAIM_COLUMNS)),
-        spark.createDataFrame([attempt(6, 1, "failed", 12)], ", ".join(ATTEMPT_COLUMNS)),
+        spark.createDataFrame(
+            [*claims, ("all", *claims[0][1:]), ("other", *claims[0][1:])], ddl("claims", CLAIM_COLUMNS)
+        ),
+        spark.createDataFrame([attempt(6, 1, "failed", 12)], ddl("attempts", ATTEMPT_COLUMNS)),
         spark.createDataFrame([("g", "t", 0, 7)], _PLACE),
         spark.createDataFrame([("g", "t", 0, 8, at(14))], f"{_PLACE}, deadAt timestamp"),
     )

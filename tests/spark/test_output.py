@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
+from emsworker.cli import pipeline as command
 from emsworker.core.errors import ConfigError
-from emsworker.spark.jobs import command
 from emsworker.spark.jobs.job import Job, JobResult, Options
 from emsworker.spark.jobs.output import Chart, JobReport, Table, as_json, as_text, write
 

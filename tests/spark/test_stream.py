@@ -70,7 +70,7 @@ def test_a_restart_before_the_first_batch_is_committed_keeps_the_beginning(strea
     assert second.partitions(start, end) == []
     assert second.latestOffset(end, ReadAllAvailable()) == {"t": {"0": 16}}
     (partition,) = second.partitions(end, {"t": {"0": 16}})
-    assert (partition.piece.lo, partition.piece.hi) == (11, 16)
+    assert (partition.slices[0].offsets.start, partition.slices[0].offsets.end) == (11, 16)
 
 
 def test_a_stream_waits_at_a_hole_and_goes_on_when_it_is_filled(stream: Stream, spark: Any, tmp_path: Path) -> None:
@@ -187,6 +187,7 @@ def test_what_the_beat_has_noted_is_not_counted_again(
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+    from emsworker.core.offsets import OffsetRange
     from emsworker.spark import planning
     from emsworker.spark.options import read_options
     from emsworker.store.stream import scan
@@ -194,17 +195,18 @@ def test_what_the_beat_has_noted_is_not_counted_again(
     counted: list[tuple[int, int]] = []
     find_hole = scan.find_hole
 
-    def spy(session: Any, topic_id: int, partition: int, lo: int, hi: int) -> int:
-        counted.append((lo, hi))
-        return find_hole(session, topic_id, partition, lo, hi)
+    def spy(session: Any, offsets: OffsetRange) -> int:
+        if offsets:
+            counted.append((offsets.start, offsets.end))
+        return find_hole(session, offsets)
 
     monkeypatch.setattr(scan, "find_hole", spy)
     fill(stream, count=10, partitions=1)
     stream.rows("UPDATE ems_partition SET high_watermark = 6")
     assert reader_of().latestOffset({"t": {"0": 1}}, ReadAllAvailable()) == {"t": {"0": 11}}
     (one,) = planning.plan(stream.session, read_options({"subscribe": "t"}, streaming=False))
-    assert (one.lo, one.hi) == (1, 11)
+    assert (one.offsets.start, one.offsets.end) == (1, 11)
     ends = read_options({"subscribe": "t", "endingOffsets": '{"t":{"0":4}}'}, streaming=False)
     (short,) = planning.plan(stream.session, ends)
-    assert (short.lo, short.hi) == (1, 4)
+    assert (short.offsets.start, short.offsets.end) == (1, 4)
     assert counted == [(6, 11), (6, 11)]

@@ -5,6 +5,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.admin import receivers as delivery
 from emsworker.beat.alarms import WatchAlarms
-from emsworker.core.alarms import Alarm, Metric, Rule, Step
+from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
 from emsworker.core.model import Group, Topic
 from emsworker.store.cluster import alarms
+from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress
 from tests.support.streams import Stream, failed, flush_of, in_threads, wait_until
 from tests.support.webhooks import receiver
@@ -50,7 +52,9 @@ def _drain(stream: Stream, topic: Topic, group: Group) -> None:
 
 def _value(stream: Stream, metric: str, **settings: Any) -> float:
     rule = Rule("r", Metric(metric), **settings)
-    return alarms.measure(stream.session, [rule])["r"]["orders", "billing"]
+    value = alarms.measure(stream.session, [rule], server_now(stream.session))["r"]["orders", "billing"]
+    assert isinstance(value, float | int)
+    return value
 
 
 def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
@@ -80,7 +84,59 @@ def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
     stream.rows("UPDATE ems_group SET paused = 1")
     assert _value(stream, "no_consumer") == 0, "a paused group is meant to rest"
     rules = [Rule("a", Metric.LAG, group="other"), Rule("b", Metric.LAG, topic="nothing")]
-    assert alarms.measure(stream.session, rules) == {"a": {("orders", "other"): 20.0}, "b": {}}
+    assert alarms.measure(stream.session, rules, server_now(stream.session)) == {
+        "a": {("orders", "other"): 20.0},
+        "b": {},
+    }
+
+
+def test_a7_attempts_are_counted_by_group_and_time(stream: Stream) -> None:
+    topic = stream.topic("t")
+    stream.app().send_many("t", list(range(6)))
+    client = stream.client()
+    for name, failures in (("g", [failed(1), failed(2)]), ("other", [failed(3, attempt=2)]), ("idle", [])):
+        group = stream.group(topic, name)
+        if failures:
+            claim = stream.take(topic, group, client)
+            progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=failures))
+    stream.rows("UPDATE ems_attempt SET ended_at = NOW(6) - INTERVAL 10 SECOND")
+    now = server_now(stream.session)
+
+    def counts(since_s: int) -> dict[str, Any]:
+        rule = Rule("r", Metric.ERROR_RATE)
+        values = alarms.measure(stream.session, [rule], now, now - timedelta(seconds=since_s))["r"]
+        return {group: value[1:] for (_, group), value in values.items() if isinstance(value, Attempts)}
+
+    assert counts(60) == {"g": (7, 2, 0), "other": (7, 1, 1), "idle": (1, 0, 0)}
+    assert counts(5) == {"g": (7, 0, 0), "other": (7, 0, 0), "idle": (1, 0, 0)}
+
+
+def test_a7_counting_reads_a_part_of_an_index(stream: Stream) -> None:
+    numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 900) SELECT"
+    stream.rows(
+        "INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome) "
+        f"{numbers} n MOD 3, 0, n, NOW(6) - INTERVAL n SECOND, 1, 'failed' FROM n"
+    )
+    stream.rows("ANALYZE TABLE ems_attempt")
+    now = server_now(stream.session).replace(tzinfo=None)
+    args = {"group_id": 1, "since": now - timedelta(seconds=20), "until": now}
+    (row,) = stream.explain(alarms._SQL.count_attempts, args)
+    assert (row["key"], row["type"]) == ("recent", "range")
+
+
+def test_a7_an_error_rate_is_of_what_ended_meanwhile(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    topic, group = _backlog(stream)
+    Admin(stream.app()).alarms.create("failing", on="error_rate", above=0.25, least=4)
+    turn = _duty(stream)
+    turn()
+    claim = stream.take(topic, group, stream.client(), 10)
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=[failed(1), failed(2), failed(3)]))
+    wait_until(lambda: (turn(), "alarm failing firing" in caplog.text)[1])
+    assert "error_rate of orders/billing is 30.0% (alarm above 25.0%)" in caplog.text
+    assert _duty(stream)() >= 0 and caplog.text.count("alarm failing") == 1, "another leader does not know yet"
+    _drain(stream, topic, group)
+    turn()
+    assert "alarm failing resolved: error_rate of orders/billing is 15.0%" in caplog.text
 
 
 def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,8 +202,8 @@ def test_a7_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> Non
     assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, old) is None
     assert admin.alarms.list()[0].firing == (alarm,)
     other = Alarm(**vars(alarm) | {"alarm_id": b"x" * 16})
-    assert alarms.change(stream.session, rule, Step.RESOLVE, other, alarms.server_now(stream.session)) is None
-    assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, alarms.server_now(stream.session)) is not None
+    assert alarms.change(stream.session, rule, Step.RESOLVE, other, server_now(stream.session)) is None
+    assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, server_now(stream.session)) is not None
 
 
 def test_a7_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:

@@ -9,6 +9,7 @@ from emsworker import Filter
 from emsworker.admin import Admin
 from emsworker.beat import recovery
 from emsworker.core.errors import ConfigError
+from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.bounds import Bounds
 from emsworker.store import topics
 from emsworker.store.groups import claims
@@ -68,9 +69,9 @@ def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream, dam
     app.send_many("t", [1, 2, 3], headers={"region": "eu"})
     stream.rows("UPDATE ems_message SET headers = %s WHERE `offset` = 2", damaged)
     wanted = Filter(headers={"region": "eu"})
-    window = search.SearchWindow(topic.id, 0, 1, 3)
-    assert [one.offset for one in search.list_window(stream.session, window, Bounds(), wanted)] == [1, 3]
-    assert [one.offset for one in search.list_wanted(stream.session, window, wanted)] == [1, 3]
+    every = OffsetRange(topic.id, 0, 1, 4)
+    assert [one.offset for one in search.list_messages(stream.session, every, Bounds(), wanted)] == [1, 3]
+    assert [one.offset for one in search.list_wanted(stream.session, every, wanted)] == [1, 3]
     assert [row[0] for row in broadcast.read(stream.session, topic, 0, 1, 9, 1 << 20, wanted).rows] == [1, 3]
     group = stream.group(topic, filter=wanted)
     assert [message.offset for message in stream.take(topic, group, stream.client()).messages] == [1, 3]

@@ -10,6 +10,7 @@ from emsworker.beat.high_watermark import resolve
 from emsworker.beat.services import SERVICES
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.stream import high_watermark, scan
 from emsworker.tasks.task import Outgoing
 from tests.support.streams import Stream
@@ -118,7 +119,7 @@ def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> 
                 high_watermark.advance(session)
                 for one in scan.list_bounds(session, topic.id):
                     assert (
-                        scan.find_hole(session, topic.id, one.partition, one.log_start, one.high_watermark)
+                        scan.find_hole(session, OffsetRange(topic.id, one.partition, one.log_start, one.high_watermark))
                         == one.high_watermark
                     )
                 looks += 1

@@ -78,7 +78,7 @@ def test_a4_what_is_selected(messages: Messages) -> None:
 
 
 def test_a4_pages_join_without_gap_or_overlap(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emsworker.admin.messages.WINDOW", 7)
+    monkeypatch.setattr("emsworker.admin.messages.STEP", 7)
     for newest in (False, True):
         for options in ({"limit": 8}, {"limit": 100, "scan": 7}, {"limit": 1, "scan": 1}):
             found: list[tuple[int, int]] = []
@@ -100,9 +100,9 @@ def test_a4_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Mes
     assert (page.messages, page.looked_at, page.after, seen) == ((), COUNT, None, [30, 30])
     near = messages.list("t", Selection(start=at(20), end=at(22)))
     assert numbers(near) == [20, 21] and near.looked_at <= 8, "found by time, with a minute to either side"
-    args = {"topic_id": 1, "partition": 0, "lo": 5, "hi": 9} | ANYTHING.args | EVERYTHING.args
+    args = {"topic_id": 1, "partition": 0, "start": 5, "end": 10} | ANYTHING.args | EVERYTHING.args
     for statement in (
-        Statements("emsworker.store.stream.search").list_window,
+        Statements("emsworker.store.stream.search").list_messages,
         Statements("emsworker.store.stream.search").list_wanted,
     ):
         plan = sent.explain(statement, args)

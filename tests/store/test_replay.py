@@ -14,6 +14,7 @@ from emsworker.admin import Admin, Selection
 from emsworker.admin.monitoring import Monitoring
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import claims, dead, ordered, progress
 from emsworker.store.groups.replay import Replayed
@@ -119,8 +120,8 @@ def test_a3_exactly_the_chosen_ones_each_once_and_in_order(
     other = Runner(stream, topic, stream.group(topic, "other"))
     other.run_new()
     untouched = stream.claims(other.group)
-    monkeypatch.setattr("emsworker.admin.replay._RANGE_WINDOW", 16)
-    monkeypatch.setattr("emsworker.admin.replay.WINDOW", 9)
+    monkeypatch.setattr("emsworker.admin.replay._RANGE_STEP", 16)
+    monkeypatch.setattr("emsworker.admin.replay.STEP", 9)
     admin = Admin(stream.app())
     for selection, wanted in SELECTIONS:
         replay = admin.replay("t", "g", selection)
@@ -129,7 +130,7 @@ def test_a3_exactly_the_chosen_ones_each_once_and_in_order(
         assert (stream.claims(runner.group), stream.retries(runner.group)) == before, "a plan changes nothing"
         seen: list[Replayed] = []
         assert replay.run(seen.append) == planned and counts(planned) == (len(wanted), len(wanted), 0, 0)
-        assert sum(one.hi - one.lo + 1 for one in seen) == replay.length
+        assert sum(len(one.offsets) for one in seen) == replay.length
         assert counts(admin.replay("t", "g", selection).run()) == (len(wanted), 0, len(wanted), 0), "not doubled"
         assert runner.run_old() == once(wanted), selection
     assert stream.cursor(runner.group) == COUNT + 1 == stream.cursor(other.group)
@@ -203,24 +204,26 @@ def test_a3_retention_keeps_what_is_to_be_replayed(stream: Stream, topic: Topic,
     assert retention.raise_log_start(stream.session, kept, 1000) == 11
     assert runner.run_old() == once([20, 21, 22, 11])
     assert retention.raise_log_start(stream.session, kept, 1000) == COUNT + 1
-    assert counts(admin.replay("t", "g", Selection(where="offset > 0")).run() or [Replayed(0, 1, 1)]) == (0, 0, 0, 0)
+    assert counts(
+        admin.replay("t", "g", Selection(where="offset > 0")).run() or [Replayed(OffsetRange(1, 0, 1, 2))]
+    ) == (0, 0, 0, 0)
 
 
 def test_a3_an_interrupted_replay_goes_on_where_it_stopped(
     stream: Stream, topic: Topic, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emsworker.admin.replay.WINDOW", 10)
+    monkeypatch.setattr("emsworker.admin.replay.STEP", 10)
     admin, told = Admin(stream.app()), []
 
-    def stop(piece: Replayed) -> None:
-        told.append(piece)
+    def stop(part: Replayed) -> None:
+        told.append(part)
         if len(told) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         admin.replay("t", "g", Selection(tags=("odd",))).run(stop)
     first = runner.run_old()
-    rest = admin.replay("t", "g", Selection(tags=("odd",)), after=(told[-1].partition, told[-1].hi))
+    rest = admin.replay("t", "g", Selection(tags=("odd",)), after=told[-1].last)
     assert rest.length == 20 and counts(rest.run()) == (10, 10, 0, 0)
     assert first + runner.run_old() == once(range(1, 41, 2))
 
@@ -283,7 +286,7 @@ def test_a3_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -
         f"INSERT INTO ems_claim ({columns}) SELECT {group.id}, 0, n * 10, n, n * 10 + 9, n * 10 - 1, 'waiting', {now} "
         f"FROM {SEQUENCE} WHERE n <= 2000"
     )
-    args: dict[str, Any] = {"group_id": group.id, "partition": 0, "lo": 15005, "hi": 15034}
+    args: dict[str, Any] = {"group_id": group.id, "partition": 0, "start": 15005, "end": 15035}
     statement = Statements("emsworker.store.groups.replay").list_taken
     found = stream.session.rows(statement, args)
     assert sorted(found) == [(15000, 15009), (15010, 15019), (15020, 15029), (15030, 15039)]

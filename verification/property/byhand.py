@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from emsworker.core.model import Order
+from emsworker.core.offsets import OffsetRange
 from emsworker.store import topics
 from emsworker.store.groups import cancel, claims, cursors, dead, replay, skipping
 from emsworker.store.groups.claims import AvailableWork
 from emsworker.store.inspect import monitoring, quality
 from emsworker.store.stream import retention
-from emsworker.store.stream.search import SearchWindow
 from verification.property.machine import NEAR, RunningMachine
 
 
@@ -92,18 +92,17 @@ class StoreMachine(RunningMachine):
 
     @rule(first=NEAR, length=st.integers(1, 6), chosen=st.sets(st.integers(0, 5)), singly=st.booleans())
     def replay(self, first: int, length: int, chosen: set[int], singly: bool) -> None:
-        """Some messages of a window are run again, as ranges or one by one."""
+        """Some messages of a range are run again, as ranges or one by one."""
         lo = max(1, self.oracle.cursor + first)
-        window = SearchWindow(self.topic.id, 0, lo, lo + length - 1)
-        wanted = [o for o in range(window.lo, window.hi + 1) if self.oracle.rows.get(o) == "message"]
-        offsets = [offset for offset in wanted if offset - lo in chosen]
+        offsets = OffsetRange(self.topic.id, 0, lo, lo + length)
+        wanted = [o for o in range(offsets.start, offsets.end) if self.oracle.rows.get(o) == "message"]
+        again = [offset for offset in wanted if offset - lo in chosen]
         singly = singly and self.group.order is Order.NONE  # one in order gets ranges
-        piece = replay.ReplayPiece(window, offsets, None if singly else wanted)
-        planned = replay.plan_piece(self.session, self.group, piece)
-        done = replay.replay_piece(self.session, self.group, piece)
-        again = self.oracle.replay(window.lo, window.hi, set(offsets), singly)
-        assert done.again == again
-        assert done.chosen == len(offsets) == done.again + done.live + done.unclaimed + self.oracle.below(offsets)
+        part = replay.ReplayPart(offsets, again, None if singly else wanted)
+        planned = replay.plan(self.session, self.group, part)
+        done = replay.replay(self.session, self.group, part)
+        assert done.again == self.oracle.replay(offsets.start, offsets.end - 1, set(again), singly)
+        assert done.chosen == len(again) == done.again + done.live + done.unclaimed + self.oracle.below(again)
         assert planned.unclaimed == done.unclaimed
 
     @rule()

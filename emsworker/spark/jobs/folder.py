@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from emsworker.core.errors import ConfigError, Problem
@@ -17,59 +17,15 @@ from emsworker.core.errors import ConfigError, Problem
 _TEMPORARY = ".tmp"
 
 
-class Folder(Protocol):
-    """Files by their paths below a root, with ``/`` between their parts."""
-
-    def url(self, path: str = "") -> str:
-        """Return a path as a URL for Spark."""
-        ...
-
-    def write(self, path: str, text: str) -> None:
-        """Create or replace a small file atomically; when this returns, the file survives a crash."""
-        ...
-
-    def read(self, path: str) -> str:
-        """Return the text of a small file."""
-        ...
-
-    def children(self, path: str) -> list[str]:
-        """List the names in a folder, sorted; empty if the folder does not exist."""
-        ...
-
-    def files(self, path: str) -> dict[str, int]:
-        """Map the relative paths of all files below a folder to their sizes in bytes; hidden files are left out."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Delete a file, or a folder with its content; do nothing if it does not exist."""
-        ...
-
-    def settle(self, path: str) -> None:
-        """Ensure that the files that Spark wrote below a folder survive a crash of the machine."""
-        ...
-
-
-def open_folder(spark: Any, location: str) -> Folder:
-    """Open the folder at a location: a path, or a URL of one of Spark's file systems.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
-    parts = urlsplit(location)
-    if len(parts.scheme) < 2 or parts.scheme == "file":
-        path = Path(unquote(parts.path) if parts.scheme == "file" else location).expanduser().absolute()
-        if path.exists() and not path.is_dir():
-            raise ConfigError([Problem("--folder", location, "is no folder; name one, which is made if it is missing")])
-        return LocalFolder(path)
-    return HadoopFolder(spark, location)
-
-
 def _hidden(path: str) -> bool:
     return any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
 
 
 class LocalFolder:
-    """A folder on this machine, or on a disk that all machines share."""
+    """A folder on this machine, or on a disk that all machines share.
+
+    Files are named by their paths below the folder, with ``/`` between their parts.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -79,7 +35,7 @@ class LocalFolder:
         return f"file://{self._root / path}"  # not percent-encoded: Hadoop takes it as it is
 
     def write(self, path: str, text: str) -> None:
-        """Create or replace a small file."""
+        """Create or replace a small file atomically; when this returns, the file survives a crash."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}{_TEMPORARY}")
@@ -98,18 +54,18 @@ class LocalFolder:
         return (self._root / path).read_text(encoding="utf-8")
 
     def children(self, path: str) -> list[str]:
-        """List the names in a folder."""
+        """List the names in a folder, sorted; empty if the folder does not exist."""
         folder = self._root / path
         return sorted(one.name for one in folder.iterdir() if not _hidden(one.name)) if folder.is_dir() else []
 
     def files(self, path: str) -> dict[str, int]:
-        """Map the files below a folder to their sizes."""
+        """Map the relative paths of all files below a folder to their sizes; hidden files are left out."""
         folder = self._root / path
         found = {one.relative_to(folder).as_posix(): one for one in folder.rglob("*") if one.is_file()}
         return {name: one.stat().st_size for name, one in sorted(found.items()) if not _hidden(name)}
 
     def remove(self, path: str) -> None:
-        """Delete a file or a folder."""
+        """Delete a file, or a folder with its content; do nothing if it does not exist."""
         target = self._root / path
         if target.is_dir():
             shutil.rmtree(target)
@@ -117,7 +73,7 @@ class LocalFolder:
             target.unlink(missing_ok=True)
 
     def settle(self, path: str) -> None:
-        """Flush files and folders to the disk."""
+        """Ensure that the files that Spark wrote below a folder survive a crash of the machine."""
         folder = self._root / path
         for one in sorted(folder.rglob("*"), reverse=True):
             _fsync(one)
@@ -211,3 +167,21 @@ class HadoopFolder:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+Folder = LocalFolder | HadoopFolder
+
+
+def open_folder(spark: Any, location: str) -> Folder:
+    """Open the folder at a location: a path, or a URL of one of Spark's file systems.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    parts = urlsplit(location)
+    if len(parts.scheme) < 2 or parts.scheme == "file":
+        path = Path(unquote(parts.path) if parts.scheme == "file" else location).expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise ConfigError([Problem("--folder", location, "is no folder; name one, which is made if it is missing")])
+        return LocalFolder(path)
+    return HadoopFolder(spark, location)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,6 +88,12 @@ class Reading(Options):
         if wrong := next((name for name in self.topic if not name or "," in name), None):
             raise WrongOption("--topic", repr(wrong), "names one topic; give the option once for each")
 
+    def between(self, frame: Any, time: str) -> Any:
+        """Filter a data frame by the time in one of its columns."""
+        if self.since is not None:
+            frame = frame.where(frame[time] >= self.since)
+        return frame if self.until is None else frame.where(frame[time] < self.until)
+
 
 class Datasets:
     """The datasets of a stream as data frames.
@@ -107,32 +113,31 @@ class Datasets:
             for name in config.topic:
                 Admin(database).topic(name)
 
-    def messages(self, *columns: str, all_times: bool = False) -> Any:
-        """Read messages with the given columns of ``dataset=messages`` (``"topic string"``); no others are read.
+    def messages(self, columns: str, *, all_times: bool = False) -> Any:
+        """Read columns of the messages, given by their names with blanks between them; no others are read.
 
         Args:
             all_times: include messages from before ``since``.
         """
         options = {"failOnDataLoss": "false"}
-        config = self._config
-        if config.since is not None and not all_times:
+        config = replace(self._config, since=None) if all_times else self._config
+        if config.since is not None:
             options |= {"startingTimestamp": _ms(config.since), "startingOffsetsByTimestampStrategy": "latest"}
         if config.until is not None:
             options["endingTimestamp"] = _ms(config.until)
         frame = self._load("messages", columns, options)
         # Offsets are only nearly in order of time: times are the server's, but two commits may overtake each other.
-        if "timestamp timestamp" in columns:
-            frame = frame if config.since is None or all_times else frame.where(frame["timestamp"] >= config.since)
-            frame = frame if config.until is None else frame.where(frame["timestamp"] < config.until)
-        return frame
+        return config.between(frame, "timestamp") if "timestamp" in columns.split() else frame
 
-    def log(self, dataset: str, *columns: str) -> Any:
-        """Read claims, attempts, retries or dead letters of all times: they are few."""
+    def log(self, dataset: str, columns: str) -> Any:
+        """Read columns of claims, attempts, retries or dead letters of all times: they are few."""
         options = {} if self._config.group is None else {"group": self._config.group}
         return self._load(dataset, columns, options)
 
-    def _load(self, dataset: str, columns: Iterable[str], options: dict[str, str]) -> Any:
-        reader = self._spark.read.format("ems").schema(", ".join(columns)).option("dataset", dataset)
+    def _load(self, dataset: str, columns: str, options: dict[str, str]) -> Any:
+        from emsworker.spark.columns import ddl
+
+        reader = self._spark.read.format("ems").schema(ddl(dataset, columns)).option("dataset", dataset)
         if self._config.profile is not None:
             reader = reader.option("profile", self._config.profile)
         if self._config.topic:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from emsworker.core.alarms import Alarm, Metric, Rule, Step, describe
-from emsworker.core.ids import new_uid
+from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step, describe
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Statements, utc
 
 _SQL = Statements(__name__)
 _FRESH_S = 3.0
 
-Values = dict[tuple[str, str], float]
+Values = dict[tuple[str, str], float | Attempts]
 
 
 @dataclass(frozen=True)
@@ -51,15 +50,12 @@ class _Group:
     name: str
     id: int
     idle: bool
+    position: int = 0
     unclaimed: int = 0
     claimed: int = 0
     working: int = 0
     stuck_s: float = 0.0
     age_s: float = 0.0
-
-
-def _utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def add_rule(session: Session, rule: Rule, *, replace: bool = False) -> bool:
@@ -84,8 +80,8 @@ def add_rule(session: Session, rule: Rule, *, replace: bool = False) -> bool:
 def list_rules(session: Session) -> list[Rule]:
     """Return all rules, ordered by name."""
     return [
-        Rule(name, Metric(metric), float(above), float(for_s), float(within_s), topic, group, webhook, command)
-        for name, metric, above, for_s, within_s, topic, group, webhook, command in session.rows(_SQL.list_rules)
+        Rule(name, Metric(metric), float(above), float(for_s), float(within_s), int(least), *rest)
+        for name, metric, above, for_s, within_s, least, *rest in session.rows(_SQL.list_rules)
     ]
 
 
@@ -110,16 +106,7 @@ def _delete_rule(session: Session, name: str) -> None:
 def list_alarms(session: Session) -> list[Alarm]:
     """Return all alarms that are pending or firing."""
     return [
-        Alarm(
-            rule,
-            topic,
-            group,
-            alarm_id,
-            bool(firing),
-            float(value),
-            _utc(since),
-            _utc(fired_at) if fired_at else None,
-        )
+        Alarm(rule, topic, group, alarm_id, bool(firing), value, utc(since), utc(fired_at) if fired_at else None)
         for rule, topic, group, alarm_id, firing, value, since, fired_at in session.rows(_SQL.list_alarms)
     ]
 
@@ -127,22 +114,23 @@ def list_alarms(session: Session) -> list[Alarm]:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def server_now(session: Session) -> datetime:
-    """The server's clock, in UTC."""
-    return _utc(session.rows(_SQL.get_now)[0][0])
+def measure(session: Session, rules: Sequence[Rule], now: datetime, since: datetime | None = None) -> dict[str, Values]:
+    """Return each rule's value for each group that it covers, by rule name; read only what the rules need.
 
-
-def measure(session: Session, rules: Sequence[Rule]) -> dict[str, Values]:
-    """Return each rule's value for each group that it covers, by rule name; read only what the rules need."""
+    Args:
+        now: the server's time.
+        since: the time of the previous measurement, from which on attempts are counted; ``None`` for the first.
+    """
     groups = _read_groups(session, any(rule.metric is Metric.OLDEST for rule in rules))
     found: dict[str, Values] = {}
     for rule in rules:
         covered = [group for group in groups if rule.covers(group.topic, group.name)]
-        found[rule.name] = {(group.topic, group.name): _value(session, rule, group) for group in covered}
+        values = {(group.topic, group.name): _value(session, rule, group, now, since or now) for group in covered}
+        found[rule.name] = values
     return found
 
 
-def _value(session: Session, rule: Rule, group: _Group) -> float:
+def _value(session: Session, rule: Rule, group: _Group, now: datetime, since: datetime) -> float | Attempts:
     limit = {"group_id": group.id, "limit": int(rule.above) + 1, "within_s": rule.within_s}
     match rule.metric:
         case Metric.LAG:
@@ -157,6 +145,10 @@ def _value(session: Session, rule: Rule, group: _Group) -> float:
             return float(session.rows(_SQL.count_retries, limit)[0][0])
         case Metric.DEAD:
             return float(session.rows(_SQL.count_dead, limit)[0][0])
+        case Metric.ERROR_RATE:
+            span = {"group_id": group.id, "since": since.replace(tzinfo=None), "until": now.replace(tzinfo=None)}
+            failed, retried = session.rows(_SQL.count_attempts, span)[0]
+            return Attempts(now.timestamp(), group.position, int(failed), int(retried))
 
 
 def _read_groups(session: Session, with_ages: bool) -> list[_Group]:
@@ -171,6 +163,7 @@ def _read_groups(session: Session, with_ages: bool) -> list[_Group]:
         group = groups.setdefault(group_id, _Group(topic, name, group_id, bool(idle)))
         claimed, first_claimed, working, stuck_s = claims_by.get((group_id, partition), (0, None, 0, 0))
         unclaimed = max(0, int(last) - int(cursor) + 1)
+        group.position += int(cursor)
         group.unclaimed += unclaimed
         group.claimed += int(claimed)
         group.working += int(working)
@@ -191,11 +184,14 @@ def _read_groups(session: Session, with_ages: bool) -> list[_Group]:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-def change(session: Session, rule: Rule, step: Step, alarm: Alarm, measured_at: datetime) -> dict[str, Any] | None:
+def change(
+    session: Session, rule: Rule, step: Step, alarm: Alarm, measured_at: datetime, reason: str = ""
+) -> dict[str, Any] | None:
     """Apply a step to an alarm, and write its deliveries in the same transaction.
 
     Args:
-        alarm: the alarm as it was read, with the new value.
+        alarm: the alarm after the step.
+        reason: see :func:`describe`.
 
     Returns:
         the notification, or ``None`` if there is none, if another process changed the alarm first, or if the
@@ -211,30 +207,19 @@ def change(session: Session, rule: Rule, step: Step, alarm: Alarm, measured_at: 
         "fresh_s": _FRESH_S,
     }
     statement = {Step.BEGIN: _SQL.begin_alarm, Step.FIRE: _SQL.fire_alarm}.get(step, _SQL.end_alarm)
-    event = {Step.FIRE: "firing", Step.RESOLVE: "resolved"}.get(step)
 
     def work(session: Session) -> dict[str, Any] | None:
         if not session.rows(_SQL.lock_rule, {"name": rule.name}):
             return None
-        if session.execute(statement, args).affected != 1 or event is None:
+        if session.execute(statement, args).affected != 1 or step.event is None:
             return None
-        told = describe(rule, alarm, event, measured_at)
+        notification = describe(rule, alarm, step.event, measured_at, reason)
         for target in rule.targets:
-            values = {"alarm_id": alarm.alarm_id, "rule": rule.name, "target": target, "body": encode(told)}
-            session.execute(_SQL.add_event, values)
-        return told
+            values = {"alarm_id": alarm.alarm_id, "rule": rule.name, "target": target}
+            session.execute(_SQL.add_event, values | {"body": json.dumps(notification)})
+        return notification
 
     return session.transaction(work)
-
-
-def encode(told: dict[str, Any]) -> str:
-    """Encode a notification as JSON for its receivers."""
-    return json.dumps(told)
-
-
-def new_alarm(rule: Rule, topic: str, group: str, value: float, now: datetime) -> Alarm:
-    """Create the alarm of a breach that begins."""
-    return Alarm(rule.name, topic, group, new_uid(), False, value, now)
 
 
 # -- delivering --------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 -- name: add_rule
-INSERT INTO ems_alarm_rule (name, metric, above, for_s, within_s, topic, group_name, webhook, command, created_at)
-VALUES (%(name)s, %(metric)s, %(above)s, %(for_s)s, %(within_s)s, %(topic)s, %(group)s, %(webhook)s, %(command)s, NOW(6))
+INSERT INTO ems_alarm_rule (name, metric, above, for_s, within_s, least, topic, group_name, webhook, command, created_at)
+VALUES (%(name)s, %(metric)s, %(above)s, %(for_s)s, %(within_s)s, %(least)s, %(topic)s, %(group)s, %(webhook)s, %(command)s, NOW(6))
 ON DUPLICATE KEY UPDATE name = VALUES(name)
 
 -- name: list_rules
-SELECT name, metric, above, for_s, within_s, topic, group_name, webhook, command FROM ems_alarm_rule ORDER BY name
+SELECT name, metric, above, for_s, within_s, least, topic, group_name, webhook, command FROM ems_alarm_rule ORDER BY name
 
 -- name: lock_rule
 -- Locked by every transaction that changes a rule or writes an alarm of it.
@@ -24,9 +24,6 @@ DELETE FROM ems_alarm_event WHERE event_id = %(event_id)s
 
 -- name: list_alarms
 SELECT rule, topic, group_name, alarm_id, state = 'firing', value, since, fired_at FROM ems_alarm ORDER BY rule, topic, group_name
-
--- name: get_now
-SELECT NOW(6)
 
 -- name: list_backlogs
 -- Each cursor with its partition's last offset and its first retry: index dives only, whatever the backlog.
@@ -55,6 +52,12 @@ SELECT COUNT(*) FROM (SELECT 1 FROM ems_retry FORCE INDEX (PRIMARY) WHERE group_
 -- name: count_dead
 SELECT COUNT(*) FROM (SELECT 1 FROM ems_dead FORCE INDEX (recent)
   WHERE group_id = %(group_id)s AND dead_at > NOW(6) - INTERVAL %(within_s)s SECOND LIMIT %(limit)s) d
+
+-- name: count_attempts
+-- The attempts in a span of time that failed, and those that were not a message's first: one range of the index. The
+-- span is a second late: attempts that ended before that are committed by now.
+SELECT COALESCE(SUM(outcome IN ('failed', 'rejected', 'timeout', 'orphaned')), 0), COALESCE(SUM(attempt > 1), 0) FROM ems_attempt FORCE INDEX (recent)
+WHERE group_id = %(group_id)s AND ended_at > %(since)s - INTERVAL 1 SECOND AND ended_at <= %(until)s - INTERVAL 1 SECOND
 
 -- name: begin_alarm
 -- A measurement that is too old changes nothing: its process was paused, and another one may lead by now.

@@ -1,26 +1,26 @@
 -- name: list_dead
-SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s
+SELECT `offset` FROM ems_dead WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: list_taken
--- Live offsets of a window, as ranges. One statement, so one snapshot: a message moves between claims and retries in
+-- Live offsets of a range, as ranges. One statement, so one snapshot: a message moves between claims and retries in
 -- transactions, and is seen in one of them. Live claims never overlap, so at most one of each state that begins before
--- the window can reach into it.
+-- the range can reach into it.
 (SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
-  AND `partition` = %(partition)s AND lo BETWEEN %(lo)s AND %(hi)s AND source = 'stream')
+  AND `partition` = %(partition)s AND lo >= %(start)s AND lo < %(end)s AND source = 'stream')
 UNION ALL
 (SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND group_id = %(group_id)s
-  AND `partition` = %(partition)s AND lo BETWEEN %(lo)s AND %(hi)s)
+  AND `partition` = %(partition)s AND lo >= %(start)s AND lo < %(end)s)
 UNION ALL
 (SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'start' AND group_id = %(group_id)s
-  AND `partition` = %(partition)s AND lo < %(lo)s AND source = 'stream'
+  AND `partition` = %(partition)s AND lo < %(start)s AND source = 'stream'
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
 UNION ALL
 (SELECT acked_to + 1, hi FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND group_id = %(group_id)s
-  AND `partition` = %(partition)s AND lo < %(lo)s
+  AND `partition` = %(partition)s AND lo < %(start)s
   ORDER BY state DESC, group_id DESC, `partition` DESC, lo DESC LIMIT 1)
 UNION ALL
 (SELECT `offset`, `offset` FROM ems_retry FORCE INDEX (PRIMARY) WHERE group_id = %(group_id)s AND `partition` = %(partition)s
-  AND `offset` BETWEEN %(lo)s AND %(hi)s)
+  AND `offset` >= %(start)s AND `offset` < %(end)s)
 
 -- name: get_cursor
 SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s

@@ -133,22 +133,3 @@ def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
 def claims_by_client(session: Session) -> dict[str, int]:
     """Return the number of claims that each client holds now."""
     return {client_id: int(count) for client_id, count in session.rows(_SQL.count_by_client)}
-
-
-def get_settled_time(session: Session) -> int:
-    """Return the time up to which attempts are committed: a second ago, in microseconds since 1970."""
-    return int(session.rows(_SQL.get_settled_time)[0][0])
-
-
-def count_attempts(session: Session, group_ids: Sequence[int], from_us: int, to_us: int) -> list[tuple[int, int]]:
-    """Count, for each group and in a span of time, attempts that failed and attempts that were not a message's first.
-
-    Args:
-        from_us, to_us: microseconds since 1970; the first exclusive, the last inclusive.
-    """
-    if not group_ids:
-        return []
-    packet = session.packet()
-    for group_id in group_ids:
-        packet.add(_SQL.count_attempts, {"group_id": group_id, "from_us": from_us, "to_us": to_us})
-    return [(int(result.rows[0][0]), int(result.rows[0][1])) for result in packet.send()]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from emsworker.core.errors import EmsError
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
@@ -31,21 +32,6 @@ class Sum:
 
     def __add__(self, other: Sum) -> Sum:
         return Sum(self.rows + other.rows, self.checksum + other.checksum)
-
-
-@dataclass(frozen=True)
-class ArchiveRange:
-    """A range of offsets of a partition, ``hi`` exclusive."""
-
-    topic_id: int
-    partition: int
-    lo: int
-    hi: int
-
-    @property
-    def args(self) -> dict[str, int]:
-        """The range as statement parameters."""
-        return {"topic_id": self.topic_id, "partition": self.partition, "lo": self.lo, "hi": self.hi}
 
 
 class Lock:
@@ -78,22 +64,22 @@ def get_place(session: Session, topic_id: int, partition: int) -> tuple[int, int
     return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
 
-def sum_messages(database: Database, where: ArchiveRange) -> Sum:
+def sum_messages(database: Database, offsets: OffsetRange) -> Sum:
     """Count the rows of a range and sum their hashes, on the server."""
     total = Sum()
-    for piece in _pieces(where, _SUM_OFFSETS):
-        total += database.call(partial(_sum, statement=_SQL.sum_messages, args=piece.args))
+    for part in offsets.steps(_SUM_OFFSETS):
+        total += database.call(partial(_sum, statement=_SQL.sum_messages, args=part.args))
     return total
 
 
-def sum_claims(database: Database, group_id: int, where: ArchiveRange) -> Sum:
-    """Count and sum the done claims of a group that end below ``where.hi``, wherever they begin."""
-    return database.call(lambda s: _sum(s, _SQL.sum_claims, where.args | {"group_id": group_id}))
+def sum_claims(database: Database, group_id: int, offsets: OffsetRange) -> Sum:
+    """Count and sum the done claims of a group that end below ``offsets.end``, wherever they begin."""
+    return database.call(lambda s: _sum(s, _SQL.sum_claims, offsets.args | {"group_id": group_id}))
 
 
-def sum_attempts(database: Database, group_id: int, where: ArchiveRange, late: Sequence[int] = ()) -> Sum:
+def sum_attempts(database: Database, group_id: int, offsets: OffsetRange, late: Sequence[int] = ()) -> Sum:
     """Count and sum the attempts of a range and of the ``late`` offsets below it, except those of dead letters."""
-    args = where.args | {"group_id": group_id}
+    args = offsets.args | {"group_id": group_id}
     total = database.call(partial(_sum, statement=_SQL.sum_attempts, args=args))
     if late:
         total += database.call(partial(_sum, statement=_SQL.sum_attempts_at, args=args | {"offsets": list(late)}))
@@ -135,13 +121,8 @@ def delete_attempts(session: Session, group_id: int, partition: int, keys: Seque
     return session.change(_SQL.delete_attempts, args | values)
 
 
-def delete_messages(database: Database, where: ArchiveRange) -> Iterator[int]:
+def delete_messages(database: Database, offsets: OffsetRange) -> Iterator[int]:
     """Delete a range below the log start offset in chunks, and yield the size of each; idempotent."""
-    for piece in _pieces(where, _DELETE_OFFSETS):
-        database.call(partial(retention.delete_messages, piece=piece.args))
-        yield piece.hi - piece.lo
-
-
-def _pieces(where: ArchiveRange, size: int) -> Iterator[ArchiveRange]:
-    for lo in range(where.lo, where.hi, size):
-        yield ArchiveRange(where.topic_id, where.partition, lo, min(lo + size, where.hi))
+    for part in offsets.steps(_DELETE_OFFSETS):
+        database.call(partial(retention.delete_messages, offsets=part))
+        yield len(part)

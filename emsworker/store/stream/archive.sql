@@ -8,17 +8,17 @@ SELECT IS_USED_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(t
 
 -- name: sum_messages
 -- The number of rows, and the sum of 60 bits of each row's hash: it does not depend on their order, and a change of any
--- column changes it. The Spark side (pipeline/checksums.py) builds the same text of a row.
+-- column changes it. The Spark side (spark/jobs/archive) builds the same text of a row.
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, kind, COALESCE(HEX(uid), '-'), COALESCE(HEX(`key`), '-'),
   COALESCE(HEX(tag), '-'), SHA2(headers, 256), SHA2(body, 256), size, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at), producer_id),
   256), 15), 16, 10) AS UNSIGNED)), 0)
-FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: sum_claims
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', lo, hi, acked_to, state, source, isolation, COALESCE(client_id, '-'),
   claim_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', progress_at)),
   256), 15), 16, 10) AS UNSIGNED)), 0)
-FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done'
+FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(end)s AND hi < %(end)s AND state = 'done'
 
 -- name: first_claim
 -- One index dive.
@@ -28,7 +28,7 @@ SELECT MIN(lo) FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, attempt, outcome, COALESCE(ran_ms, '-'),
   COALESCE(client_id, '-'), COALESCE(SHA2(error, 256), '-'), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)),
   256), 15), 16, 10) AS UNSIGNED)), 0)
-FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
 -- name: sum_attempts_at

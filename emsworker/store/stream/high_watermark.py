@@ -6,6 +6,7 @@ stored value may lag behind the actual high watermark, and is never ahead of it.
 
 from __future__ import annotations
 
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.stream import scan
@@ -22,10 +23,11 @@ def advance(session: Session) -> bool:
     """
     more = False
     for topic_id, partition, high_watermark, end in session.rows(_SQL.list_unresolved):
-        lo, hi = int(high_watermark), min(int(end), int(high_watermark) + _STEP)
-        found = scan.find_hole(session, topic_id, partition, lo, hi)
-        noted = found > lo and _note(session, topic_id, partition, found)
-        more |= noted and found == hi < end
+        start = int(high_watermark)
+        offsets = OffsetRange(topic_id, partition, start, min(int(end), start + _STEP))
+        found = scan.find_hole(session, offsets)
+        noted = found > start and _note(session, topic_id, partition, found)
+        more |= noted and found == offsets.end < end
     return more
 
 

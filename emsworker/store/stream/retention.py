@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
@@ -125,24 +126,24 @@ def delete_below(session: Session, kept: Kept, log_start: int, limit: int) -> in
     hi = min(log_start, kept.trimmed + limit)
     if hi <= kept.trimmed:
         return kept.trimmed
-    piece = kept.where | {"lo": kept.trimmed, "hi": hi}
+    offsets = OffsetRange(kept.topic_id, kept.partition, kept.trimmed, hi)
     # The log is deleted first: offsets below `trimmed` are never visited again.
     for (group_id,) in session.rows(_SQL.list_groups, kept.where):
-        of_group = piece | {"group_id": group_id}
+        of_group = offsets.args | {"group_id": group_id}
         session.change(_SQL.delete_attempts, of_group)
         session.change(_SQL.delete_claims, of_group)
-    delete_messages(session, piece)
+    delete_messages(session, offsets)
     return hi
 
 
-def delete_messages(session: Session, piece: dict[str, int]) -> None:
-    """Delete the messages from ``lo``, where the last batch ended, to below ``hi``, and set ``trimmed``."""
+def delete_messages(session: Session, offsets: OffsetRange) -> None:
+    """Delete the messages of a range, which begins where the last batch ended, and set ``trimmed``."""
 
     def work(session: Session) -> None:
         packet = session.packet()
-        packet.add(_SQL.lock_partition, piece)
-        packet.add(_SQL.delete_messages, piece)
-        packet.add(_SQL.set_trimmed, piece)
+        packet.add(_SQL.lock_partition, offsets.args)
+        packet.add(_SQL.delete_messages, offsets.args)
+        packet.add(_SQL.set_trimmed, offsets.args)
         packet.send()
 
     session.transaction(work)

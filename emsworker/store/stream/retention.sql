@@ -65,20 +65,20 @@ WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset 
 
 -- name: delete_messages
 -- A range of the primary key with both ends known: rows that purge has not removed yet are never scanned again.
-DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+DELETE FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 AND NOT EXISTS (SELECT 1 FROM ems_restored s WHERE s.topic_id = ems_message.topic_id AND s.`partition` = ems_message.`partition` AND s.`offset` = ems_message.`offset`)
 
 -- name: delete_claims
 -- Claims that end below; a claim that reaches higher is deleted with the next batch.
-DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(hi)s AND hi < %(hi)s AND state = 'done' LIMIT 1000
+DELETE FROM ems_claim WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo < %(end)s AND hi < %(end)s AND state = 'done' LIMIT 1000
 
 -- name: delete_attempts
 -- The attempts of a dead letter are kept.
-DELETE FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+DELETE FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id AND d.`partition` = ems_attempt.`partition` AND d.`offset` = ems_attempt.`offset`)
 
 -- name: set_trimmed
-UPDATE ems_partition SET trimmed = %(hi)s WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND trimmed < %(hi)s
+UPDATE ems_partition SET trimmed = %(end)s WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND trimmed < %(end)s
 
 -- name: list_groups
 SELECT id FROM ems_group WHERE topic_id = %(topic_id)s

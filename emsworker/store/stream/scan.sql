@@ -17,33 +17,33 @@ SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition
 -- name: count_rows
 -- If there are as many rows as offsets, there is no hole.
 SELECT COUNT(*) FROM ems_message
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: get_next_time
 -- The first row from an offset on, and the time of its insertion in microseconds since 1970.
 SELECT `offset`, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) FROM ems_message
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s ORDER BY `offset` LIMIT 1
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s ORDER BY `offset` LIMIT 1
 
 -- name: weigh_messages
 -- The rows and bytes of a range, so that no fetch is larger than a process can hold.
 SELECT COUNT(*), COALESCE(SUM(size + LENGTH(headers)), 0) FROM ems_message
-WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: weigh_claims
 SELECT COUNT(*), COUNT(*) * 200 FROM ems_claim
-WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(lo)s AND lo < %(hi)s
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(start)s AND lo < %(end)s
 
 -- name: weigh_attempts
 SELECT COUNT(*), COALESCE(SUM(LENGTH(error)), 0) FROM ems_attempt
-WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: weigh_retries
 SELECT COUNT(*), COALESCE(SUM(LENGTH(last_error)), 0) FROM ems_retry
-WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: weigh_deadletters
 SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers) + LENGTH(error)), 0) FROM ems_dead
-WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: select
 SELECT %(columns)s
@@ -53,7 +53,7 @@ SELECT %(columns)s
 
 -- name: from_messages
 -- Tombstones, and cancelled messages, whose bodies are gone, are included only on request.
-FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s) OR (kind = 'tombstone' AND %(tombstones)s))
 
 -- name: between_messages
@@ -63,7 +63,7 @@ AND born_at >= '1970-01-01' + INTERVAL %(from_us)s MICROSECOND AND born_at < '19
 ORDER BY `offset`
 
 -- name: from_claims
-FROM ems_claim WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(lo)s AND lo < %(hi)s
+FROM ems_claim WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND lo >= %(start)s AND lo < %(end)s
 
 -- name: settled_claims
 AND state = 'done' AND hi < %(below)s
@@ -72,7 +72,7 @@ AND state = 'done' AND hi < %(below)s
 ORDER BY lo, claim_id
 
 -- name: from_attempts
-FROM ems_attempt WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+FROM ems_attempt WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: settled_attempts
 -- The attempts of a dead letter are kept.
@@ -82,13 +82,13 @@ AND NOT EXISTS (SELECT 1 FROM ems_dead d WHERE d.group_id = ems_attempt.group_id
 ORDER BY `offset`, ended_at, attempt
 
 -- name: from_retries
-FROM ems_retry WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+FROM ems_retry WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: order_retries
 ORDER BY `offset`
 
 -- name: from_deadletters
-FROM ems_dead WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s
+FROM ems_dead WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: between_deadletters
 AND born_at >= '1970-01-01' + INTERVAL %(from_us)s MICROSECOND AND born_at < '1970-01-01' + INTERVAL %(to_us)s MICROSECOND
@@ -135,7 +135,7 @@ lo
 -- name: claims_hi
 hi
 
--- name: claims_doneTo
+-- name: claims_ackedTo
 acked_to
 
 -- name: claims_state
@@ -243,4 +243,4 @@ SELECT topic_id, `partition`, `offset`, kind, `key`, body, born_at, CAST(`offset
 
 -- name: predicate
 -- For a third-party driver: the rows that one task reads. Only numbers are substituted.
-topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(lo)s AND `offset` < %(hi)s AND kind = 'message'
+topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s AND kind = 'message'

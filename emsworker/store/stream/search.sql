@@ -1,8 +1,8 @@
--- name: list_window
--- A window of the primary key, so that no statement runs long, whatever is selected; without bodies. First the group's
+-- name: list_messages
+-- A range of the primary key, so that no statement runs long, whatever is selected; without bodies. First the group's
 -- filter, then the predicate's conditions on plain columns. They use no index and only save the client's time.
 SELECT `offset`, uid, `key`, tag, headers, size, born_at, producer_id FROM ems_message
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
@@ -12,9 +12,9 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset`
 
 -- name: list_wanted
--- The messages of a window that pass the group's filter.
+-- The messages of a range that pass the group's filter.
 SELECT `offset`, born_at FROM ems_message
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)

@@ -39,7 +39,7 @@ def replay(arena: Arena) -> None:
     keys = arena.chance.choice([(), ("a", "b")])
     selection = Selection(start=f"-{arena.chance.randint(5, 25)}", keys=keys)
     done = admin_of(arena).replay(OPERATED, group, selection).run()
-    ranges = [{one.partition: (one.lo, one.hi)} for one in done if one.again]
+    ranges = [{one.offsets.partition: (one.offsets.start, one.offsets.end - 1)} for one in done if one.again]
     if keys:
         ranges = [{partition: (offset, offset)} for one in ranges for partition, offset in _of_keys(arena, one, keys)]
     for one in ranges:

@@ -1,43 +1,47 @@
-"""Alerts on messages that are not consumed and on groups that fall behind or fail, each fired and resolved once."""
+"""Alarms of groups that do not consume, fall behind or fail, each fired and resolved once.
+
+Rules, state changes and receivers are those of ``ems alarms``; only the state is kept by Spark, in its checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from emsworker.admin.receivers import deliver
+from emsworker.core.alarms import (
+    GONE,
+    Alarm,
+    Attempts,
+    Metric,
+    Rule,
+    Step,
+    advance,
+    describe,
+    evaluate,
+    parse_share,
+)
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.process import forks
-from emsworker.spark.jobs.alerts.watching import CONSUME_TIMEOUT, ERROR_RATE, LAG, AlertLimits
 from emsworker.spark.jobs.job import Job, JobResult, Options, option
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count, read_span, read_whole
 from emsworker.spark.profile import open_stream
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_GONE_LOOKS, _GONE_LEAST_S = 5, 30.0
+RULES = {"consume_timeout": Metric.OLDEST, "lag": Metric.LAG, "error_rate": Metric.ERROR_RATE}
+"""The rules that can be asked for: each is an option of its name, with the threshold."""
+_GONE_SAMPLES, _GONE_LEAST_S = 5, 30.0
 _OURS = re.compile(r"emsworker\.[\w.]+: (.*)")
 
 
 class AlertsFailed(EmsError):
     """The query ended with an error; a restart continues from its checkpoint."""
-
-
-def read_share(text: str) -> float:
-    """Parse a share, ``0.05`` or ``5%``.
-
-    Raises:
-        ValueError: not a share from 0 to below 1.
-    """
-    match = re.fullmatch(r"(\d+|\d*\.\d+)(%?)", text)
-    number = float(match[1]) / (100 if match[2] else 1) if match else 1.0
-    if number >= 1:
-        raise ValueError("must be a share from 0 to below 1, like 0.05 or 5%")
-    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,10 @@ class AlertOptions(Options):
     checkpoint: str = option(help="The folder of what it remembers; a restart goes on from there.", metavar="FOLDER")
     events: str | None = option(None, help="Write alerts to this folder, as lines of JSON.", metavar="FOLDER")
     to_topic: str | None = option(None, help="Send alerts to this topic, each once.", metavar="NAME")
+    webhook: str | None = option(None, help="POST each alert there, as JSON.", metavar="URL")
+    command: str | None = option(
+        None, help="Run this for each alert, as JSON on standard input; alarm_commands must name its program."
+    )
     consume_timeout: float | None = option(
         None, help="Alert when a message was not finished for so long.", metavar="SPAN", read=read_span
     )
@@ -57,53 +65,115 @@ class AlertOptions(Options):
         read=read_whole(0, (1 << 63) - 1),
     )
     error_rate: float | None = option(
-        None, help="Alert when a larger share of the attempts fails.", metavar="SHARE", read=read_share
+        None, help="Alert when a larger share of the attempts fails.", metavar="SHARE", read=parse_share
     )
     within: float = option(300.0, help="The span that the error rate is of.", metavar="SPAN", read=read_span)
     least: int = option(10, help="No error rate of fewer attempts.", metavar="N", read=read_count)
-    lasting: float = option(
-        0.0, help="A breach is told when it has lasted so long.", metavar="SPAN", read=parse_duration
-    )
-    every: float = option(10.0, help="How often to look, at least a second.", metavar="SPAN", read=read_span)
-    once: bool = option(False, help="Look once and end, for cron.")
+    lasting: float = option(0.0, help="Alert when a breach has lasted so long.", metavar="SPAN", read=parse_duration)
+    every: float = option(10.0, help="How often to measure, at least a second.", metavar="SPAN", read=read_span)
+    once: bool = option(False, help="Measure once and end, for cron.")
     topic: tuple[str, ...] = option((), help="Only this topic; may be given several times.", metavar="NAME")
     group: str | None = option(None, help="Only this group.", metavar="NAME")
 
     def __post_init__(self) -> None:
         problems = []
-        if not self.rules:
+        if all(getattr(self, name) is None for name in RULES):
             fix = "give at least one of --consume-timeout, --lag and --error-rate"
             problems.append(Problem("rules", "none", fix))
-        if self.lag is not None and self.lag < 0:
-            problems.append(Problem("--lag", str(self.lag), "must be 0 or more"))
         if not 1 <= self.every <= LONGEST_S:
-            problems.append(
-                Problem("--every", f"{self.every:g}", "must be 1 s or more: each look costs the server some")
-            )
-        if self.events is None and self.to_topic is None:
-            problems.append(Problem("--events", "not given", "say where alerts go: --events FOLDER or --to-topic NAME"))
+            fix = "must be 1 s or more: each measurement costs the server some"
+            problems.append(Problem("--every", f"{self.every:g}", fix))
+        if self.events is None and self.to_topic is None and not self.receivers:
+            fix = "say where alerts go: --events FOLDER, --to-topic NAME, --webhook URL or --command COMMAND"
+            problems.append(Problem("--events", "not given", fix))
         if problems:
             raise ConfigError(problems)
+        _ = self.rules  # checks their values
 
     @property
-    def rules(self) -> dict[str, float]:
-        """The limits that were given, by rule."""
-        given = {CONSUME_TIMEOUT: self.consume_timeout, LAG: self.lag, ERROR_RATE: self.error_rate}
-        return {name: float(limit) for name, limit in given.items() if limit is not None}
+    def rules(self) -> list[Rule]:
+        """The rules that were asked for."""
+        return [
+            Rule(
+                name,
+                metric,
+                float(getattr(self, name)),
+                self.lasting,
+                self.within,
+                self.least,
+                group=self.group,
+                **self.receivers,
+            )
+            for name, metric in RULES.items()
+            if getattr(self, name) is not None
+        ]
 
     @property
-    def limits(self) -> AlertLimits:
-        """The rules with their spans, as :mod:`emsworker.spark.jobs.alerts.watching` takes them."""
-        return AlertLimits(self.rules, self.lasting, self.within, self.least)
+    def receivers(self) -> dict[str, str]:
+        """Addresses by kind of receiver."""
+        given = {"webhook": self.webhook, "command": self.command}
+        return {target: address for target, address in given.items() if address is not None}
+
+
+class GroupAlarms:
+    """Alarms of one group, with the counts of attempts that error rates are computed from.
+
+    Args:
+        rules: the rules; an alarm of any other rule is resolved.
+        place: topic and group.
+        state: the result of :meth:`dump` after the previous sample.
+    """
+
+    def __init__(self, rules: Sequence[Rule], place: tuple[str, str], state: str | None = None) -> None:
+        plain = {"alarms": {}, "histories": {}} if state is None else json.loads(state)
+        self._rules, self._place = rules, place
+        self._alarms = {rule: self._alarm(rule, *alarm) for rule, alarm in plain["alarms"].items()}
+        self._histories = {rule: [Attempts(*one) for one in counts] for rule, counts in plain["histories"].items()}
+
+    def _alarm(self, rule: str, since: str, firing: bool) -> Alarm:
+        return replace(Alarm.begin(rule, *self._place, 0.0, datetime.fromisoformat(since)), firing=firing)
+
+    def dump(self) -> str:
+        """Return the state as JSON."""
+        alarms = {rule: (alarm.since.isoformat(), alarm.firing) for rule, alarm in self._alarms.items()}
+        histories = {rule: counts for rule, counts in self._histories.items() if counts}
+        return json.dumps({"alarms": alarms, "histories": histories})
+
+    def take(self, measured: Mapping[str, Any], now: datetime) -> Iterator[dict[str, Any]]:
+        """Apply a sample, and yield the notifications."""
+        for rule in self._rules:
+            value = measured[rule.name]
+            history = self._histories.setdefault(rule.name, [])
+            value = evaluate(rule, Attempts(*value) if isinstance(value, list | tuple) else value, history)
+            yield from self._advance(rule, value, now)
+        yield from self._end({rule.name for rule in self._rules}, now, "the rule is no longer asked for")
+
+    def end(self, now: datetime) -> Iterator[dict[str, Any]]:
+        """Resolve all alarms of a group that is gone."""
+        return self._end(set(), now, GONE)
+
+    def _end(self, kept: set[str], now: datetime, reason: str) -> Iterator[dict[str, Any]]:
+        for name in sorted(set(self._alarms) - kept):
+            yield from self._advance(Rule(name, RULES[name]), 0.0, now, reason)
+
+    def _advance(self, rule: Rule, value: float | None, now: datetime, reason: str = "") -> Iterator[dict[str, Any]]:
+        for step, alarm in advance(rule, self._alarms.get(rule.name), self._place, value, now):
+            self._alarms[rule.name] = alarm
+            if step in (Step.FORGET, Step.RESOLVE):
+                del self._alarms[rule.name]
+            if step.event is not None:
+                yield describe(rule, alarm, step.event, now, reason)
 
 
 @dataclass
 class AlertDelivery:
-    """Deliver the events of each micro-batch. A batch that is run again writes the same file and the same messages.
+    """Deliver the notifications of each micro-batch.
+
+    A batch that is run again writes the same file and the same messages; webhook and command get theirs once more.
 
     Args:
-        config: names the folder and the topic.
-        told: called with a line for each event.
+        config: names the receivers.
+        told: called with a line for each notification.
     """
 
     config: AlertOptions
@@ -111,41 +181,40 @@ class AlertDelivery:
     counts: dict[str, int] = field(default_factory=lambda: {"firing": 0, "resolved": 0})
 
     def __post_init__(self) -> None:
-        self._app = open_stream(self.config.profile) if self.config.to_topic is not None else None
+        self._app = open_stream(self.config.profile)
         self._lock = forks.Lock()
 
     def __call__(self, frame: Any, batch: int) -> None:
-        """Deliver one micro-batch; called by ``foreachBatch``."""
-        events = [_plain(row.asDict()) for row in sorted(frame.collect(), key=lambda row: (row.at, row.id))]
-        if not events:
+        """Deliver one micro-batch; called by ``foreachBatch``.
+
+        Raises:
+            DeliveryFailed: webhook or command failed; the query ends, and a restart delivers the batch again.
+        """
+        rows = sorted(frame.collect(), key=lambda row: (row.at, row.uid))
+        if not rows:
             return
         if self.config.events is not None:
-            _write(Path(self.config.events), batch, events)
-        if self._app is not None:
-            assert self.config.to_topic is not None
-            for event in events:
-                self._app.send(self.config.to_topic, event, uid=event["id"])
-        with self._lock:
-            for event in events:
-                self.counts[event["state"]] += 1
-                self.told(f"{event['state']} {event['rule']} {event['topic']}/{event['group']}: {event['value']}")
+            _write(Path(self.config.events), batch, [row.body for row in rows])
+        for row in rows:
+            notification = json.loads(row.body)
+            if self.config.to_topic is not None:
+                self._app.send(self.config.to_topic, notification, uid=row.uid)
+            for target, address in self.config.receivers.items():
+                deliver(target, address, row.body, self._app.settings.alarm_commands)
+            with self._lock:
+                self.counts[row.event] += 1
+                self.told(notification["text"])
 
     def close(self) -> None:
         """Close the connection."""
-        if self._app is not None:
-            self._app.close()
+        self._app.close()
 
 
-def _plain(event: dict[str, Any]) -> dict[str, Any]:
-    times = {name: datetime.fromtimestamp(event[name] / 1_000_000, UTC).isoformat() for name in ("since", "at")}
-    return event | times
-
-
-def _write(folder: Path, batch: int, events: Sequence[dict[str, Any]]) -> None:
+def _write(folder: Path, batch: int, lines: Sequence[str]) -> None:
     """Write one file for each micro-batch, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".alerts-{batch:08}.part"
-    part.write_text("".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events), encoding="utf-8")
+    part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     part.replace(folder / f"alerts-{batch:08}.json")
 
 
@@ -154,25 +223,25 @@ def start(spark: Any, config: AlertOptions, deliver: Callable[[Any, int], None])
 
     Args:
         spark: a session whose settings this may change.
-        deliver: called with the events of each micro-batch.
+        deliver: called with the notifications of each micro-batch.
     """
-    from emsworker.spark.jobs.alerts.looks import NAME, LookSource
-    from emsworker.spark.jobs.alerts.watcher import EVENT, Watcher
+    from emsworker.spark.jobs.alerts.stream import NAME, NOTIFICATION, SampleSource, Watcher
 
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # groups are few
-    # Each look has rows. Without this setting, timers make Spark run empty batches for ever.
+    # Each sample has rows. Without this setting, timers make Spark run empty batches for ever.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark.dataSource.register(LookSource)
-    reader = spark.readStream.format(NAME).option("topics", ",".join(config.topic))
-    for name in ("profile", "group"):
-        if (value := getattr(config, name)) is not None:
-            reader = reader.option(name, value)
-    gone_ms = round(max(_GONE_LOOKS * config.every, _GONE_LEAST_S) * 1000)
+    spark.dataSource.register(SampleSource)
+    rules = [replace(rule, webhook=None, command=None) for rule in config.rules]  # addresses may hold secrets
+    measured = json.dumps([asdict(rule) for rule in rules])
+    reader = spark.readStream.format(NAME).option("topics", ",".join(config.topic)).option("rules", measured)
+    if config.profile is not None:
+        reader = reader.option("profile", config.profile)
+    gone_ms = round(max(_GONE_SAMPLES * config.every, _GONE_LEAST_S) * 1000)
     events = (
         reader.load()
         .groupBy("topic", "group")
-        .transformWithState(Watcher(config.limits, gone_ms), EVENT, "Append", "ProcessingTime")
+        .transformWithState(Watcher(rules, gone_ms), NOTIFICATION, "Append", "ProcessingTime")
     )
     writer = events.writeStream.foreachBatch(deliver).option("checkpointLocation", config.checkpoint)
     trigger = (
@@ -183,7 +252,10 @@ def start(spark: Any, config: AlertOptions, deliver: Callable[[Any, int], None])
 
 def run(spark: Any, config: AlertOptions) -> JobResult:
     """Run ``ems pipeline alerts`` until it is interrupted, or once."""
-    summary: dict[str, Any] = {"rules": config.rules, "checkpoint": config.checkpoint}
+    summary: dict[str, Any] = {
+        "rules": {rule.name: rule.above for rule in config.rules},
+        "checkpoint": config.checkpoint,
+    }
     if config.dry_run:
         reading = Reading(profile=config.profile, topic=config.topic, group=config.group)
         return JobResult(summary | {"groups": Datasets(None, reading).groups()})

@@ -16,33 +16,36 @@ step 5, the next run continues with step 1. A lock of the server allows one arch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_uid
+from emsworker.core.offsets import OffsetRange
 from emsworker.spark.jobs.archive.checksums import sums
-from emsworker.spark.jobs.archive.copying import Slice, copy, cut
-from emsworker.spark.jobs.archive.dropping import drop
-from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_manifests, segment_path
+from emsworker.spark.jobs.archive.copying import copy, cut
+from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_files, read_manifests, segment_path
 from emsworker.spark.jobs.folder import Folder, open_folder
 from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
+from emsworker.spark.planning import Slice
 from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import archive as store
 from emsworker.store.stream import retention
-from emsworker.store.stream.archive import ArchiveRange, Sum
+from emsworker.store.stream.archive import Sum
 from emsworker.store.stream.retention import Kept
-from emsworker.store.stream.scan import Piece
 
 _STEP = 20_000
+_KEYS = 1000
+_EPOCH = datetime(1970, 1, 1)
 
 
 class ArchiveDiffers(EmsError):
@@ -79,8 +82,6 @@ def run(spark: Any, config: ArchiveOptions) -> JobResult:
         WrongOption: a topic cannot be archived.
         ArchiveDiffers, ArchiveBusy, ArchiveDamaged: nothing more was deleted.
     """
-    if config.segment < 1:
-        raise WrongOption("--segment", str(config.segment), "must be at least 1")
     app = open_stream(config.profile)
     with closing_session(app.stream.database) as database:
         chosen = _choose(database, config.topic)
@@ -183,7 +184,7 @@ class _Archiver:
                 self._tell(f"removing segment {name}, which was never completed")
                 self._folder.remove(segment_path(self._topic, name))
 
-    def _next_ranges(self) -> list[ArchiveRange]:
+    def _next_ranges(self) -> list[OffsetRange]:
         """Return the next offsets to archive, at most one segment."""
         left, ranges = self._config.segment, []
         for kept in self._partitions:
@@ -191,13 +192,13 @@ class _Archiver:
             if place is None or left <= 0:
                 continue
             log_start, trimmed = place
-            hi = min(_rise(self._database, replace(kept, log_start=log_start), trimmed + left), trimmed + left)
-            if hi > trimmed:
-                ranges.append(ArchiveRange(kept.topic_id, kept.partition, trimmed, hi))
-                left -= hi - trimmed
+            end = _rise(self._database, replace(kept, log_start=log_start), trimmed + left)
+            if offsets := OffsetRange(kept.topic_id, kept.partition, trimmed, min(end, trimmed + left)):
+                ranges.append(offsets)
+                left -= len(offsets)
         return ranges
 
-    def _look_back(self, ranges: list[ArchiveRange]) -> None:
+    def _look_back(self, ranges: list[OffsetRange]) -> None:
         """Find rows of earlier segments that dead letters kept until now: they are archived with this segment."""
         partitions = {one.partition for one in ranges}
         places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))
@@ -206,17 +207,16 @@ class _Archiver:
 
     # -- one segment ---------------------------------------------------------------------------------------------------
 
-    def _archive(self, ranges: list[ArchiveRange], lock: store.Lock) -> Manifest:
+    def _archive(self, ranges: list[OffsetRange], lock: store.Lock) -> Manifest:
         """Copy a segment, compare it, and commit it with its manifest."""
         segment = f"{self._prefix}{new_uid().hex()}"
-        count = sum(one.hi - one.lo for one in ranges)
-        self._tell(f"copying {counted(count, 'offset')} as segment {segment}")
+        self._tell(f"copying {counted(sum(map(len, ranges)), 'offset')} as segment {segment}")
         path = segment_path(self._topic, segment)
         slices = self._slices(ranges)
         for dataset, of_dataset in slices.items():
             if of_dataset:
-                pieces = cut(self._config.profile, dataset, of_dataset)
-                copy(self._spark, self._config.profile, dataset, pieces, self._folder.url(f"{path}/{dataset}"))
+                tasks = cut(self._config.profile, dataset, of_dataset)
+                copy(self._spark, self._config.profile, dataset, tasks, self._folder.url(f"{path}/{dataset}"))
         self._tell("comparing what the server and what Spark count and hash")
         parts, files = self._compare(segment, ranges, [name for name, some in slices.items() if some])
         self._folder.settle(path)
@@ -230,31 +230,27 @@ class _Archiver:
             self._tally.copied[part.dataset] += part.rows
         return manifest
 
-    def _slices(self, ranges: list[ArchiveRange]) -> dict[str, list[Slice]]:
+    def _slices(self, ranges: list[OffsetRange]) -> dict[str, list[Slice]]:
         groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
         found: dict[str, list[Slice]] = {"messages": [], "claims": [], "attempts": []}
         for one in ranges:
-            piece = Piece(one.topic_id, one.topic_id, one.partition, one.lo, one.hi)
-            found["messages"].append(Slice(piece, self._topic))
+            found["messages"].append(Slice(one, self._topic))
             for group in groups:
-                of_group = replace(piece, owner_id=group.id)
+                log = Slice(one, self._topic, group, one.end)
                 # A claim that ended above the last segment begins below this one.
                 first = self._database.call(
-                    partial(store.first_claim, group_id=group.id, partition=one.partition, default=one.lo)
+                    partial(store.first_claim, group_id=group.id, partition=one.partition, default=one.start)
                 )
-                below = replace(of_group, lo=min(first, one.lo))
-                found["claims"].append(Slice(below, self._topic, group.name, one.hi))
-                found["attempts"].append(Slice(of_group, self._topic, group.name, one.hi))
-                found["attempts"] += [
-                    Slice(replace(of_group, lo=offset, hi=offset + 1), self._topic, group.name, one.hi)
-                    for offset in self._left_by(group.id, one.partition)
-                ]
+                found["claims"].append(replace(log, offsets=replace(one, start=min(first, one.start))))
+                left = self._left_by(group.id, one.partition)
+                alone = [replace(one, start=offset, end=offset + 1) for offset in left]
+                found["attempts"] += [log, *(replace(log, offsets=offsets) for offsets in alone)]
         return found
 
     def _left_by(self, group_id: int, partition: int) -> list[int]:
         return [offset for *whose, offset in self._left if whose == [group_id, partition]]
 
-    def _compare(self, segment: str, ranges: list[ArchiveRange], datasets: list[str]) -> tuple[list[Part], list[File]]:
+    def _compare(self, segment: str, ranges: list[OffsetRange], datasets: list[str]) -> tuple[list[Part], list[File]]:
         """Return the parts and files of a segment if the server's sums and Spark's are equal.
 
         Raises:
@@ -273,7 +269,7 @@ class _Archiver:
             found, rows = sums(self._spark, self._folder, dataset, mine)
             files += [replace(one, rows=rows.get("/".join(one.path.rsplit("/", 2)[1:]), 0)) for one in mine]
             for part in self._expected(dataset, ranges):
-                spark_sum = found.pop((part.group, part.partition), Sum())
+                spark_sum = found.pop((part.group, part.offsets.partition), Sum())
                 if spark_sum != part.sum:
                     raise ArchiveDiffers(_differs(self._topic, part, spark_sum))
                 parts += [part] if part.rows or dataset == "messages" else []
@@ -283,14 +279,13 @@ class _Archiver:
                 )
         return parts, files
 
-    def _expected(self, dataset: str, ranges: list[ArchiveRange]) -> Iterator[Part]:
+    def _expected(self, dataset: str, ranges: list[OffsetRange]) -> Iterator[Part]:
         """Yield the parts that the files must have, with the server's counts and checksums."""
         groups = [group for group in self._database.call(topics.list_groups) if group.topic_id == self._topic_id]
         for one in ranges:
-            place = (dataset, one.partition, one.lo, one.hi)
             if dataset == "messages":
                 total = store.sum_messages(self._database, one)
-                yield Part(*place, total.rows, total.checksum)
+                yield Part(dataset, one, total.rows, total.checksum)
                 continue
             for group in groups:
                 if dataset == "claims":
@@ -298,7 +293,7 @@ class _Archiver:
                 else:
                     late = self._left_by(group.id, one.partition)
                     total = store.sum_attempts(self._database, group.id, one, late)
-                yield Part(*place, total.rows, total.checksum, group.name, group.id)
+                yield Part(dataset, one, total.rows, total.checksum, group.name, group.id)
 
     def _drop(self, manifest: Manifest, lock: store.Lock) -> None:
         """Delete the rows that a manifest lists as archived, if they are still there."""
@@ -307,10 +302,52 @@ class _Archiver:
             self._tally.dropped[dataset] += count
 
 
+def drop(
+    spark: Any, database: Database, folder: Folder, manifest: Manifest, tell: Callable[[str], None]
+) -> Iterator[tuple[str, int]]:
+    """Delete attempts, then claims, then messages, so that ``trimmed`` reaches the end only when all are deleted.
+
+    Yields:
+        a dataset and its number of deleted rows (for messages: offsets).
+    """
+    for part in manifest.of("messages"):
+        partition, end = part.offsets.partition, part.offsets.end
+        place = database.call(partial(store.get_place, topic_id=manifest.topic_id, partition=partition))
+        if place is None or not (left := part.offsets.part(place[1], end)):
+            continue  # all of it was deleted before
+        assert place[0] >= end, "the log start offset was raised before anything was copied, and never sinks"
+        tell(f"deleting {left} of partition {partition}")
+        for dataset in ("attempts", "claims"):
+            for log in manifest.of(dataset):
+                if log.offsets.partition == partition:
+                    yield dataset, _drop_log(spark, database, folder, manifest, log)
+        for count in store.delete_messages(database, left):
+            yield "messages", count
+
+
+def _drop_log(spark: Any, database: Database, folder: Folder, manifest: Manifest, part: Part) -> int:
+    from pyspark.sql import functions as F
+
+    is_claim = part.dataset == "claims"
+    frame = read_files(spark, folder, part.dataset, manifest.files)
+    mine = frame.where((F.col("group") == part.group) & (F.col("partition") == part.offsets.partition))
+    keys = mine.select("lo", "claimId") if is_claim else mine.select("offset", F.unix_micros("endedAt"))
+    rows = keys.toLocalIterator()
+    where: dict[str, Any] = {"group_id": part.group_id, "partition": part.offsets.partition}
+    deleted = 0
+    while chunk := [tuple(row) for row in islice(rows, _KEYS)]:
+        if is_claim:
+            deleted += database.call(partial(store.delete_claims, keys=chunk, **where))
+        else:
+            ended = [(offset, str(_EPOCH + timedelta(microseconds=us))) for offset, us in chunk]
+            deleted += database.call(partial(store.delete_attempts, keys=ended, **where))
+    return deleted
+
+
 def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
     of = f" of group {part.group!r}" if part.group else ""
     return (
-        f"{part.dataset}{of} of {topic}/{part.partition}, offsets {part.lo} to {part.hi - 1}: the server has "
+        f"{part.dataset}{of} of {topic}/{part.offsets.partition}, {part.offsets}: the server has "
         f"{counted(part.rows, 'row')} ({part.checksum:x}), the files {spark_sum.rows} ({spark_sum.checksum:x}); "
         "nothing was deleted. If somebody changed rows meanwhile (a purge, a requeued dead letter), run the job again; "
         "else check the disk"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from emsworker.core.counted import counted
+from emsworker.core.offsets import OffsetRange
 from emsworker.spark.jobs.archive.checksums import sums
 from emsworker.spark.jobs.archive.manifest import Manifest, quoted, read_manifests, segment_path, topics
 from emsworker.spark.jobs.folder import Folder
@@ -92,14 +93,14 @@ def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Itera
         yield AuditFinding("archive", ERROR, manifest.topic, None, None, 0, text, manifest.segment)
         return
     for part in manifest.of(dataset):
-        sum_ = found.pop((part.group, part.partition), None)
+        sum_ = found.pop((part.group, part.offsets.partition), None)
         rows, checksum = (0, 0) if sum_ is None else (sum_.rows, sum_.checksum)
         if (rows, checksum) != (part.rows, part.checksum):
             text = (
                 f"segment {manifest.segment}: {dataset} has {counted(rows, 'row')} ({checksum:x}), its manifest says "
                 f"{part.rows} ({part.checksum:x}): restore its files from a backup"
             )
-            place = (manifest.topic, part.group or None, part.partition)
+            place = (manifest.topic, part.group or None, part.offsets.partition)
             yield AuditFinding("archive", ERROR, *place, part.rows, text, manifest.segment)
     for (group, partition), sum_ in found.items():
         text = f"segment {manifest.segment} has {dataset} that its manifest does not know"
@@ -108,25 +109,26 @@ def _sums(spark: Any, folder: Folder, manifest: Manifest, dataset: str) -> Itera
 
 def _ranges(topic: str, manifests: list[Manifest]) -> Iterator[AuditFinding]:
     """Check that the segments of a partition neither overlap nor leave gaps."""
-    by_place: dict[tuple[str, int, int], list[tuple[int, int, str]]] = {}
+    by_place: dict[tuple[str, int, int], list[tuple[OffsetRange, str]]] = {}
     for manifest in manifests:
         for part in manifest.of("messages"):
-            place = (manifest.stream, manifest.topic_id, part.partition)
-            by_place.setdefault(place, []).append((part.lo, part.hi, manifest.segment))
+            place = (manifest.stream, manifest.topic_id, part.offsets.partition)
+            by_place.setdefault(place, []).append((part.offsets, manifest.segment))
     for (_, _, partition), ranges in by_place.items():
-        for (_, hi, first), (lo, _, second) in pairwise(sorted(ranges)):
-            if lo < hi:
-                text = f"offsets {lo} to {hi - 1} are in segment {first} and in {second}"
-                yield AuditFinding("archive", ERROR, topic, None, partition, hi - lo, text)
-            elif lo > hi:
-                text = f"offsets {hi} to {lo - 1} are in no segment: retention did not wait for the archive then"
-                yield AuditFinding("archive", NOTE, topic, None, partition, lo - hi, text)
+        for (one, first), (other, second) in pairwise(sorted(ranges)):
+            if both := replace(one, start=other.start):
+                text = f"{both} are in segment {first} and in {second}"
+                yield AuditFinding("archive", ERROR, topic, None, partition, len(both), text)
+            elif between := replace(one, start=one.end, end=other.start):
+                text = f"{between} are in no segment: retention did not wait for the archive then"
+                yield AuditFinding("archive", NOTE, topic, None, partition, len(between), text)
 
 
 def _unfinished(topic: str, manifests: list[Manifest], trimmed: Trimmed) -> Iterator[AuditFinding]:
     for manifest in manifests:
         for part in manifest.of("messages"):
-            done = trimmed.get((topic, part.partition))
-            if done is not None and done < part.hi:
+            partition, offsets = part.offsets.partition, part.offsets
+            done = trimmed.get((topic, partition))
+            if done is not None and (left := offsets.part(done, offsets.end)):
                 text = f"segment {manifest.segment} is archived but not dropped yet: run the archive job again"
-                yield AuditFinding("archive", NOTE, topic, None, part.partition, part.hi - max(done, part.lo), text)
+                yield AuditFinding("archive", NOTE, topic, None, partition, len(left), text)

@@ -15,7 +15,7 @@ from emsworker.store.stream.archive import Sum
 TEXTS = {
     "messages": "concat_ws('|', offset, kind, coalesce(upper(replace(uid, '-', '')), '-'), coalesce(hex(key), '-'), "
     "coalesce(hex(tag), '-'), sha2(rawHeaders, 256), sha2(value, 256), size, unix_micros(timestamp), producer)",
-    "claims": "concat_ws('|', lo, hi, doneTo, state, source, isolation, coalesce(client, '-'), claimId, "
+    "claims": "concat_ws('|', lo, hi, ackedTo, state, source, isolation, coalesce(client, '-'), claimId, "
     "unix_micros(claimedAt), unix_micros(progressAt))",
     "attempts": "concat_ws('|', offset, attempt, outcome, coalesce(cast(ranMs AS string), '-'), coalesce(client, '-'), "
     "coalesce(sha2(cast(error AS binary), 256), '-'), unix_micros(endedAt))",

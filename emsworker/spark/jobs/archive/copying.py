@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
+from emsworker.spark import planning
 from emsworker.spark.jobs.archive.checksums import TIMES
 from emsworker.spark.jobs.archive.manifest import schema_of
-from emsworker.spark.profile import call, open_database
-from emsworker.store.stream import scan
-from emsworker.store.stream.scan import Piece, Query
+from emsworker.spark.planning import Slice
+from emsworker.spark.profile import call
 
 _FILE_BYTES, _FILE_OFFSETS = 128 << 20, 250_000
 _FETCH_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A range that one task copies.
-
-    Attributes:
-        below: for the log of a group: only rows that are settled below this offset.
-    """
-
-    piece: Piece
-    topic: str
-    group: str | None = None
-    below: int | None = None
-
-    @property
-    def constants(self) -> dict[str, Any]:
-        """The columns that have the same value in all rows."""
-        return {"topic": self.topic, "partition": self.piece.partition, "group": self.group}
-
-
 def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slice]:
     """Split slices so that each makes a file of about 128 MiB and 250,000 offsets at most."""
-    found = []
-    for one in slices:
-        piece = one.piece
-        weight = call(profile, partial(scan.estimate_bytes, dataset=dataset, piece=piece))
-        parts = max(1, -(-weight // _FILE_BYTES), -(-(piece.hi - piece.lo) // _FILE_OFFSETS))
-        edges = [piece.lo + (piece.hi - piece.lo) * number // parts for number in range(parts + 1)]
-        found += [Slice(piece.cut(lo, hi), one.topic, one.group, one.below) for lo, hi in pairwise(edges) if lo < hi]
-    return found
+    sizes = {"most_bytes": _FILE_BYTES, "most_offsets": _FILE_OFFSETS}
+    return call(profile, lambda session: planning.split(session, dataset, slices, **sizes))
 
 
 def frame_of(
@@ -65,9 +37,12 @@ def frame_of(
     tasks = list(slices)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
+        from emsworker.spark import arrow
+
+        every: dict[str, Any] = {"cancelled": True, "tombstones": True, "fetch_bytes": _FETCH_BYTES}
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _rows(profile, dataset, schema, tasks[number])
+                yield from arrow.read(profile, dataset, schema, tasks[number], **every)
 
     if not tasks:
         return spark.createDataFrame([], schema)
@@ -91,14 +66,3 @@ def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice],
         .partitionBy("date")
         .parquet(url)
     )
-
-
-def _rows(profile: str | None, dataset: str, schema: Any, one: Slice) -> Iterator[Any]:
-    from emsworker.spark.arrow import Batches
-
-    batches = Batches(dataset, schema, one.constants)
-    query = Query(dataset, batches.columns, cancelled=True, fetch_bytes=_FETCH_BYTES, tombstones=True, below=one.below)
-    with open_database(profile) as database:
-        for fetched in scan.read(database, query, one.piece):
-            if fetched.rows:
-                yield batches.batch(fetched.rows)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from emsworker.core.errors import EmsError
+from emsworker.core.offsets import OffsetRange
 from emsworker.spark.jobs.folder import Folder, open_folder
 from emsworker.store.stream.archive import Sum
 
@@ -28,14 +29,11 @@ class Part:
 
     Attributes:
         group, group_id: empty and 0 for messages.
-        lo, hi: its offsets, ``hi`` exclusive.
         checksum: the sum of its rows' hashes.
     """
 
     dataset: str
-    partition: int
-    lo: int
-    hi: int
+    offsets: OffsetRange
     rows: int
     checksum: int
     group: str = ""
@@ -121,7 +119,7 @@ def _parse(path: str, text: str) -> Manifest:
         raw: dict[str, Any] = json.loads(text)
         if raw["version"] != VERSION:
             raise ArchiveDamaged(f"{path} is of version {raw['version']}; this code reads {VERSION}: upgrade emsworker")
-        parts = tuple(Part(**one) for one in raw.pop("parts"))
+        parts = tuple(Part(**one | {"offsets": OffsetRange(**one["offsets"])}) for one in raw.pop("parts"))
         return Manifest(**{**raw, "parts": parts, "files": tuple(File(**one) for one in raw["files"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveDamaged(f"{path} is no manifest ({error}); restore it from a backup") from None

@@ -74,33 +74,24 @@ def _group(session: Session, config: ReplayOptions) -> Group:
 
 def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutBack:
     total = PutBack()
-    columns = (
-        "partition",
-        "offset",
-        "uid",
-        "key",
-        "tag",
-        "rawHeaders",
-        "value",
-        "unix_micros(timestamp) AS us",
-        "producer",
-    )
+    labels = ("partition", "offset", "uid", "key", "tag", "rawHeaders", "value")
+    columns = (*labels, "unix_micros(timestamp) AS us", "producer")
     with closing_session(open_stream(config.profile).stream.database) as database:
         done = database.call(lambda session: putback.steps_done(session, name))
         if done:
-            config.progress(f"going on with job {name} after {counted(done, 'piece')}")
+            config.progress(f"going on with job {name} after {counted(done, 'step')}")
         most = min(_BYTES, database.call(server_facts).max_allowed_packet - _SLACK)
         rows = chosen.selectExpr(*columns).toLocalIterator(prefetchPartitions=True)
-        for step, (partition, piece) in enumerate(_pieces(rows, most)):
+        for step, (partition, batch) in enumerate(_batches(rows, most)):
             if step >= done:
                 total += database.call(
-                    partial(putback.put_back, group=group, partition=partition, rows=piece, job=name, step=step)
+                    partial(putback.put_back, group=group, partition=partition, rows=batch, job=name, step=step)
                 )
-                config.progress(f"{config.topic}/{partition}: up to offset {piece[-1].offset}, {total.again} put back")
+                config.progress(f"{config.topic}/{partition}: up to offset {batch[-1].offset}, {total.again} put back")
     return total
 
 
-def _pieces(rows: Iterator[Any], most_bytes: int) -> Iterator[tuple[int, list[Row]]]:
+def _batches(rows: Iterator[Any], most_bytes: int) -> Iterator[tuple[int, list[Row]]]:
     """Split rows into parts of one partition each, deterministically."""
     partition, part, size = -1, list[Row](), 0
     for number, offset, uid, key, tag, headers, body, us, producer in rows:

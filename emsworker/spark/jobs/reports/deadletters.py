@@ -11,16 +11,7 @@ from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.output import Chart, JobReport, Table
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count
 
-_COLUMNS = (
-    "`group` string",
-    "topic string",
-    "partition int",
-    "offset bigint",
-    "attempts int",
-    "reason string",
-    "error string",
-    "deadAt timestamp",
-)
+_COLUMNS = "group topic partition offset attempts reason error deadAt"
 _MOST_BARS = 20
 
 
@@ -81,10 +72,7 @@ def kinds(letters: Any, samples: int) -> Any:
 
 def choose(letters: Any, config: DeadOptions) -> Any:
     """Filter dead letters by time and exception."""
-    if config.since is not None:
-        letters = letters.where(letters["deadAt"] >= config.since)
-    if config.until is not None:
-        letters = letters.where(letters["deadAt"] < config.until)
+    letters = config.between(letters, "deadAt")
     return letters if config.exception is None else letters.where(letters["exception"] == config.exception)
 
 
@@ -117,7 +105,7 @@ def run(spark: Any, config: DeadOptions) -> JobResult:
     if config.dry_run:
         return JobResult({"groups": data.groups(), "replay": config.replay})
     data.lags()  # an unknown group is an error here too, though the stream may have no topic at all
-    letters = choose(classify(data.log("deadletters", *_COLUMNS)), config)
+    letters = choose(classify(data.log("deadletters", _COLUMNS)), config)
     table = Table.of("deadletters", "Dead letters by exception, topic and group", kinds(letters, config.samples))
     records = table.records()
     summary: dict[str, Any] = {

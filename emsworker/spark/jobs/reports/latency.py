@@ -77,7 +77,7 @@ def run(spark: Any, config: LatencyOptions) -> JobResult:
     data = Datasets(spark, config)
     if config.dry_run:
         return JobResult({"by": list(config.by), "groups": data.groups()})
-    frame = prepare(read_outcomes(data, "rawHeaders binary"))
+    frame = prepare(read_outcomes(data, "rawHeaders"))
     table = Table.of("latency", "Queueing and run time, milliseconds", latency(frame, config.by))
     records = table.records()
     summary = {

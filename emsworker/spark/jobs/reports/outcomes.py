@@ -13,30 +13,10 @@ from emsworker.core.selection.filters import Filter
 from emsworker.spark.jobs.reading import Datasets
 
 ONE = ("group", "topic", "partition", "offset")
-CLAIM_COLUMNS = (
-    "`group` string",
-    "topic string",
-    "partition int",
-    "lo bigint",
-    "hi bigint",
-    "doneTo bigint",
-    "state string",
-    "source string",
-    "client string",
-    "claimId bigint",
-    "claimedAt timestamp",
-    "progressAt timestamp",
-)
-_PLACE = ("`group` string", "topic string", "partition int", "offset bigint")
-ATTEMPT_COLUMNS = (
-    *_PLACE,
-    "attempt int",
-    "outcome string",
-    "ranMs bigint",
-    "client string",
-    "endedAt timestamp",
-)
-FILTER_COLUMNS = ("tag binary", "rawHeaders binary")
+_PLACE = "group topic partition offset"
+CLAIM_COLUMNS = "group topic partition lo hi ackedTo state source client claimId claimedAt progressAt"
+ATTEMPT_COLUMNS = f"{_PLACE} attempt outcome ranMs client endedAt"
+FILTER_COLUMNS = "tag rawHeaders"
 """Columns that a group's filter needs."""
 Filters = Mapping[tuple[str, str], Filter]
 """Filters by topic and group."""
@@ -48,8 +28,8 @@ def unroll(claims: Any) -> Any:
     """Expand each claim of the stream to a row for each of its offsets, with the claim's facts about that message."""
     from pyspark.sql import functions as F
 
-    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (doneTo - lo + 1)")
-    finished = F.col("offset") <= F.col("doneTo")
+    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (ackedTo - lo + 1)")
+    finished = F.col("offset") <= F.col("ackedTo")
     taken = finished | (F.col("state") == "start")
     ranges = claims.where("source = 'stream' AND hi >= lo")
     return ranges.withColumn("offset", F.explode(F.sequence("lo", "hi"))).select(
@@ -164,19 +144,18 @@ def _left_out(filters: Filters) -> Any:
 def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: claims) -> Any:
     """Read the stories of a stream; ``narrow`` filters the claims."""
     return stories(
-        narrow(data.log("claims", *CLAIM_COLUMNS)),
-        data.log("attempts", *ATTEMPT_COLUMNS),
-        data.log("retries", *_PLACE),
-        data.log("deadletters", *_PLACE, "deadAt timestamp"),
+        narrow(data.log("claims", CLAIM_COLUMNS)),
+        data.log("attempts", ATTEMPT_COLUMNS),
+        data.log("retries", _PLACE),
+        data.log("deadletters", f"{_PLACE} deadAt"),
     )
 
 
-def read_outcomes(data: Datasets, *columns: str, all_times: bool = False) -> Any:
+def read_outcomes(data: Datasets, columns: str = "", *, all_times: bool = False) -> Any:
     """Read the outcomes of a stream's messages, with their places and the given columns of ``messages``."""
-    place = ("topic string", "partition int", "offset bigint", "timestamp timestamp")
     filters = data.filters()
-    wanted = dict.fromkeys((*columns, *(FILTER_COLUMNS if filters else ())))
-    messages = data.messages(*place, *wanted, all_times=all_times)
+    wanted = f"topic partition offset timestamp {columns} {FILTER_COLUMNS if filters else ''}"
+    messages = data.messages(" ".join(dict.fromkeys(wanted.split())), all_times=all_times)
     return outcomes(messages, data.cursors(), read_stories(data), filters)
 
 

@@ -9,21 +9,22 @@ from typing import Any
 
 from emsworker.core.counted import counted, plural
 from emsworker.core.model import Group, Topic
+from emsworker.core.offsets import OffsetRange
 from emsworker.spark.jobs.archive.auditing import ERROR, NOTE, AuditFinding, Trimmed, audit
-from emsworker.spark.jobs.archive.copying import Slice, cut, frame_of
+from emsworker.spark.jobs.archive.copying import cut, frame_of
 from emsworker.spark.jobs.archive.manifest import File, read_files, read_manifests
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
 from emsworker.spark.jobs.output import JobReport, Table
 from emsworker.spark.jobs.reading import read_span
 from emsworker.spark.jobs.session import prepared
+from emsworker.spark.planning import Slice
 from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now
 from emsworker.store.inspect import quality as store
 from emsworker.store.stream import scan
-from emsworker.store.stream.scan import Piece
 
 _SAMPLES = 1000
 _SLACK_S, _PATIENCE_S = 5, 120.0
@@ -134,13 +135,13 @@ class _Checks:
 
     def _messages(self) -> Any:
         slices = [
-            Slice(Piece(topic_id, topic_id, number, log_start, end), self._names[topic_id])
+            Slice(OffsetRange(topic_id, number, log_start, end), self._names[topic_id])
             for (topic_id, number), (log_start, _, end) in self._found.bounds.items()
             if log_start < end
         ]
         columns = ("topic", "partition", "offset", "uid", "kind", "timestamp")
-        pieces = cut(self._config.profile, "messages", slices)
-        return frame_of(self._spark, self._config.profile, "messages", pieces, columns)
+        tasks = cut(self._config.profile, "messages", slices)
+        return frame_of(self._spark, self._config.profile, "messages", tasks, columns)
 
     def _log(self, dataset: str) -> Any:
         reader = self._spark.read.format("ems").option("dataset", dataset)

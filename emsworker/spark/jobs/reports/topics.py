@@ -76,9 +76,9 @@ def run(spark: Any, config: TopicsOptions) -> JobResult:
     data = Datasets(spark, config)
     if config.dry_run:
         return JobResult({"window_s": config.window, "by": config.by, "groups": data.groups()})
-    messages = data.messages("topic string", "timestamp timestamp", "size int")
-    attempts = _between(data.log("attempts", *ATTEMPT_COLUMNS), "endedAt", config)
-    dead = _between(data.log("deadletters", "topic string", "deadAt timestamp"), "deadAt", config)
+    messages = data.messages("topic timestamp size")
+    attempts = config.between(data.log("attempts", ATTEMPT_COLUMNS), "endedAt")
+    dead = config.between(data.log("deadletters", "topic deadAt"), "deadAt")
     ranked = ranking(messages, attempts, dead, config.window)
     frame = ranked.where(F.col(f"by_{config.by}") <= config.top).orderBy("window", f"by_{config.by}", "topic")
     table = Table.of("topics", f"Topics by {config.by}, windows of {config.window:g} s", frame)
@@ -94,12 +94,6 @@ def run(spark: Any, config: TopicsOptions) -> JobResult:
     first = sorted(totals, key=lambda name: (-totals[name], name))[: config.top]
     chart = Chart(f"{config.by} in all windows", "bar", first, {config.by: [totals[name] for name in first]})
     return JobResult(summary, JobReport("Topics", [table], [chart] if first else []))
-
-
-def _between(frame: Any, time: str, config: TopicsOptions) -> Any:
-    if config.since is not None:
-        frame = frame.where(frame[time] >= config.since)
-    return frame if config.until is None else frame.where(frame[time] < config.until)
 
 
 JOB = Job("topics", TopicsOptions, run, needs_spark)

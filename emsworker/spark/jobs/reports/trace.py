@@ -18,15 +18,7 @@ from emsworker.spark.profile import closing_session, open_stream
 from emsworker.tasks.correlation import CAUSATION, CORRELATION
 
 _PLACE = ("topic", "partition", "offset")
-_COLUMNS = (
-    "topic string",
-    "partition int",
-    "offset bigint",
-    "timestamp timestamp",
-    "uid string",
-    "producer string",
-    *FILTER_COLUMNS,
-)
+_COLUMNS = f"topic partition offset timestamp uid producer {FILTER_COLUMNS}"
 _SHOWN = (
     *("depth", "topic", "partition", "offset", "id", "parent", "task", "born_at", "producer", "producer_thread"),
     *("group", "state", "client", "claimed_at", "ended_at", "queued_ms", "took_ms", "tries"),
@@ -132,7 +124,7 @@ def run(spark: Any, config: TraceOptions) -> JobResult:
     value = _correlation(config)
     if config.dry_run:
         return JobResult({config.header: value, "groups": data.groups()})
-    family = find_family(data.messages(*_COLUMNS), value, config.header).persist()
+    family = find_family(data.messages(_COLUMNS), value, config.header).persist()
     try:
         if family.isEmpty():
             return JobResult(
@@ -161,7 +153,7 @@ def _report(data: Datasets, family: Any, summary: dict[str, Any]) -> JobResult:
     from pyspark.sql import functions as F
     from pyspark.sql.types import IntegerType, StructField, StructType
 
-    attempts = data.log("attempts", *ATTEMPT_COLUMNS, "error string")
+    attempts = data.log("attempts", f"{ATTEMPT_COLUMNS} error")
     ended = outcomes(
         family, data.cursors(), read_stories(data, partial(narrow, family=family)), data.filters()
     ).persist()

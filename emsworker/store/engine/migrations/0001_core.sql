@@ -316,10 +316,11 @@ CREATE TABLE IF NOT EXISTS ems_position (
 
 CREATE TABLE IF NOT EXISTS ems_alarm_rule (
   name VARCHAR(190) NOT NULL,
-  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck') NOT NULL,
+  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck', 'error_rate') NOT NULL,
   above DOUBLE NOT NULL,
   for_s DOUBLE NOT NULL,
   within_s DOUBLE NOT NULL,
+  least INT UNSIGNED NOT NULL,
   topic VARCHAR(190) NULL,
   group_name VARCHAR(190) NULL,
   webhook VARCHAR(1000) NULL,
