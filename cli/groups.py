@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emsworker.core.counted import counted
+from emsworker.core.model import Group
 
 from .common import (
     DURATION,
@@ -26,11 +27,11 @@ from .common import (
 from .limits import limit
 from .output import print_json, print_record, print_rows
 from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
+from .settings import change_options, creation_options, listed, record
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy
     from emsworker.admin.monitoring import GroupLag
-    from emsworker.core.model import Group
     from emsworker.core.selection.filters import Filter
     from emsworker.store.groups.replay import Replayed
 
@@ -55,17 +56,10 @@ def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:
 
 
 def _about(topic: str, group: Group, policy: SkipPolicy | None = None) -> dict[str, Any]:
-    return {
-        "topic": topic,
-        "group": group.name,
-        "timeout_s": group.timeout_s,
-        "ladder": group.ladder,
-        "max_attempts": group.max_attempts,
-        "paused": group.paused,
-        "filter": str(group.filter),
-        "order": str(group.order),
-        "skips": str(policy or "nothing"),
-    }
+    return {"topic": topic, "group": group.name, **record(group), "skips": str(policy or "nothing")}
+
+
+_LAG = ("lag", "unclaimed", "claimed", "waiting", "retries", "dead", "skipped")
 
 
 def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
@@ -73,17 +67,8 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
         {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
         for one in lag.partitions
     ]
-    return _about(lag.topic.name, lag.group, policy) | {
-        "lag": lag.lag,
-        "unclaimed": lag.unclaimed,
-        "claimed": lag.claimed,
-        "waiting": lag.waiting,
-        "retries": lag.retries,
-        "dead": lag.dead,
-        "skipped": lag.skipped,
-        "oldest_s": lag.oldest_age_s,
-        "partitions": partitions,
-    }
+    counts = {name: getattr(lag, name) for name in _LAG}
+    return _about(lag.topic.name, lag.group, policy) | counts | {"oldest_s": lag.oldest_age_s, "partitions": partitions}
 
 
 @groups.command("list")
@@ -108,49 +93,14 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     rows = [_lag_row(lag, policies.get(lag.group.id)) for lag in lags]
     if partitions:
         spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
-        columns = [
-            "topic",
-            "group",
-            "partition",
-            "last_offset",
-            "cursor",
-            "unclaimed",
-            "claimed",
-            "waiting",
-            "retries",
-            "dead",
-            "skipped",
-        ]
+        columns = ["topic", "group", "partition", "last_offset", "cursor", *_LAG[1:]]
         print_rows(spread, columns, as_json, "There is no group yet.")
         return
-    columns = [
-        "topic",
-        "group",
-        "lag",
-        "unclaimed",
-        "claimed",
-        "waiting",
-        "retries",
-        "dead",
-        "skipped",
-        "oldest_s",
-        "paused",
-        "timeout_s",
-    ]
+    columns = ["topic", "group", *_LAG, "oldest_s", *listed(Group)]
     print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
 
 
-# What a group can be told when it is created, and later on.
-_delivery_options = together(
-    click.option(
-        "--timeout",
-        "timeout_s",
-        metavar="DURATION",
-        callback=read_duration,
-        help=f"How long a message may run: {DURATION}.",
-    ),
-    click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.'),
-    click.option("--max-attempts", type=int, help="How often a message is run before it is dead."),
+_filter_options = together(
     click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them."),
     click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with it; several: all."),
 )
@@ -159,14 +109,8 @@ _delivery_options = together(
 @groups.command()
 @click.argument("topic")
 @click.argument("name")
-@_delivery_options
-@click.option(
-    "--order",
-    type=click.Choice(["none", "partition", "key"]),
-    default="none",
-    show_default=True,
-    help="What runs strictly one after another, retries included; it cannot be changed later.",
-)
+@creation_options(Group, defaults=False)
+@_filter_options
 @click.option(
     "--from",
     "begin",
@@ -183,7 +127,6 @@ def create(
     name: str,
     tags: Sequence[str],
     headers: Sequence[str],
-    order: str,
     begin: str,
     if_missing: bool,
     as_json: bool,
@@ -194,16 +137,14 @@ def create(
     What is not given comes from the settings: EMS_TIMEOUT_S, EMS_LADDER, EMS_MAX_ATTEMPTS.
     """
     from emsworker.core.errors import AlreadyExists
-    from emsworker.core.model import Order
 
     wanted = _filter(tags, headers)
     stream = open_stream()
     admin = stream.admin()
-    values = {key: getattr(stream.settings, key) if value is None else value for key, value in given.items()}
+    values = {key: getattr(stream.settings, key, None) if value is None else value for key, value in given.items()}
+    values = {key: value for key, value in values.items() if value is not None}
     try:
-        group = admin.create_group(
-            topic, name, filter=wanted, order=Order(order), from_start=begin == "start", **values
-        )
+        group = admin.create_group(topic, name, filter=wanted, from_start=begin == "start", **values)
     except AlreadyExists:
         if not if_missing:
             raise
@@ -214,8 +155,8 @@ def create(
 @groups.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--pause/--resume", "paused", default=None, help="Claim nothing new; claim again. Acts at once.")
-@_delivery_options
+@change_options(Group)
+@_filter_options
 @click.option("--no-filter", is_flag=True, help="All messages again.")
 @skip_options
 @click.option("--no-skip", is_flag=True, help="Skip nothing any more.")

@@ -82,7 +82,7 @@ def send(
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    from emsworker.core.model import RESERVED_HEADERS
+    from emsworker.core.options import RESERVED_HEADERS
 
     headers = {}
     for item in given:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from emsworker.core.counted import counted
+from emsworker.core.model import Topic
 
-from .common import (
-    COUNT,
-    DURATION,
-    confirm,
-    json_option,
-    open_stream,
-    progress,
-    read_duration,
-    stream_options,
-    yes_option,
-)
+from .common import COUNT, confirm, json_option, open_stream, progress, stream_options, yes_option
 from .output import print_json, print_record, print_rows
-
-if TYPE_CHECKING:
-    from emsworker.core.model import Topic
-
-_RULES = click.Choice(["rw", "r", "w", "none"])
-_KINDS = click.Choice(["cluster", "broadcast"])
+from .settings import change_options, creation_options, listed, record
 
 
 @click.group()
@@ -35,18 +21,7 @@ def topics() -> None:
 
 
 def _about(topic: Topic) -> dict[str, Any]:
-    return {
-        "topic": topic.name,
-        "kind": topic.kind.value,
-        "partitions": topic.partitions,
-        "rule": topic.rule.value,
-        "max_message_bytes": topic.max_message_bytes,
-        "retention_s": topic.retention_s,
-        "trim_done": topic.trim_done,
-        "age_wins": topic.age_wins,
-        "priorities": topic.priorities,
-        "archive_first": topic.archive_first,
-    }
+    return {"topic": topic.name, **record(topic)}
 
 
 @topics.command("list")
@@ -60,36 +35,13 @@ def list_(as_json: bool) -> None:
     """
     ranking = open_stream().monitoring().ranking()
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
-    columns = ["topic", "kind", "partitions", "priorities", "rule", "messages", "bytes", "max_message_bytes"]
-    columns.append("retention_s")
+    columns = ["topic", *listed(Topic), "messages", "bytes"]
     print_rows(rows, columns, as_json, "There is no topic yet; `ems topics create NAME` makes one.")
 
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=int, default=1, show_default=True, help="Messages with one key share a partition.")
-@click.option(
-    "--kind",
-    type=_KINDS,
-    default="cluster",
-    show_default=True,
-    help="Each group gets every message once; or a broadcast: every worker process does.",
-)
-@click.option("--rule", type=_RULES, default="rw", show_default=True, help="Whether it may be read and written.")
-@click.option("--max-message-bytes", type=int, default=4 << 20, show_default=True, help="Larger bodies are refused.")
-@click.option(
-    "--retention",
-    "retention_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"Delete messages that are older and that every group has run: {DURATION}.",
-)
-@click.option("--trim-done", is_flag=True, help="Delete messages as soon as every group has run them.")
-@click.option(
-    "--age-wins", is_flag=True, help="Delete what is older than --retention even if a group never claimed it."
-)
-@click.option("--priorities", type=int, default=1, show_default=True, help="Number of priority levels, at most 10.")
-@click.option("--archive-first", is_flag=True, help="Drop nothing before `ems pipeline archive` has copied it.")
+@creation_options(Topic)
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
 @json_option
 @stream_options
@@ -109,22 +61,7 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=int, help="Only more of them; keys are spread anew, so their order starts anew.")
-@click.option("--rule", type=_RULES, help="rw; r: only reading; w: only writing; none. Acts within a second.")
-@click.option("--max-message-bytes", type=int, help="Larger bodies are refused from now on.")
-@click.option(
-    "--retention",
-    "retention_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"Delete messages that are older and that every group has run: {DURATION}.",
-)
-@click.option("--trim-done/--no-trim-done", default=None, help="Delete messages as soon as every group has run them.")
-@click.option("--age-wins/--no-age-wins", default=None, help="Delete what is too old even if a group never claimed it.")
-@click.option("--priorities", type=int, help="Number of priority levels, at most 10; it can only grow.")
-@click.option(
-    "--archive-first/--no-archive-first", default=None, help="Drop nothing before `ems pipeline archive` has copied it."
-)
+@change_options(Topic)
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
 @json_option
 @stream_options

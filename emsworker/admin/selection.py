@@ -11,7 +11,7 @@ from emsworker.admin.cursors import read_time
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key, parse_uid
 from emsworker.core.model import Topic
-from emsworker.core.options import wrong_types
+from emsworker.core.options import option, problems_in, refuse, text, whole
 from emsworker.core.selection.bounds import Bounds
 from emsworker.core.selection.parser import parse_node
 from emsworker.core.selection.predicate import Compare, Field, Node, OneOf, Predicate
@@ -39,21 +39,19 @@ class Selection:
         where: a predicate, like ``tag = 'new' and body.amount > 10``.
     """
 
-    start: str | None = None
-    end: str | None = None
-    partition: int | None = None
+    start: str | None = option(None, text())
+    end: str | None = option(None, text())
+    partition: int | None = option(None, whole(0, (1 << 63) - 1))
     keys: tuple[str | bytes, ...] = ()
     tags: tuple[str | bytes, ...] = ()
-    where: str | None = None
+    where: str | None = option(None, text())
 
     def __post_init__(self) -> None:
-        kinds = {"start": "text?", "end": "text?", "partition": "a whole number?", "where": "text?"}
-        problems = wrong_types({name: getattr(self, name) for name in kinds}, kinds)
+        problems = problems_in(self)
         for name in ("keys", "tags"):
             if isinstance(getattr(self, name), str | bytes):
                 problems.append(Problem(name, repr(getattr(self, name)), "must be a tuple of them"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     @property
     def is_range(self) -> bool:
@@ -153,17 +151,17 @@ def windows(
         after: begin after this place.
         newest: in reverse order; ``after`` is then the place before which to begin.
     """
-    for whole in sorted(ranges, key=lambda one: (one.partition, one.lo), reverse=newest):
-        lo, hi = whole.lo, whole.hi
+    for extent in sorted(ranges, key=lambda one: (one.partition, one.lo), reverse=newest):
+        lo, hi = extent.lo, extent.hi
         if after is not None and not newest:
-            if (whole.partition, hi) <= after:
+            if (extent.partition, hi) <= after:
                 continue
-            lo = max(lo, after[1] + 1) if whole.partition == after[0] else lo
+            lo = max(lo, after[1] + 1) if extent.partition == after[0] else lo
         elif after is not None:
-            if (whole.partition, lo) >= after:
+            if (extent.partition, lo) >= after:
                 continue
-            hi = min(hi, after[1] - 1) if whole.partition == after[0] else hi
+            hi = min(hi, after[1] - 1) if extent.partition == after[0] else hi
         if newest:
-            yield from (replace(whole, lo=max(lo, end - size + 1), hi=end) for end in range(hi, lo - 1, -size))
+            yield from (replace(extent, lo=max(lo, end - size + 1), hi=end) for end in range(hi, lo - 1, -size))
         else:
-            yield from (replace(whole, lo=begin, hi=min(hi, begin + size - 1)) for begin in range(lo, hi + 1, size))
+            yield from (replace(extent, lo=begin, hi=min(hi, begin + size - 1)) for begin in range(lo, hi + 1, size))

@@ -10,6 +10,7 @@ from emsworker.core.errors import ConfigError, Ignore, Problem
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import Decision, Done, Dropped, Ladder
 from emsworker.core.model import TopicKind
+from emsworker.core.options import option, whole
 from emsworker.core.selection.filters import Filter
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Route, Subscription, check_function, full_name
@@ -25,7 +26,7 @@ _OPTIONS = frozenset({"concurrency", "timeout_s", *_LIMITS})
 class BroadcastOptions(HandlerOptions):
     """Options of a broadcast handler: it runs one message after the other, and none again after an error."""
 
-    concurrency: int = 1
+    concurrency: int = option(1, whole(1, 65535))
 
     def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
         """Drop a message after an error, and go on with the next one."""

@@ -19,6 +19,7 @@ _NUMBERS = "numbers that the server or the code itself has made"
 
 # module: (function, reason, values)
 _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
+    "topics": [("Columns.__init__", "names of columns, declared in core/model.py", {"self._settings", "column"})],
     "detaching": [("detach.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
     "connection": [("Connection.query", "statements of ours, set by the session", {"opening"})],
@@ -165,6 +166,11 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
     ],
     "skipping": [("make_skips", "for people; a parameter in the end", {"policy"})],
     "sql": [
+        (
+            "Statements.__init__",
+            "our own file, and lists that a module makes of constants",
+            {"columns", "mark", "text"},
+        ),
         ("Statements.__init__", "the name of one of our files", {"name"}),
         ("_strip", "lines of our own files", {"lines"}),
     ],

@@ -2,6 +2,8 @@
 
 A file is a series of ``-- name: verb_noun`` lines, each followed by ``--`` lines that say what the statement is for and
 by one statement with ``%(name)s`` parameters. A literal ``%`` is written ``%%``.
+
+Lists of columns that are made from a table of settings stand in it as ``{name}``.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ class Statements:
 
     Args:
         module: the module beside which the file lies: its ``__name__``.
+        lists: the lists of columns that stand in it as ``{name}``; constants of the code.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, **lists: str) -> None:
         package, _, name = module.rpartition(".")
         text = (files(package) / f"{name}.sql").read_text(encoding="utf-8")
+        for mark, columns in lists.items():
+            text = text.replace(f"{{{mark}}}", columns)
         pieces = _NAME.split(text)
         self._statements = {name: _strip(body) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
