@@ -9,8 +9,8 @@ import click
 from emsworker.core.counted import counted
 from emsworker.core.model import Topic
 
-from .common import COUNT, confirm, json_option, open_stream, progress, stream_options, yes_option
-from .output import print_json, print_record, print_rows
+from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, yes_option
+from .output import print_done, print_record, print_rows
 from .settings import change_options, creation_options, listed, record
 
 
@@ -25,8 +25,7 @@ def _about(topic: Topic) -> dict[str, Any]:
 
 
 @topics.command("list")
-@json_option
-@stream_options
+@common_options
 def list_(as_json: bool) -> None:
     """List all topics, the longest first.
 
@@ -43,8 +42,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @creation_options(Topic)
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
-@json_option
-@stream_options
+@common_options
 def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
     """Create the topic NAME."""
     from emsworker.core.errors import AlreadyExists
@@ -63,10 +61,9 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 @click.argument("name")
 @change_options(Topic)
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
-@json_option
-@stream_options
+@common_options
 def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> None:
-    """Change settings of the topic NAME; what is not named stays as it is."""
+    """Change settings of the topic NAME; the others keep their values."""
     changes = {key: value for key, value in settings.items() if value is not None}
     if keep_forever:
         if "retention_s" in changes:
@@ -79,10 +76,9 @@ def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> Non
 
 @topics.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also when groups have unfinished work: it is lost.")
+@click.option("--force", is_flag=True, help="Delete it even if groups have unfinished work, which is lost.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
     """Delete the topic NAME with its messages, groups and dead letters.
 
@@ -100,18 +96,14 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
             bar.update(deleted)
 
         admin.delete_topic(name, force=force, progress=step)
-    if as_json:
-        print_json({"topic": name, "deleted_rows": rows})
-    else:
-        click.echo(f"Deleted topic {name} ({counted(rows, 'row')}).")
+    print_done({"topic": name, "deleted_rows": rows}, f"Deleted topic {name} ({counted(rows, 'row')}).", as_json)
 
 
 @topics.command()
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Cancel everything in the topic NAME that some group has not finished.
 
@@ -131,9 +123,8 @@ def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--limit", type=COUNT, default=100, show_default=True, help="How many at most.")
-@json_option
-@stream_options
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Maximum number.")
+@common_options
 def stale(name: str, limit: int, as_json: bool) -> None:
     """List retries in the topic NAME whose message is gone; a worker that takes one drops it."""
     rows = open_stream().admin().stale_retries(name, limit)

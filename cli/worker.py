@@ -55,7 +55,7 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     multiple=True,
     callback=_names,
     metavar="A,B",
-    help="Only these groups; broadcasts are heard all the same.",
+    help="Only these groups; broadcasts are received regardless.",
 )
 @override_option("processes", "-p")
 @override_option("threads", "-t")
@@ -129,7 +129,7 @@ def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bo
 
 
 def _database(stream: OpenStream) -> Database:
-    """The stream's, which has been looked at already."""
+    """The stream's database, which has been checked already."""
     from emsworker.store.engine.database import Database
 
     return Database(stream.url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
@@ -147,9 +147,9 @@ def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no
 
     def tell_ready(pids: list[int]) -> None:
         routes = ", ".join(f"{topic}/{group}" for topic, group in facts.routes if _wanted(spec, topic, group))
-        heard = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
+        broadcasts = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
         does = [f"consumes {routes}"] if routes else []
-        does += [f"hears {heard}"] if heard else []
+        does += [f"receives broadcasts of {broadcasts}"] if broadcasts else []
         click.echo(
             f"Ready: {facts.name} with {len(pids)} x {counted(threads, 'thread')} "
             f"({plural(len(pids), 'process')} {', '.join(map(str, pids))}) "

@@ -20,7 +20,7 @@ def parse_rate(rate: str) -> float:
     """
     match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{rate!r} is no rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
+        raise ValueError(f"{rate!r} is not a rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
     return float(match[1]) / _PER_S[match[2]]
 
 

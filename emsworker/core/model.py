@@ -36,7 +36,7 @@ def priority_of(headers: Mapping[str, str]) -> int:
     """
     text = headers.get(PRIORITY_HEADER, "0")
     if text not in map(str, PRIORITIES):
-        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
+        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is not a number from 0 to 9")
     return int(text)
 
 

@@ -69,7 +69,7 @@ def listen(
     """Declare a broadcast handler; see :meth:`Ems.subscribe`.
 
     Raises:
-        ConfigError: an option is unknown or makes no sense here, or the topic or the name is taken.
+        ConfigError: an option is unknown or not allowed here, or the topic or the name is taken.
     """
     fix = f"a broadcast handler takes {', '.join(sorted(_OPTIONS))} only: nothing is claimed, retried or acked"
     problems = [Problem(option, repr(value), fix) for option, value in options.items() if option not in _OPTIONS]

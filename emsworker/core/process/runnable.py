@@ -68,7 +68,7 @@ def watch_threads(on_death: OnDeath) -> None:
         previous(args)
         name = args.thread.name if args.thread is not None else ""
         if name.startswith("ems-"):  # threads that a handler starts are not reported
-            log.error("thread %s died of an error that nobody caught", name)
+            log.error("thread %s ended with an uncaught exception", name)
             on_death(name, args.exc_value or RuntimeError(f"thread {name} died"))
 
     threading.excepthook = report
