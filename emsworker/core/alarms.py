@@ -90,7 +90,7 @@ class Rule:
 
     name: str
     metric: Metric
-    above: float = option(0.0, number())
+    above: float = 0.0
     for_s: float = option(0.0, seconds())
     within_s: float = option(300.0, seconds())
     topic: str | None = option(None, text())
@@ -101,7 +101,7 @@ class Rule:
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
         most = _MOST_COUNTED if self.metric.is_counted else 1e18
-        refuse(problems_in(self) or number(0, most).problems("above", self.above))
+        refuse([*number(0, most).problems("above", self.above), *problems_in(self)])
 
     def covers(self, topic: str, group: str) -> bool:
         """True if the rule covers this group."""
