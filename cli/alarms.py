@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import (
-    DURATION,
-    common_options,
-    delete_named,
-    open_stream,
-    read_duration,
-    stream_options,
-    yes_option,
-)
+from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
 from .output import print_record, print_rows
 
 if TYPE_CHECKING:
@@ -91,18 +83,10 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
     help="Fire above this value: a number, or a duration.",
 )
 @click.option(
-    "--for",
-    "for_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"Fire after this time only: {DURATION}.",
+    "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Fire after this time only: {DURATION}."
 )
 @click.option(
-    "--within",
-    "within_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help="The period of dead; 5m by default.",
+    "--within", "within_s", metavar="DURATION", callback=read_duration, help="The period of dead; 5m by default."
 )
 @click.option("--topic", help="Only groups of this topic.")
 @click.option("--group", help="Only groups of this name.")

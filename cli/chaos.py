@@ -10,15 +10,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import (
-    DURATION,
-    common_options,
-    confirm,
-    open_stream,
-    read_duration,
-    stream_options,
-    yes_option,
-)
+from .common import DURATION, common_options, confirm, open_stream, read_duration, stream_options, yes_option
 from .output import print_json, print_rows
 
 if TYPE_CHECKING:

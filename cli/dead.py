@@ -11,16 +11,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import (
-    COUNT,
-    common_options,
-    confirm,
-    open_stream,
-    progress,
-    stream_options,
-    together,
-    yes_option,
-)
+from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, together, yes_option
 from .output import print_done, print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:

@@ -19,13 +19,7 @@ from .output import print_record
 @click.option("--no-max-running", is_flag=True, help="No limit of running messages.")
 @common_options
 def limit(
-    topic: str,
-    name: str,
-    rate: str | None,
-    max_running: int | None,
-    no_rate: bool,
-    no_max_running: bool,
-    as_json: bool,
+    topic: str, name: str, rate: str | None, max_running: int | None, no_rate: bool, no_max_running: bool, as_json: bool
 ) -> None:
     """Show the limits of the group NAME on TOPIC, or change those that are named.
 

@@ -6,15 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from .common import (
-    DURATION,
-    common_options,
-    confirm,
-    open_stream,
-    read_duration,
-    stream_options,
-    yes_option,
-)
+from .common import DURATION, common_options, confirm, open_stream, read_duration, stream_options, yes_option
 from .output import print_record, print_rows
 
 

@@ -41,10 +41,7 @@ def selection_of(given: dict[str, Any]) -> Selection:
 
 
 below_option = click.option(
-    "--below-priority",
-    "skip_below",
-    type=click.IntRange(1, 9),
-    help="Skip only messages of a lower level of priority.",
+    "--below-priority", "skip_below", type=click.IntRange(1, 9), help="Skip only messages of a lower level of priority."
 )
 
 
