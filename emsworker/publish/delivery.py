@@ -10,7 +10,6 @@ from typing import Any
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key
-from emsworker.core.options import SPAN, of_type, option, problems_in, refuse
 from emsworker.store.stream.outbox import When
 
 _YEARS = range(1970, 9000)  # later years mark rows that wait for something other than a time
@@ -30,18 +29,20 @@ class DeliveryOptions:
         ConfigError: more than one time was given, or a message cannot be read at that time.
     """
 
-    countdown: float | None = option(None, SPAN)
-    eta: datetime | None = option(None, of_type(datetime, "a datetime; `countdown` takes seconds"))
-    delay: str | float | None = option(None, SPAN)
+    countdown: float | None = None
+    eta: datetime | None = None
+    delay: str | float | None = None
     transaction: Any = None
 
     def __post_init__(self) -> None:
-        if self.countdown is None and self.eta is None and self.delay is None:
-            return
         given = [name for name in ("countdown", "eta", "delay") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError([Problem(given[1], str(getattr(self, given[1])), f"give either {' or '.join(given)}")])
-        refuse(problems_in(self))
+        if self.eta is not None and not isinstance(self.eta, datetime):
+            raise ConfigError([Problem("eta", repr(self.eta), "must be a datetime; `countdown` takes seconds")])
+        for name in given:
+            if name != "eta":
+                _read_span(name, getattr(self, name))
 
     @property
     def direct(self) -> bool:
@@ -55,7 +56,15 @@ class DeliveryOptions:
                 return When(due_at=_checked(server_time(self.eta)))
             except (ValueError, OverflowError) as error:
                 raise ConfigError([Problem("eta", repr(self.eta), str(error))]) from None
-        return When(delay_s=parse_duration((self.delay if self.countdown is None else self.countdown) or 0.0))
+        name, value = ("delay", self.delay) if self.countdown is None else ("countdown", self.countdown)
+        return When(delay_s=0.0 if value is None else _read_span(name, value))
+
+
+def _read_span(name: str, value: str | float) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(value), str(error))]) from None
 
 
 def read_dedup(key: str | bytes | None, window: str | float) -> tuple[bytes, float] | None:
@@ -66,10 +75,7 @@ def read_dedup(key: str | bytes | None, window: str | float) -> tuple[bytes, flo
         ConfigError: the window is not a duration.
     """
     raw = encode_key("dedup_key", key)
-    if raw is None:
-        return None
-    refuse(SPAN.problems("dedup_window", window))
-    return raw, parse_duration(window)
+    return None if raw is None else (raw, _read_span("dedup_window", window))
 
 
 def _checked(eta: datetime) -> datetime:
