@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import click
 
-from emsworker.core.config import Settings
 from emsworker.core.options import Option, options_of
 from emsworker.core.settings import Setting, settings_of
 
@@ -55,6 +54,8 @@ _FORMS: Mapping[str, Callable[[Option], dict[str, Any]]] = {
 
 def override_option(name: str, *short: str, metavar: str | None = None) -> Callable[[F], F]:
     """Return an option that overrides a setting of the app, a whole number."""
+    from emsworker.core.config import Settings
+
     one = options_of(Settings)[name]
 
     def check(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:

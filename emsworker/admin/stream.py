@@ -80,7 +80,7 @@ class Admin:
         """Create a topic.
 
         Args:
-            settings: see :class:`Topic`; ``retention_s=None`` keeps messages for ever.
+            settings: those of topics in the reference of settings, by name, like ``retention_s=604800``.
 
         Raises:
             AlreadyExists: the topic exists already; nothing was changed.
@@ -97,7 +97,7 @@ class Admin:
         """Change some settings of a topic.
 
         Args:
-            changes: see :class:`Topic`. ``partitions`` can only grow, because offsets never move; ``priorities`` must
+            changes: new values by name. ``partitions`` can only grow, because offsets never move; ``priorities`` must
                 keep the existing levels, and 10 always does; ``kind`` cannot be changed.
 
         Raises:
@@ -196,7 +196,7 @@ class Admin:
 
         Args:
             from_start: begin with the oldest message rather than with the next one.
-            settings: see :class:`Group`.
+            settings: those of groups in the reference of settings, by name, like ``ladder="10s 1m"``.
 
         Raises:
             AlreadyExists: the group exists already; nothing was changed.
@@ -215,7 +215,7 @@ class Admin:
         """Change some settings of a group.
 
         Args:
-            changes: see :class:`Group`; ``order`` cannot be changed. Pausing acts at once; running workers apply the
+            changes: new values by name; ``order`` cannot be changed. Pausing acts at once; running workers apply the
                 others at their next start.
 
         Raises:
