@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, delete_named, json_option, open_stream, read_duration, stream_options, yes_option
+from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
 from .output import print_record, print_rows
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def _row(watched: Watched) -> dict[str, Any]:
 
 
 @alarms.command("list")
-@json_option
-@stream_options
+@common_options
 def list_(as_json: bool) -> None:
     """List the rules, and for how many groups each fires at present; JSON names them."""
     rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
@@ -86,7 +85,7 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
     help="The value above which it is an alarm: a number, a duration, or a share like 5%.",
 )
 @click.option(
-    "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Only if it lasts for so long: {DURATION}."
+    "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Fire after this time only: {DURATION}."
 )
 @click.option(
     "--within",
@@ -102,9 +101,8 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option("--group", help="Only groups of this name.")
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
 @click.option("--command", metavar="COMMAND", help="Run this, with the alarm on standard input, as JSON.")
-@click.option("--replace", is_flag=True, help="Put it in the place of one of that name.")
-@json_option
-@stream_options
+@click.option("--replace", is_flag=True, help="Replace the rule of that name.")
+@common_options
 def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) -> None:
     """Create the alarm NAME.
 
@@ -127,20 +125,18 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
 @alarms.command()
 @click.argument("name")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def delete(name: str, yes: bool, as_json: bool) -> None:
-    """Delete the alarm NAME; what it has found is forgotten, and nobody is told that it is resolved."""
+    """Delete the alarm NAME with its state; its receivers get no resolution."""
     delete_named("alarm", name, open_stream().admin().alarms.delete, yes, as_json)
 
 
 @alarms.command()
 @click.argument("name")
-@json_option
-@stream_options
+@common_options
 @click.pass_context
 def test(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Tell the receivers of the alarm NAME of a test, from here; exit code 1 if one of them cannot be told."""
+    """Send a test to the receivers of the alarm NAME, from here; exit code 1 if a delivery fails."""
     stream = open_stream()
     found = stream.admin().alarms.test(name, stream.settings.alarm_commands)
     rows = [{"target": target, "ok": problem is None, "problem": problem} for target, problem in found.items()]

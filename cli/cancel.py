@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from .common import json_option, open_stream, stream_options
+from .common import common_options, open_stream
 from .output import print_record
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("id_", metavar="ID")
-@json_option
-@stream_options
+@common_options
 def cancel(topic: str, id_: str, as_json: bool) -> None:
     """Cancel a message that was not run yet, in every group.
 

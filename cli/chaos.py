@@ -10,7 +10,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
+from .common import DURATION, common_options, confirm, open_stream, read_duration, stream_options, yes_option
 from .output import print_json, print_rows
 
 if TYPE_CHECKING:
@@ -43,10 +43,9 @@ def chaos() -> None:
     help="Only these: kill -9 of a worker process, a pause of one, KILL of connections; all if none is named.",
 )
 @click.option("--name", help="Only workers of this name (`ems worker --name`).")
-@click.option("--seed", type=int, help="The same choices again; by default others each time.")
+@click.option("--seed", type=int, help="Seed of the random choices; by default a new one each time.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def break_(
     folder: Path,
     for_s: float,
@@ -91,8 +90,7 @@ def break_(
     callback=read_duration,
     help=f"How long before a fault a run may have ended and be repeated; {DURATION}.",
 )
-@json_option
-@stream_options
+@common_options
 @click.pass_context
 def check(ctx: click.Context, folder: Path, settled: bool, bound_s: float, as_json: bool) -> None:
     """Compare the history in FOLDER with the stream; exit code 1 if anything is wrong.

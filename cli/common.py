@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -71,7 +71,9 @@ stream_options = together(
     ),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+common_options = together(json_option, stream_options)
+"""Options of a command that prints something."""
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 class CommandFailure(click.ClickException):
@@ -106,7 +108,7 @@ class OpenStream:
         return self.settings.url
 
     def database(self, *, check_schema: bool = True) -> Database:
-        """The database, after a first connection: whatever is wrong with it is told now.
+        """The database, after a first connection, so that its problems are reported now.
 
         Raises:
             StoreUnavailable, AccessDenied, ServerUnsupported, SchemaMissing: it cannot be used.
@@ -192,18 +194,18 @@ def confirm(question: str, yes: bool) -> None:
     """Ask before something that cannot be undone.
 
     Raises:
-        click.UsageError: nobody is there to be asked, and ``--yes`` was not given.
+        click.UsageError: standard input is not a terminal, and ``--yes`` was not given.
         click.Abort: the answer was no.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody is there to answer; give --yes to do it.")
+        raise click.UsageError(f"{question} Standard input is not a terminal; give --yes to confirm.")
     click.confirm(question, abort=True, err=True)
 
 
 def delete_named(what: str, name: str, delete: Callable[[str], object], yes: bool, as_json: bool) -> None:
-    """Delete something by its name, once somebody has agreed, and say so."""
+    """Delete something by its name after a confirmation, and report it."""
     confirm(f"Delete the {what} {name}?", yes)
     delete(name)
     click.echo(json.dumps({"deleted": name}) if as_json else f"Deleted the {what} {name}.")
@@ -213,7 +215,7 @@ class Bar(Protocol):
     """Counter that :func:`progress` yields."""
 
     def update(self, n_steps: int) -> None:
-        """So many more are done."""
+        """Advance by this number of steps."""
         ...
 
 
@@ -228,7 +230,7 @@ def progress(label: str, length: int | None) -> Iterator[Bar]:
 
     Args:
         label: what is being done.
-        length: how many steps it takes, if that is known.
+        length: the number of steps, if it is known.
     """
     if not sys.stderr.isatty():
         yield _NoBar()
@@ -245,6 +247,14 @@ NONE_OR_MORE = click.IntRange(0, (1 << 63) - 1)
 PARTITION = click.IntRange(0, 65535)
 
 DURATION = "a number of seconds, or 500ms, 10s, 5m, 2h, 7d"
+
+
+def read_headers(given: Sequence[str]) -> dict[str, str]:
+    """Return headers that were given as NAME=VALUE."""
+    for item in given:
+        if not item.partition("=")[0] or "=" not in item:
+            raise click.BadParameter(f"{item!r} is not a header; write NAME=VALUE.", param_hint="--header")
+    return {name: value for name, _, value in (item.partition("=") for item in given)}
 
 
 def read_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

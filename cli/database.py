@@ -6,13 +6,12 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import given_addresses, json_option, open_stream, stream_of, stream_options
+from .common import common_options, given_addresses, open_stream, stream_of
 from .output import print_json, print_rows
 
 
 @click.command()
-@json_option
-@stream_options
+@common_options
 def migrate(as_json: bool) -> None:
     """Create the tables of EMS, or bring them up to date.
 
@@ -39,8 +38,7 @@ def migrate(as_json: bool) -> None:
     type=click.Choice(["producer", "worker", "reader", "sink", "admin"]),
     help="Whose privileges the user must have, see `ems grants`; by default those of any one role.",
 )
-@json_option
-@stream_options
+@common_options
 @click.pass_context
 def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     """Check everything around EMS and report every problem at once.
@@ -65,7 +63,7 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
 
 
 def _addresses() -> tuple[str | None, str | None]:
-    """The stream to look at; wrong settings are for the check itself to report."""
+    """The stream to check; the check itself reports wrong settings."""
     from emsworker.core.config import Settings
     from emsworker.core.errors import ConfigError
 

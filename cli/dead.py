@@ -11,8 +11,8 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import COUNT, confirm, json_option, open_stream, progress, stream_options, together, yes_option
-from .output import print_json, print_record, print_rows, text_of
+from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, together, yes_option
+from .output import print_done, print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +36,11 @@ def dead() -> None:
 @dead.command("list")
 @topic_option
 @group_option
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="How many at most.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
 @click.option(
     "--skip", type=click.IntRange(0, 1_000_000_000), default=0, help="Leave out the first n, for the next page."
 )
-@json_option
-@stream_options
+@common_options
 def list_(topic: str | None, group: str | None, limit: int, skip: int, as_json: bool) -> None:
     """List dead letters, in the order of the stream."""
     from emsworker.core.ids import uid_text
@@ -75,8 +74,7 @@ def list_(topic: str | None, group: str | None, limit: int, skip: int, as_json: 
 @click.argument("message")
 @topic_option
 @group_option
-@json_option
-@stream_options
+@common_options
 def show(message: str, topic: str | None, group: str | None, as_json: bool) -> None:
     """Show the dead letters of MESSAGE with body, headers, error and every attempt.
 
@@ -120,15 +118,14 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-# Which dead letters, how sure, and how to tell of it.
+# Options that select dead letters.
 _letters_options = together(
     click.argument("messages", nargs=-1),
     click.option("--all", "everything", is_flag=True, help="All of them, or all of --topic and --group."),
     topic_option,
     group_option,
     yes_option,
-    json_option,
-    stream_options,
+    common_options,
 )
 
 
@@ -154,7 +151,7 @@ def requeue(
 def delete(
     messages: tuple[str, ...], everything: bool, topic: str | None, group: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Delete the dead letters of MESSAGES for good.
+    """Delete the dead letters of MESSAGES permanently.
 
     MESSAGES are message ids, or topic/partition/offset; - reads them from standard input, one on each line.
     """
@@ -164,7 +161,7 @@ def delete(
         _each(letters, "Delete", "Deleted", letters.delete_all, (topic, group), yes, as_json)
         return
     refs = _refs(letters, messages, topic, group)
-    confirm(f"Delete {counted(len(refs), 'dead letter')} for good?", yes)
+    confirm(f"Delete {counted(len(refs), 'dead letter')} permanently?", yes)
     _report("Deleted", letters.delete(refs), as_json)
 
 
@@ -178,14 +175,14 @@ def _refs(letters: DeadLetters, messages: tuple[str, ...], topic: str | None, gr
         raise click.UsageError("Name messages, or --all.")
     if messages == ("-",):
         messages = tuple(line.strip() for line in sys.stdin if line.strip())
-    # All are looked up before the first is touched, so that a mistyped one leaves nothing half done.
+    # All are found before the first is changed, so that a mistyped one changes nothing.
     return [ref for message in messages for ref in letters.find(message, topic, group)]
 
 
 def _each(
     letters: DeadLetters,
     ask: str,
-    told: str,
+    done: str,
     work: Callable[..., int],
     where: tuple[str | None, str | None],
     yes: bool,
@@ -196,11 +193,8 @@ def _each(
         confirm(f"{ask} {counted(length, 'dead letter')}?", yes)
     with progress(f"{ask} them", length) as bar:
         count = work(*where, bar.update)
-    _report(told, count, as_json)
+    _report(done, count, as_json)
 
 
-def _report(told: str, count: int, as_json: bool) -> None:
-    if as_json:
-        print_json({told.lower(): count})
-    else:
-        click.echo(f"{told} {counted(count, 'dead letter')}.")
+def _report(done: str, count: int, as_json: bool) -> None:
+    print_done({done.lower(): count}, f"{done} {counted(count, 'dead letter')}.", as_json)

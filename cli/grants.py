@@ -6,17 +6,16 @@ import click
 
 from emsworker.store.engine.grants import ALLOWANCES, ROLES
 
-from .common import json_option, open_stream, stream_options
+from .common import common_options, open_stream
 from .output import print_json
 
 
 @click.command()
 @click.argument("role", type=click.Choice(ROLES))
-@click.option("--user", "account", required=True, metavar="USER@HOST", help="Who gets them; the user must exist.")
+@click.option("--user", "account", required=True, metavar="USER@HOST", help="The user, who must exist.")
 @click.option("--database", metavar="NAME", help="The stream's database; that of --url or EMS_URL.")
-@click.option("--allow", multiple=True, type=click.Choice(ALLOWANCES), help="What it may do besides; repeatable.")
-@json_option
-@stream_options
+@click.option("--allow", multiple=True, type=click.Choice(ALLOWANCES), help="Permit this as well; repeatable.")
+@common_options
 def grants(role: str, account: str, database: str | None, allow: tuple[str, ...], as_json: bool) -> None:
     """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
 

@@ -9,28 +9,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emsworker.core.counted import counted
+from emsworker.core.model import Group
 
 from .common import (
     DURATION,
     NONE_OR_MORE,
     PARTITION,
+    common_options,
     confirm,
-    json_option,
     open_stream,
     progress,
     read_duration,
+    read_headers,
     stream_options,
     together,
     yes_option,
 )
 from .limits import limit
-from .output import print_json, print_record, print_rows
+from .output import print_done, print_record, print_rows
 from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
+from .settings import change_options, creation_options, listed, record
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy
     from emsworker.admin.monitoring import GroupLag
-    from emsworker.core.model import Group
     from emsworker.core.selection.filters import Filter
     from emsworker.store.groups.replay import Replayed
 
@@ -47,25 +49,14 @@ groups.add_command(limit)
 def _filter(tags: Sequence[str], headers: Sequence[str]) -> Filter:
     from emsworker.core.selection.filters import Filter
 
-    pairs = [header.partition("=") for header in headers]
-    wrong = [name for name, equals, _ in pairs if not name or not equals]
-    if wrong:
-        raise click.UsageError(f"--header {wrong[0]!r} must be NAME=VALUE.")
-    return Filter(tags, {name: value for name, _, value in pairs})
+    return Filter(tags, read_headers(headers))
 
 
 def _about(topic: str, group: Group, policy: SkipPolicy | None = None) -> dict[str, Any]:
-    return {
-        "topic": topic,
-        "group": group.name,
-        "timeout_s": group.timeout_s,
-        "ladder": group.ladder,
-        "max_attempts": group.max_attempts,
-        "paused": group.paused,
-        "filter": str(group.filter),
-        "order": str(group.order),
-        "skips": str(policy or "nothing"),
-    }
+    return {"topic": topic, "group": group.name, **record(group), "skips": str(policy or "nothing")}
+
+
+_LAG = ("lag", "unclaimed", "claimed", "waiting", "retries", "dead", "skipped")
 
 
 def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
@@ -73,24 +64,14 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
         {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
         for one in lag.partitions
     ]
-    return _about(lag.topic.name, lag.group, policy) | {
-        "lag": lag.lag,
-        "unclaimed": lag.unclaimed,
-        "claimed": lag.claimed,
-        "waiting": lag.waiting,
-        "retries": lag.retries,
-        "dead": lag.dead,
-        "skipped": lag.skipped,
-        "oldest_s": lag.oldest_age_s,
-        "partitions": partitions,
-    }
+    counts = {name: getattr(lag, name) for name in _LAG}
+    return _about(lag.topic.name, lag.group, policy) | counts | {"oldest_s": lag.oldest_age_s, "partitions": partitions}
 
 
 @groups.command("list")
 @click.argument("topic", required=False)
 @click.option("--partitions", is_flag=True, help="One line for each partition.")
-@json_option
-@stream_options
+@common_options
 def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     """List the groups of TOPIC, or all, with their lag.
 
@@ -108,65 +89,24 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     rows = [_lag_row(lag, policies.get(lag.group.id)) for lag in lags]
     if partitions:
         spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
-        columns = [
-            "topic",
-            "group",
-            "partition",
-            "last_offset",
-            "cursor",
-            "unclaimed",
-            "claimed",
-            "waiting",
-            "retries",
-            "dead",
-            "skipped",
-        ]
+        columns = ["topic", "group", "partition", "last_offset", "cursor", *_LAG[1:]]
         print_rows(spread, columns, as_json, "There is no group yet.")
         return
-    columns = [
-        "topic",
-        "group",
-        "lag",
-        "unclaimed",
-        "claimed",
-        "waiting",
-        "retries",
-        "dead",
-        "skipped",
-        "oldest_s",
-        "paused",
-        "timeout_s",
-    ]
+    columns = ["topic", "group", *_LAG, "oldest_s", *listed(Group)]
     print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
 
 
-# What a group can be told when it is created, and later on.
-_delivery_options = together(
-    click.option(
-        "--timeout",
-        "timeout_s",
-        metavar="DURATION",
-        callback=read_duration,
-        help=f"How long a message may run: {DURATION}.",
-    ),
-    click.option("--ladder", help='The delays between attempts, like "10s 1m 5m"; the last one repeats.'),
-    click.option("--max-attempts", type=int, help="How often a message is run before it is dead."),
+group_arguments = together(click.argument("topic"), click.argument("name"))
+_filter_options = together(
     click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them."),
     click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with it; several: all."),
 )
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("name")
-@_delivery_options
-@click.option(
-    "--order",
-    type=click.Choice(["none", "partition", "key"]),
-    default="none",
-    show_default=True,
-    help="What runs strictly one after another, retries included; it cannot be changed later.",
-)
+@group_arguments
+@creation_options(Group, defaults=False)
+@_filter_options
 @click.option(
     "--from",
     "begin",
@@ -176,14 +116,12 @@ _delivery_options = together(
     help="Begin with the oldest message, or with the next one.",
 )
 @click.option("--if-missing", is_flag=True, help="Do nothing if the group exists.")
-@json_option
-@stream_options
+@common_options
 def create(
     topic: str,
     name: str,
     tags: Sequence[str],
     headers: Sequence[str],
-    order: str,
     begin: str,
     if_missing: bool,
     as_json: bool,
@@ -194,16 +132,14 @@ def create(
     What is not given comes from the settings: EMS_TIMEOUT_S, EMS_LADDER, EMS_MAX_ATTEMPTS.
     """
     from emsworker.core.errors import AlreadyExists
-    from emsworker.core.model import Order
 
     wanted = _filter(tags, headers)
     stream = open_stream()
     admin = stream.admin()
-    values = {key: getattr(stream.settings, key) if value is None else value for key, value in given.items()}
+    values = {key: getattr(stream.settings, key, None) if value is None else value for key, value in given.items()}
+    values = {key: value for key, value in values.items() if value is not None}
     try:
-        group = admin.create_group(
-            topic, name, filter=wanted, order=Order(order), from_start=begin == "start", **values
-        )
+        group = admin.create_group(topic, name, filter=wanted, from_start=begin == "start", **values)
     except AlreadyExists:
         if not if_missing:
             raise
@@ -212,15 +148,13 @@ def create(
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("name")
-@click.option("--pause/--resume", "paused", default=None, help="Claim nothing new; claim again. Acts at once.")
-@_delivery_options
+@group_arguments
+@change_options(Group)
+@_filter_options
 @click.option("--no-filter", is_flag=True, help="All messages again.")
 @skip_options
 @click.option("--no-skip", is_flag=True, help="Skip nothing any more.")
-@json_option
-@stream_options
+@common_options
 def change(
     topic: str,
     name: str,
@@ -231,7 +165,7 @@ def change(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Change settings of the group NAME on TOPIC; what is not named stays as it is.
+    """Change settings of the group NAME on TOPIC; the others keep their values.
 
     A pause acts at once; running workers take a new timeout, ladder, number of attempts or filter at their next
     start.
@@ -254,8 +188,7 @@ def change(
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("name")
+@group_arguments
 @click.option(
     "--to",
     required=True,
@@ -265,8 +198,7 @@ def change(
 @click.option("--partition", type=PARTITION, help="Only this partition.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Move the cursor of the group NAME of TOPIC: to skip messages, or to run them again.
 
@@ -283,26 +215,24 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("name")
+@group_arguments
 @click.option("--keep", "skip_lag", type=NONE_OR_MORE, help="All but the newest n messages of each partition.")
 @click.option("--older-than", "skip_older_s", metavar="DURATION", callback=read_duration, help=f"Age: {DURATION}.")
 @below_option
 @click.option("--partition", type=PARTITION, help="Only this partition.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def skip(topic: str, name: str, partition: int | None, dry_run: bool, yes: bool, as_json: bool, **given: Any) -> None:
-    """Pass over unclaimed messages that the group NAME of TOPIC would come to too late.
+    """Skip unclaimed messages that the group NAME of TOPIC would run too late.
 
-    With several of --keep, --older-than and --below-priority, only what all of them say. What is claimed or waits for
-    a retry is still run. What is skipped is counted, and written down in ems_skip. `ems groups change --skip-lag` has
-    the beat do it all the time.
+    A message is skipped if it meets all of --keep, --older-than and --below-priority that are given. What is claimed or
+    waits for a retry is still run. Skipped messages are counted and recorded in ems_skip. `ems groups change
+    --skip-lag` lets the beat skip continuously.
     """
     policy = skip_policy_of(given)
     if not policy:
-        raise click.UsageError("Say what to skip: --keep, --older-than, or both; --keep 0 skips everything.")
+        raise click.UsageError("Name the messages to skip: --keep, --older-than, or both; --keep 0 skips everything.")
     backlogs = open_stream().admin().backlogs
     skips = backlogs.skip(topic, name, policy, partition=partition, dry_run=True)
     if not dry_run:
@@ -314,15 +244,13 @@ def skip(topic: str, name: str, partition: int | None, dry_run: bool, yes: bool,
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("name")
+@group_arguments
 @selection_options
 @click.option("--all", "everything", is_flag=True, help="All that is kept.")
-@click.option("--after", metavar="P/O", callback=read_after, help="Go on behind this place.")
+@click.option("--after", metavar="P/O", callback=read_after, help="Continue after this place.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def replay(
     topic: str,
     name: str,
@@ -337,13 +265,13 @@ def replay(
 
     No other group is affected, and workers may go on meanwhile. What is LIVE (running, or waiting to be run) or
     UNCLAIMED is run anyway, and not doubled. The rest is run AGAIN in the order of offsets, with a fresh ladder; dead
-    letters among it are taken away. When it is interrupted, --after goes on where it stopped.
+    letters among it are taken away. If it is interrupted, --after continues it.
     """
     from emsworker.admin import Selection
 
     selection = selection_of(given)
     if everything == (selection != Selection()):
-        raise click.UsageError("Say which messages (--from, --to, --key, --tag, --where), or give --all.")
+        raise click.UsageError("Name the messages (--from, --to, --key, --tag, --where), or give --all.")
     found = open_stream().admin().replay(topic, name, selection, after=after)
     if dry_run or not yes:
         with progress("Looking", found.length) as bar:
@@ -371,7 +299,7 @@ def _run_replay(found: Replay) -> list[Replayed]:
             return found.run(note)
     except BaseException:
         if done:
-            click.echo(f"Stopped; everything up to {done} is replayed, --after {done} goes on from there.", err=True)
+            click.echo(f"Stopped; everything up to {done} is replayed, --after {done} continues from there.", err=True)
         raise
 
 
@@ -387,12 +315,10 @@ def _print_replay(found: list[Replayed], as_json: bool) -> None:
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("name")
-@click.option("--force", is_flag=True, help="Also with live claims or retries: that work is lost.")
+@group_arguments
+@click.option("--force", is_flag=True, help="Delete it even if it has live claims or retries, which are lost.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def delete(topic: str, name: str, force: bool, yes: bool, as_json: bool) -> None:
     """Delete the group NAME of TOPIC with its cursors, its log and its dead letters; messages stay.
 
@@ -404,7 +330,4 @@ def delete(topic: str, name: str, force: bool, yes: bool, as_json: bool) -> None
         f"Delete group {name!r} of topic {topic!r}, with {counted(admin.dead.count(topic, name), 'dead letter')}?", yes
     )
     admin.delete_group(topic, name, force=force)
-    if as_json:
-        print_json({"topic": topic, "group": name, "deleted": True})
-    else:
-        click.echo(f"Deleted group {name} of topic {topic}.")
+    print_done({"topic": topic, "group": name, "deleted": True}, f"Deleted group {name} of topic {topic}.", as_json)

@@ -11,7 +11,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import json_option, open_stream, stream_options
+from .common import common_options, open_stream
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
@@ -29,13 +29,12 @@ def _last(told: Sequence[Progress]) -> str:
 
 
 @click.command()
-@json_option
-@stream_options
+@common_options
 def clients(as_json: bool) -> None:
-    """List the clients with their leases, and who leads the beat.
+    """List the clients with their leases, and the leader of the beat.
 
-    A client is one thread of a worker process: ip-pid-uuid-tid. PROGRESS is what the handler that it runs told last.
-    One whose lease has EXPIRED runs nothing any more; the beat gives its work to others and sweeps it away.
+    A client is one thread of a worker process: ip-pid-uuid-tid. PROGRESS is the last report of its handler. A client
+    whose lease has EXPIRED runs nothing any more; the beat gives its work to others and removes it.
     """
     monitoring = open_stream().monitoring()
     rows = [
@@ -67,16 +66,15 @@ def clients(as_json: bool) -> None:
     columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
     print_rows(rows, columns, False, "No worker is running.")
     click.echo()
-    print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "Nobody leads the beat.")
+    print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "No beat is leading.")
 
 
 @click.command()
 @click.argument("message")
 @click.option("--topic", help="Look there only.")
-@json_option
-@stream_options
+@common_options
 def trace(message: str, topic: str | None, as_json: bool) -> None:
-    """Show who sent one message and what became of it in each group.
+    """Show the producer of a message, and its history in each group.
 
     MESSAGE is a message id, or topic/partition/offset. For each group: its state, the client that has it or had it
     last, and every attempt that was written down (all that did not end well, and retries that did).

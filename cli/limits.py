@@ -6,27 +6,20 @@ from typing import Any
 
 import click
 
-from .common import json_option, open_stream, stream_options
+from .common import common_options, open_stream
 from .output import print_record
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--rate", metavar="N/s|N/m|N/h", help="How many messages may be started in a time, on all machines.")
-@click.option("--max-running", type=click.IntRange(1, 65535), help="How many may run at once, on all machines.")
-@click.option("--no-rate", is_flag=True, help="As many as can be started.")
-@click.option("--no-max-running", is_flag=True, help="As many at once as there are workers.")
-@json_option
-@stream_options
+@click.option("--rate", metavar="N/s|N/m|N/h", help="Maximum rate of started messages, on all machines.")
+@click.option("--max-running", type=click.IntRange(1, 65535), help="Maximum of running messages, on all machines.")
+@click.option("--no-rate", is_flag=True, help="No limit of the rate.")
+@click.option("--no-max-running", is_flag=True, help="No limit of running messages.")
+@common_options
 def limit(
-    topic: str,
-    name: str,
-    rate: str | None,
-    max_running: int | None,
-    no_rate: bool,
-    no_max_running: bool,
-    as_json: bool,
+    topic: str, name: str, rate: str | None, max_running: int | None, no_rate: bool, no_max_running: bool, as_json: bool
 ) -> None:
     """Show the limits of the group NAME on TOPIC, or change those that are named.
 
@@ -34,7 +27,7 @@ def limit(
     many slots are taken just now; it is counted only while there is a --max-running.
     """
     if (rate is not None and no_rate) or (max_running is not None and no_max_running):
-        raise click.UsageError("Give either a limit, or that there is none.")
+        raise click.UsageError("Give either a limit or its --no- option.")
     changes: dict[str, Any] = {}
     if rate is not None or no_rate:
         changes["rate"] = rate

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, json_option, read_duration, stream_options
-from .output import print_json, print_rows
+from .common import DURATION, common_options, read_duration, stream_options
+from .output import print_done, print_json, print_rows
 
 if TYPE_CHECKING:
     from emsworker.local.server import Server
@@ -37,15 +37,8 @@ def _stack() -> LocalStack:
 
 
 @local.command()
-@click.option(
-    "--timeout",
-    default="60s",
-    show_default=True,
-    callback=read_duration,
-    help=_WAIT,
-)
-@json_option
-@stream_options
+@click.option("--timeout", default="60s", show_default=True, callback=read_duration, help=_WAIT)
+@common_options
 def start(timeout: float, as_json: bool) -> None:
     """Start the servers, if they do not run, and create the tables of EMS."""
     from emsworker.store.engine.database import Database
@@ -56,37 +49,23 @@ def start(timeout: float, as_json: bool) -> None:
     database = Database(stack.database.url)
     database.call(migrate)
     database.thread_session().close()
-    if as_json:
-        print_json(stack.status())
-        return
     redis = "with Redis" if stack.redis_url else "without Redis, which is not installed (workers poll instead)"
-    click.echo(f"The local stream runs in {stack.folder}, {redis}.")
-    click.echo("Commands and apps use it while EMS_URL is not set; `ems local stop` ends it.")
+    text = f"The local stream runs in {stack.folder}, {redis}.\nCommands and apps use it while EMS_URL is not set; "
+    print_done(stack.status(), f"{text}`ems local stop` ends it.", as_json)
 
 
 @local.command()
-@click.option(
-    "--timeout",
-    default="30s",
-    show_default=True,
-    callback=read_duration,
-    help=_WAIT,
-)
-@json_option
-@stream_options
+@click.option("--timeout", default="30s", show_default=True, callback=read_duration, help=_WAIT)
+@common_options
 def stop(timeout: float, as_json: bool) -> None:
     """Stop the servers cleanly; the data stays."""
     stack = _stack()
     stack.stop(timeout)
-    if as_json:
-        print_json(stack.status())
-    else:
-        click.echo(f"The local stream in {stack.folder} is stopped.")
+    print_done(stack.status(), f"The local stream in {stack.folder} is stopped.", as_json)
 
 
 @local.command()
-@json_option
-@stream_options
+@common_options
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """Show what runs where; exit code 1 if the database does not run."""
@@ -111,21 +90,16 @@ def status(ctx: click.Context, as_json: bool) -> None:
 
 @local.command()
 @click.option("--redis", is_flag=True, help="The address of Redis instead.")
-@json_option
-@stream_options
+@common_options
 def url(redis: bool, as_json: bool) -> None:
     """Print the address of the running local stream, with its password: for EMS_URL."""
     stack = _stack()
     server = _running(stack.redis if redis else stack.database)
-    if as_json:
-        print_json({"url": server.url})
-    else:
-        click.echo(server.url)
+    print_done({"url": server.url}, server.url, as_json)
 
 
 @local.command()
-@json_option
-@stream_options
+@common_options
 def env(as_json: bool) -> None:
     """Print EMS_URL and EMS_REDIS_URL of the running local stream, for a shell: eval "$(ems local env)"."""
     stack = _stack()
@@ -140,8 +114,7 @@ def env(as_json: bool) -> None:
 
 @local.command()
 @click.option("-e", "--execute", "statements", metavar="SQL", help="Run these statements instead of standard input.")
-@json_option
-@stream_options
+@common_options
 def sql(statements: str | None, as_json: bool) -> None:
     """Open an SQL client on the local database, or run the statements of -e or of standard input.
 

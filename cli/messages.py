@@ -8,7 +8,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import COUNT, OFFSETS, json_option, open_stream, progress, stream_options
+from .common import COUNT, OFFSETS, common_options, json_option, open_stream, progress, stream_options
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
@@ -27,23 +27,22 @@ def messages() -> None:
 @messages.command("list")
 @click.argument("topic")
 @selection_options
-@click.option("--after", metavar="P/O", callback=read_after, help="Begin behind this place: the next page.")
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="How many at most.")
+@click.option("--after", metavar="P/O", callback=read_after, help="Begin after this place: the next page.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
 @click.option(
     "--scan",
     type=OFFSETS,
     default=100_000,
     show_default=True,
-    help="How many offsets are looked at, at most, for what no index tells.",
+    help="Maximum number of offsets to scan for conditions that no index covers.",
 )
 @click.option("--newest", is_flag=True, help="Begin at the end.")
-@json_option
-@stream_options
+@common_options
 def list_(topic: str, after: tuple[int, int] | None, newest: bool, as_json: bool, **given: Any) -> None:
     """List messages of TOPIC, a page at a time.
 
-    Places, times and ids are found by indexes; keys, tags and predicates are looked for from there on, and it is said
-    how many offsets were looked at. JSON has the headers and bodies too.
+    Places, times and ids are found by indexes; keys, tags and predicates need a scan from there on, and the number of
+    scanned offsets is reported. JSON has the headers and bodies too.
 
     A predicate compares id, key, tag, partition, offset, size, born_at, producer, header('name') and body.path[0] with
     texts in single quotes, numbers, true and false, by = <> < <= > >= in like between, is null, and, or, not.
@@ -62,7 +61,7 @@ def _print_page(page: Page, as_json: bool) -> None:
         print_json({"messages": rows, "looked_at": page.looked_at, "unreadable": page.unreadable, "after": after})
         return
     print_rows(rows, _COLUMNS, False, "No such message was found.")
-    more = f"; --after {after} goes on from there" if after is not None else ""
+    more = f"; --after {after} continues from there" if after is not None else ""
     unread = f", {counted(page.unreadable, 'body')} could not be read" if page.unreadable else ""
     click.echo(f"Looked at {counted(page.looked_at, 'offset')}{unread}{more}.", err=True)
 
@@ -91,8 +90,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
 @click.argument("topic")
 @click.argument("group")
 @click.option("--limit", "-n", type=COUNT, default=10, show_default=True, help="Of each partition.")
-@json_option
-@stream_options
+@common_options
 def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
     """Show the next messages of TOPIC that GROUP has not claimed; they stay where they are."""
     _print_page(open_stream().admin().messages.peek(topic, group, limit=limit), as_json)
@@ -101,12 +99,11 @@ def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
 @messages.command()
 @click.argument("message")
 @click.option("--topic", help="Look there only.")
-@json_option
-@stream_options
+@common_options
 def get(message: str, topic: str | None, as_json: bool) -> None:
     """Show MESSAGE with its headers and body.
 
-    MESSAGE is a message id, or topic/partition/offset. `ems trace` tells what became of it.
+    MESSAGE is a message id, or topic/partition/offset. `ems trace` shows its history.
     """
     found = [_record(one) for one in open_stream().admin().messages.get(message, topic)]
     if as_json:
@@ -125,7 +122,7 @@ def get(message: str, topic: str | None, as_json: bool) -> None:
 @click.pass_context
 @stream_options
 def contains(ctx: click.Context, topic: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Tell whether TOPIC holds messages with these IDs; the exit code is 1 if one is missing.
+    """Check if TOPIC holds messages with these IDs; the exit code is 1 if one is missing.
 
     WHERE is stream, delayed, or - for what was never sent, was cancelled, or has been deleted.
     """

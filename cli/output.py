@@ -42,6 +42,14 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def print_done(record: Row, sentence: str, as_json: bool) -> None:
+    """The outcome of a change: a sentence, or a record as JSON."""
+    if as_json:
+        print_json(record)
+    else:
+        click.echo(sentence)
+
+
 def print_rows(rows: Sequence[Row], columns: Sequence[str], as_json: bool, empty: str) -> None:
     """A list of things.
 
@@ -95,7 +103,7 @@ def _cell(column: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column.endswith("_s") and isinstance(value, (int, float)):
-        # Of two readings of a clock the second may be the earlier one by a hair: nobody waits for less than nothing.
+        # Of two readings of a clock the second may be the earlier one by a hair: no age is negative.
         return format_duration(max(0.0, round(value, 3 if value < 10 else 0)))
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import click
 
-from .common import DURATION, confirm, json_option, open_stream, read_duration, stream_options, yes_option
+from .common import DURATION, common_options, confirm, open_stream, read_duration, stream_options, yes_option
 from .output import print_record, print_rows
 
 
 @click.group()
 @stream_options
 def readers() -> None:
-    """List where the named readers of broadcast topics are; forget those that are gone.
+    """List the positions of named readers of broadcast topics; delete old ones.
 
     Only readers with a stable name are kept; the others begin at the end of the topic when they start.
     """
@@ -21,8 +21,7 @@ def readers() -> None:
 
 @readers.command("list")
 @click.argument("topic", required=False)
-@json_option
-@stream_options
+@common_options
 def list_(topic: str | None, as_json: bool) -> None:
     """List the readers of TOPIC, or of all topics, with their next offsets; times are UTC.
 
@@ -41,16 +40,15 @@ def list_(topic: str | None, as_json: bool) -> None:
     "idle_s",
     metavar="DURATION",
     callback=read_duration,
-    help=f"Only those that were not written for so long: {DURATION}.",
+    help=f"Only positions that have not been written for this long: {DURATION}.",
 )
 @yes_option
-@json_option
-@stream_options
+@common_options
 def forget(topic: str, reader: str | None, idle_s: float | None, yes: bool, as_json: bool) -> None:
-    """Forget where READER is in TOPIC, or all readers; one that comes back begins at the end."""
+    """Delete the position of READER in TOPIC, or of all readers; one that comes back begins at the end."""
     if reader is None and idle_s is None:
         raise click.UsageError("Name a reader, or say --idle DURATION.")
     admin = open_stream().admin()
-    confirm(f"Forget where {reader or 'the readers'} of topic {topic!r} had come to?", yes)
+    confirm(f"Delete the positions of {reader or 'all readers'} of topic {topic!r}?", yes)
     count = admin.readers.forget(topic, reader, idle_s=idle_s or 0.0)
     print_record({"topic": topic, "reader": reader, "forgotten_rows": count}, as_json)

@@ -6,22 +6,21 @@ from dataclasses import asdict
 
 import click
 
-from .common import delete_named, json_option, open_stream, stream_options, yes_option
+from .common import common_options, delete_named, open_stream, stream_options, yes_option
 from .output import print_rows
 
 
 @click.group()
 @stream_options
 def schedules() -> None:
-    """List the schedules of periodic tasks; delete those that nobody declares any more.
+    """List the schedules of periodic tasks; delete those that no app declares any more.
 
     A worker writes the schedules of its app into the stream when it starts, and the beat fires them from there.
     """
 
 
 @schedules.command("list")
-@json_option
-@stream_options
+@common_options
 def list_(as_json: bool) -> None:
     """List the schedules with their next and last slots; times are UTC."""
     rows = [asdict(row) for row in open_stream().admin().schedules.list()]
@@ -32,8 +31,7 @@ def list_(as_json: bool) -> None:
 @schedules.command()
 @click.argument("name")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def delete(name: str, yes: bool, as_json: bool) -> None:
     """Delete the schedule NAME. A worker whose app still declares it writes it anew when it starts."""
     delete_named("schedule", name, open_stream().admin().schedules.delete, yes, as_json)

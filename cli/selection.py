@@ -41,10 +41,7 @@ def selection_of(given: dict[str, Any]) -> Selection:
 
 
 below_option = click.option(
-    "--below-priority",
-    "skip_below",
-    type=click.IntRange(1, 9),
-    help="Skip only messages of a lower level of priority.",
+    "--below-priority", "skip_below", type=click.IntRange(1, 9), help="Skip only messages of a lower level of priority."
 )
 
 
@@ -61,7 +58,7 @@ skip_options = together(
         "skip_older_s",
         metavar="DURATION",
         callback=read_duration,
-        help="Skip what is older; with --skip-lag, only what both say.",
+        help="Skip older messages; with --skip-lag, those that meet both conditions.",
     ),
     below_option,
 )
@@ -80,5 +77,5 @@ def read_after(ctx: click.Context, param: click.Parameter, value: str | None) ->
         return None
     partition, slash, offset = value.partition("/")
     if not (slash and all(re.fullmatch("[0-9]{1,20}", number) for number in (partition, offset))):
-        raise click.BadParameter(f"{value!r} is no place; write PARTITION/OFFSET, like 0/4711.")
+        raise click.BadParameter(f"{value!r} is not a place; write PARTITION/OFFSET, like 0/4711.")
     return int(partition), int(offset)

@@ -14,8 +14,8 @@ import click
 
 from emsworker.core.counted import counted, plural
 
-from .common import json_option, open_stream, progress, stream_options
-from .output import print_json
+from .common import common_options, open_stream, progress, read_headers
+from .output import print_done
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -33,8 +33,7 @@ _CHUNK = 500
 @click.option("--task", metavar="NAME", help='Call this task: BODY is its arguments, [1, 2] or {"name": 1}.')
 @click.option("--text", is_flag=True, help="BODY is text, not JSON.")
 @click.option("--lines", is_flag=True, help="Each line of BODY (@FILE or -) is a message of its own.")
-@json_option
-@stream_options
+@common_options
 def send(
     topic: str,
     body: str,
@@ -75,26 +74,18 @@ def send(
     app = open_stream().app()
     receipt = app.send_call(topic, content, **options)
     app.close()
-    if as_json:
-        print_json(asdict(receipt))
-    else:
-        click.echo(f"Sent {receipt.id} to {receipt.topic}/{receipt.partition}/{receipt.offset}.")
+    sentence = f"Sent {receipt.id} to {receipt.topic}/{receipt.partition}/{receipt.offset}."
+    print_done(asdict(receipt), sentence, as_json)
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    from emsworker.core.model import RESERVED_HEADERS
+    from emsworker.core.options import RESERVED_HEADERS
 
-    headers = {}
-    for item in given:
-        name, sign, value = item.partition("=")
-        if not sign or not name:
-            raise click.BadParameter(f"{item!r} is no header; write NAME=VALUE.", param_hint="--header")
+    headers = read_headers(given)
+    for name in headers:
         if name.startswith(RESERVED_HEADERS):
-            raise click.BadParameter(
-                f"{name!r} is reserved: names must not begin with {', '.join(RESERVED_HEADERS)}.",
-                param_hint="--header",
-            )
-        headers[name] = value
+            fix = f"names must not begin with {', '.join(RESERVED_HEADERS)}"
+            raise click.BadParameter(f"{name!r} is reserved: {fix}.", param_hint="--header")
     return headers
 
 
@@ -118,24 +109,24 @@ def _decode(raw: bytes, what: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"{what} is no UTF-8 text: {error}.") from None
+        raise click.UsageError(f"{what} is not UTF-8 text: {error}.") from None
 
 
 class _Reader:
-    """Turns what was typed into a body."""
+    """Reads the body of the command line."""
 
     def __init__(self, is_call: bool, is_text: bool) -> None:
         self._is_call = is_call
         self._is_text = is_text
 
     def read(self, text: str, what: str) -> Any:
-        """The body; a usage error that names ``what`` if it is none."""
+        """Return the body; ``what`` names it in a usage error."""
         if self._is_text:
             return text
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise click.UsageError(f"{what} is no JSON ({error}); --text sends it as text.") from None
+            raise click.UsageError(f"{what} is not JSON ({error}); --text sends it as text.") from None
         return self._call(value, what) if self._is_call else value
 
     def _call(self, value: Any, what: str) -> list[Any]:
@@ -143,7 +134,7 @@ class _Reader:
             return [value, {}]
         if isinstance(value, dict):
             return [[], value]
-        raise click.UsageError(f'{what} is no list of arguments; write [1, 2], or {{"name": 1}} for names.')
+        raise click.UsageError(f'{what} is not a list of arguments; write [1, 2], or {{"name": 1}} for names.')
 
 
 def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[str, Any], as_json: bool) -> None:
@@ -164,10 +155,7 @@ def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[
                 sent += len(app.send_many(topic, outgoing))
                 bar.update(sum(len(line) for _, line in chunk) if length is not None else len(chunk))
     app.close()
-    if as_json:
-        print_json({"topic": topic, "sent": sent})
-    else:
-        click.echo(f"Sent {counted(sent, 'message')} to {topic}.")
+    print_done({"topic": topic, "sent": sent}, f"Sent {counted(sent, 'message')} to {topic}.", as_json)
 
 
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

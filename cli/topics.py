@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from emsworker.core.counted import counted
+from emsworker.core.model import Topic
 
-from .common import (
-    COUNT,
-    DURATION,
-    confirm,
-    json_option,
-    open_stream,
-    progress,
-    read_duration,
-    stream_options,
-    yes_option,
-)
-from .output import print_json, print_record, print_rows
-
-if TYPE_CHECKING:
-    from emsworker.core.model import Topic
-
-_RULES = click.Choice(["rw", "r", "w", "none"])
-_KINDS = click.Choice(["cluster", "broadcast"])
+from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, yes_option
+from .output import print_done, print_record, print_rows
+from .settings import change_options, creation_options, listed, record
 
 
 @click.group()
@@ -35,23 +21,11 @@ def topics() -> None:
 
 
 def _about(topic: Topic) -> dict[str, Any]:
-    return {
-        "topic": topic.name,
-        "kind": topic.kind.value,
-        "partitions": topic.partitions,
-        "rule": topic.rule.value,
-        "max_message_bytes": topic.max_message_bytes,
-        "retention_s": topic.retention_s,
-        "trim_done": topic.trim_done,
-        "age_wins": topic.age_wins,
-        "priorities": topic.priorities,
-        "archive_first": topic.archive_first,
-    }
+    return {"topic": topic.name, **record(topic)}
 
 
 @topics.command("list")
-@json_option
-@stream_options
+@common_options
 def list_(as_json: bool) -> None:
     """List all topics, the longest first.
 
@@ -60,39 +34,15 @@ def list_(as_json: bool) -> None:
     """
     ranking = open_stream().monitoring().ranking()
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
-    columns = ["topic", "kind", "partitions", "priorities", "rule", "messages", "bytes", "max_message_bytes"]
-    columns.append("retention_s")
+    columns = ["topic", *listed(Topic), "messages", "bytes"]
     print_rows(rows, columns, as_json, "There is no topic yet; `ems topics create NAME` makes one.")
 
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=int, default=1, show_default=True, help="Messages with one key share a partition.")
-@click.option(
-    "--kind",
-    type=_KINDS,
-    default="cluster",
-    show_default=True,
-    help="Each group gets every message once; or a broadcast: every worker process does.",
-)
-@click.option("--rule", type=_RULES, default="rw", show_default=True, help="Whether it may be read and written.")
-@click.option("--max-message-bytes", type=int, default=4 << 20, show_default=True, help="Larger bodies are refused.")
-@click.option(
-    "--retention",
-    "retention_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"Delete messages that are older and that every group has run: {DURATION}.",
-)
-@click.option("--trim-done", is_flag=True, help="Delete messages as soon as every group has run them.")
-@click.option(
-    "--age-wins", is_flag=True, help="Delete what is older than --retention even if a group never claimed it."
-)
-@click.option("--priorities", type=int, default=1, show_default=True, help="Number of priority levels, at most 10.")
-@click.option("--archive-first", is_flag=True, help="Drop nothing before `ems pipeline archive` has copied it.")
+@creation_options(Topic)
 @click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
-@json_option
-@stream_options
+@common_options
 def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
     """Create the topic NAME."""
     from emsworker.core.errors import AlreadyExists
@@ -109,27 +59,11 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=int, help="Only more of them; keys are spread anew, so their order starts anew.")
-@click.option("--rule", type=_RULES, help="rw; r: only reading; w: only writing; none. Acts within a second.")
-@click.option("--max-message-bytes", type=int, help="Larger bodies are refused from now on.")
-@click.option(
-    "--retention",
-    "retention_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"Delete messages that are older and that every group has run: {DURATION}.",
-)
-@click.option("--trim-done/--no-trim-done", default=None, help="Delete messages as soon as every group has run them.")
-@click.option("--age-wins/--no-age-wins", default=None, help="Delete what is too old even if a group never claimed it.")
-@click.option("--priorities", type=int, help="Number of priority levels, at most 10; it can only grow.")
-@click.option(
-    "--archive-first/--no-archive-first", default=None, help="Drop nothing before `ems pipeline archive` has copied it."
-)
+@change_options(Topic)
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
-@json_option
-@stream_options
+@common_options
 def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> None:
-    """Change settings of the topic NAME; what is not named stays as it is."""
+    """Change settings of the topic NAME; the others keep their values."""
     changes = {key: value for key, value in settings.items() if value is not None}
     if keep_forever:
         if "retention_s" in changes:
@@ -142,10 +76,9 @@ def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> Non
 
 @topics.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also when groups have unfinished work: it is lost.")
+@click.option("--force", is_flag=True, help="Delete it even if groups have unfinished work, which is lost.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
     """Delete the topic NAME with its messages, groups and dead letters.
 
@@ -163,18 +96,14 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
             bar.update(deleted)
 
         admin.delete_topic(name, force=force, progress=step)
-    if as_json:
-        print_json({"topic": name, "deleted_rows": rows})
-    else:
-        click.echo(f"Deleted topic {name} ({counted(rows, 'row')}).")
+    print_done({"topic": name, "deleted_rows": rows}, f"Deleted topic {name} ({counted(rows, 'row')}).", as_json)
 
 
 @topics.command()
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @yes_option
-@json_option
-@stream_options
+@common_options
 def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Cancel everything in the topic NAME that some group has not finished.
 
@@ -194,9 +123,8 @@ def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--limit", type=COUNT, default=100, show_default=True, help="How many at most.")
-@json_option
-@stream_options
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Maximum number.")
+@common_options
 def stale(name: str, limit: int, as_json: bool) -> None:
     """List retries in the topic NAME whose message is gone; a worker that takes one drops it."""
     rows = open_stream().admin().stale_retries(name, limit)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.core.config import MOST_KEPT, MOST_PROCESSES, MOST_THREADS
 from emsworker.core.counted import counted, plural
 from emsworker.core.process.role import claim_role
 
 from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
+from .settings import override_option
 
 if TYPE_CHECKING:
     from emsworker.store.engine.database import Database
@@ -55,24 +55,12 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     multiple=True,
     callback=_names,
     metavar="A,B",
-    help="Only these groups; broadcasts are heard all the same.",
+    help="Only these groups; broadcasts are received regardless.",
 )
-@click.option(
-    "-p", "--processes", type=click.IntRange(1, MOST_PROCESSES), help="Child processes; one for each processor."
-)
-@click.option("-t", "--threads", type=click.IntRange(1, MOST_THREADS), help="Consumer threads in each process; 4.")
-@click.option(
-    "--max-tasks-per-child",
-    type=click.IntRange(0, MOST_KEPT),
-    metavar="N",
-    help="Replace a child process when it has run n messages; 0 for never, the default.",
-)
-@click.option(
-    "--max-memory-per-child",
-    type=click.IntRange(0, MOST_KEPT),
-    metavar="MIB",
-    help="Replace a child process when its resident memory exceeds this, in MiB; 0 for never, the default.",
-)
+@override_option("processes", "-p")
+@override_option("threads", "-t")
+@override_option("max_tasks_per_child", metavar="N")
+@override_option("max_memory_per_child", metavar="MIB")
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's services to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
@@ -99,20 +87,11 @@ def worker(
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
     """
-    from emsworker.worker.app_facts import describe_app
     from emsworker.worker.child import ChildSpec
 
     _log(log_level)
     claim_role("worker")
-    given = given_addresses()
-    os.environ.update({f"EMS_{key.upper()}": value for key, value in given.items()})  # for the app, as it is loaded
-    if reload:
-        # Python trusts a compiled file whose time, in whole seconds, and size fit: two quick edits would be one.
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    facts = describe_app(app_path, os.environ, given.get("url"), topics, groups)
-    stream = _stream(facts, given)
-    if facts.refusal is not None:
-        raise (WrongUsage if facts.refusal.usage else CommandFailure)(list(facts.refusal.lines))
+    facts, stream = _load(app_path, topics, groups, reload)
     spec = ChildSpec(
         app=app_path,
         topics=topics,
@@ -131,14 +110,26 @@ def worker(
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
 
 
-def _stream(facts: AppFacts, given: dict[str, Any]) -> OpenStream:
+def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool) -> tuple[AppFacts, OpenStream]:
+    """Load the app in a process of its own, and return what it declares and the stream that it names."""
     from dataclasses import replace
 
-    return stream_of(replace(facts.settings, **given))
+    from emsworker.worker.app_facts import describe_app
+
+    given = given_addresses()
+    os.environ.update({f"EMS_{key.upper()}": value for key, value in given.items()})  # for the app, as it is loaded
+    if reload:
+        # Python trusts a compiled file whose time, in whole seconds, and size fit: two quick edits would be one.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    facts = describe_app(app, os.environ, given.get("url"), topics, groups)
+    stream = stream_of(replace(facts.settings, **given))
+    if facts.refusal is not None:
+        raise (WrongUsage if facts.refusal.usage else CommandFailure)(list(facts.refusal.lines))
+    return facts, stream
 
 
 def _database(stream: OpenStream) -> Database:
-    """The stream's, which has been looked at already."""
+    """The stream's database, which has been checked already."""
     from emsworker.store.engine.database import Database
 
     return Database(stream.url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
@@ -156,9 +147,9 @@ def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no
 
     def tell_ready(pids: list[int]) -> None:
         routes = ", ".join(f"{topic}/{group}" for topic, group in facts.routes if _wanted(spec, topic, group))
-        heard = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
+        broadcasts = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
         does = [f"consumes {routes}"] if routes else []
-        does += [f"hears {heard}"] if heard else []
+        does += [f"receives broadcasts of {broadcasts}"] if broadcasts else []
         click.echo(
             f"Ready: {facts.name} with {len(pids)} x {counted(threads, 'thread')} "
             f"({plural(len(pids), 'process')} {', '.join(map(str, pids))}) "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import emsworker
 from emsworker.core.config import Settings
+from emsworker.core.model import Group, Topic
+from emsworker.core.options import options_of
+from emsworker.core.settings import settings_of
 from emsworker.tasks.middleware import Middleware
 
 _CLI = "emsworker.cli.main"
@@ -21,18 +23,31 @@ _CLI = "emsworker.cli.main"
 
 def settings_table() -> str:
     """Every setting with its variable, type, default and meaning."""
-    hints = get_type_hints(Settings)
+    head = "| setting | variable | type | default | meaning |\n| --- | --- | --- | --- | --- |"
     rows = [
-        f"| `{item.name}` | `EMS_{item.name.upper()}` | {_type(hints[item.name])} | `{item.default!r}` "
-        f"| {item.metadata['help']} |"
-        for item in dataclasses.fields(Settings)
+        f"| `{name}` | `EMS_{name.upper()}` | {one.check.form} | `{one.default!r}` | {one.help} |"
+        for name, one in options_of(Settings).items()
     ]
-    return "\n".join(["| setting | variable | type | default | meaning |", "| --- | --- | --- | --- | --- |", *rows])
+    return "\n".join([head, *rows])
 
 
-def _type(hint: Any) -> str:
-    name = getattr(hint, "__name__", None) if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
-    return f"`{name}`".replace("|", "or")
+def topic_settings_table() -> str:
+    """Every setting of a topic."""
+    return _settings_of(Topic)
+
+
+def group_settings_table() -> str:
+    """Every setting of a group."""
+    return _settings_of(Group)
+
+
+def _settings_of(owner: type) -> str:
+    head = "| setting | type | default | meaning |\n| --- | --- | --- | --- |"
+    rows = [
+        f"| `{name}` | {', '.join(one.check.words) or one.check.form} | `{one.default}` | {one.help} |"
+        for name, one in settings_of(owner).items()
+    ]
+    return "\n".join([head, *rows])
 
 
 def tables() -> str:
@@ -130,6 +145,8 @@ def _template(text: ast.expr) -> str:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "<!-- generated: settings -->": settings_table,
+    "<!-- generated: topic settings -->": topic_settings_table,
+    "<!-- generated: group settings -->": group_settings_table,
     "<!-- generated: tables -->": tables,
     "<!-- generated: commands -->": commands,
     "<!-- generated: metrics -->": metrics_table,

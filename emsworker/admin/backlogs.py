@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
-from emsworker.core.options import wrong_types
+from emsworker.core.options import problems_in, refuse
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import cursors
 from emsworker.store.groups import skipping as store
 from emsworker.store.groups.skipping import Skip, SkipPolicy
-
-_MOST = (1 << 63) - 1
 
 
 class Backlogs:
@@ -59,7 +56,7 @@ class Backlogs:
             ConfigError: the policy is wrong or empty, or there is no such partition.
         """
         if not policy:
-            raise ConfigError([Problem("skip", "nothing", "say what: how many may wait, or how old they may be")])
+            raise ConfigError([Problem("skip", "nothing", "give most_waiting or older_s")])
         one = self._checked(topic, group, policy)
         skips = self._database.call(lambda session: store.plan_skips(session, one, policy))
         if partition is not None:
@@ -70,7 +67,7 @@ class Backlogs:
         return skips if dry_run else self._database.call(lambda s: store.make_skips(s, one, skips, policy))
 
     def _checked(self, topic: str, group: str, policy: SkipPolicy) -> Group:
-        _check(policy)
+        refuse(_problems(policy))
         one = self._group_of(topic, group)
         if policy.below_priority is not None:
             positions = self._database.call(lambda session: cursors.list_positions(session, one))
@@ -80,19 +77,9 @@ class Backlogs:
         return one
 
 
-def _check(policy: SkipPolicy) -> None:
-    kinds = {"most_waiting": "a whole number?", "older_s": "a number?", "below_priority": "a whole number?"}
-    problems = wrong_types({name: getattr(policy, name) for name in kinds}, kinds)
-    if problems:
-        raise ConfigError(problems)
-    if policy.below_priority is not None and not 1 <= policy.below_priority <= 9:
-        problems.append(Problem("below_priority", str(policy.below_priority), "must lie between 1 and 9"))
+def _problems(policy: SkipPolicy) -> list[Problem]:
+    problems = problems_in(policy)
     if policy.below_priority is not None and policy.most_waiting is None and policy.older_s is None:
-        fix = "say what of it, too: how many may wait (most_waiting=0: none), or how old they may be"
+        fix = "give most_waiting (0 for none) or older_s as well"
         problems.append(Problem("below_priority", str(policy.below_priority), fix))
-    if policy.most_waiting is not None and not 0 <= policy.most_waiting <= _MOST:
-        problems.append(Problem("most_waiting", str(policy.most_waiting), "must be 0 or more"))
-    if policy.older_s is not None and not 0.001 <= policy.older_s <= LONGEST_S:
-        problems.append(Problem("older_s", f"{policy.older_s:g}", "must lie between 1 ms and 100 years"))
-    if problems:
-        raise ConfigError(problems)
+    return problems

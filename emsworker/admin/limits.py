@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group
 from emsworker.store.engine.database import Database
@@ -57,11 +56,8 @@ class GroupLimits:
         """
         found = self._find_group(topic, group)
         before = self._database.call(lambda session: store.get_limit(session, found.id))
-        try:
-            wanted = Limit(
-                before.rate if rate is _KEEP else rate, before.max_running if max_running is _KEEP else max_running
-            )
-        except ValueError as error:
-            raise ConfigError([Problem("limit", f"{topic}/{group}", str(error))]) from None
+        wanted = Limit(
+            before.rate if rate is _KEEP else rate, before.max_running if max_running is _KEEP else max_running
+        )
         self._database.call(lambda session: store.set_limit(session, found.id, wanted))
         return wanted

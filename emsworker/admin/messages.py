@@ -13,11 +13,11 @@ from typing import Any
 from emsworker.admin.dead import parse_place
 from emsworker.admin.selection import Choice, Place, Selection, in_steps
 from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownMessage
+from emsworker.core.errors import EmsError, UnknownMessage
 from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
-from emsworker.core.options import is_whole
+from emsworker.core.options import refuse, whole
 from emsworker.core.process.forks import lazy
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.selection.predicate import Predicate
@@ -32,6 +32,7 @@ from emsworker.store.stream.search import Found
 STEP = 1000
 SCAN = 100_000
 _BODIES_BYTES = 4 << 20
+_COUNT = whole(1, (1 << 63) - 1)
 _DECODER = Decoder(("json", "msgpack", "yaml"))
 
 
@@ -261,11 +262,7 @@ class Messages:
 
 
 def _check_counts(**counts: Any) -> None:
-    wrong = {name: value for name, value in counts.items() if not is_whole(value) or not 1 <= value < 1 << 63}
-    if wrong:
-        raise ConfigError(
-            [Problem(name, f"{value!r:.100}", "must be a whole number from 1") for name, value in wrong.items()]
-        )
+    refuse([problem for name, value in counts.items() for problem in _COUNT.problems(name, value)])
 
 
 class MessageSearch:

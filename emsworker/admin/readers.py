@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from emsworker.core.errors import ConfigError, Problem, UnknownReader
+from emsworker.core.errors import UnknownReader
 from emsworker.core.model import Topic, TopicKind
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import broadcast as store
@@ -55,20 +55,3 @@ class Readers:
                 f"topic {topic!r} keeps no position of a reader {name!r}; `ems readers list` shows those that it keeps"
             )
         return count
-
-
-def check_broadcast(kind: TopicKind, trim_done: bool, age_wins: bool, priorities: int) -> None:
-    """Refuse settings that make no sense for a broadcast topic.
-
-    Raises:
-        ConfigError: naming every such setting.
-    """
-    if kind is not TopicKind.BROADCAST:
-        return
-    fix = "a broadcast topic has no groups to wait for; give it a retention: its messages go by age alone"
-    given = {"trim_done": trim_done, "age_wins": age_wins}
-    problems = [Problem(name, "True", fix) for name, value in given.items() if value]
-    if priorities > 1:
-        problems.append(Problem("priorities", str(priorities), "a broadcast topic is heard in its order"))
-    if problems:
-        raise ConfigError(problems)

@@ -12,7 +12,7 @@ from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key, parse_uid
 from emsworker.core.model import Topic
 from emsworker.core.offsets import OffsetRange
-from emsworker.core.options import wrong_types
+from emsworker.core.options import option, problems_in, refuse, text, whole
 from emsworker.core.selection.bounds import Bounds
 from emsworker.core.selection.parser import parse_node
 from emsworker.core.selection.predicate import Compare, Field, Node, OneOf, Predicate
@@ -39,21 +39,19 @@ class Selection:
         where: a predicate, like ``tag = 'new' and body.amount > 10``.
     """
 
-    start: str | None = None
-    end: str | None = None
-    partition: int | None = None
+    start: str | None = option(None, text())
+    end: str | None = option(None, text())
+    partition: int | None = option(None, whole(0, (1 << 63) - 1))
     keys: tuple[str | bytes, ...] = ()
     tags: tuple[str | bytes, ...] = ()
-    where: str | None = None
+    where: str | None = option(None, text())
 
     def __post_init__(self) -> None:
-        kinds = {"start": "text?", "end": "text?", "partition": "a whole number?", "where": "text?"}
-        problems = wrong_types({name: getattr(self, name) for name in kinds}, kinds)
+        problems = problems_in(self)
         for name in ("keys", "tags"):
             if isinstance(getattr(self, name), str | bytes):
                 problems.append(Problem(name, repr(getattr(self, name)), "must be a tuple of them"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     @property
     def is_range(self) -> bool:
@@ -154,9 +152,9 @@ def in_steps(
         after: begin after this place.
         newest: in reverse order; ``after`` is then the place before which to begin.
     """
-    for whole in sorted(ranges, reverse=newest):
-        if after is not None and whole.partition == after[0]:
-            whole = whole.part(whole.start, after[1]) if newest else whole.part(after[1] + 1, whole.end)
-        elif after is not None and (whole.partition > after[0]) == newest:
+    for extent in sorted(ranges, reverse=newest):
+        if after is not None and extent.partition == after[0]:
+            extent = extent.part(extent.start, after[1]) if newest else extent.part(after[1] + 1, extent.end)
+        elif after is not None and (extent.partition > after[0]) == newest:
             continue
-        yield from whole.steps(size, newest=newest)
+        yield from extent.steps(size, newest=newest)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from typing import Any
 
 from emsworker.admin import cursors
@@ -14,26 +13,17 @@ from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.limits import GroupLimits
 from emsworker.admin.messages import Messages
-from emsworker.admin.readers import Readers, check_broadcast
+from emsworker.admin.readers import Readers
 from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selection import Selection
 from emsworker.app import Ems
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import (
-    AlreadyExists,
-    ConfigError,
-    Problem,
-    UnknownGroup,
-    UnknownTopic,
-)
+from emsworker.core.errors import AlreadyExists, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.ids import check_name
-from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
-from emsworker.core.options import refuse_wrong
-from emsworker.core.partitioner import MAX_PARTITIONS
-from emsworker.core.priority import PRIORITIES, levels_of
-from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.core.model import Group, Topic, TopicKind
+from emsworker.core.options import problems_of, refuse
+from emsworker.core.priority import levels_of
+from emsworker.core.settings import Setting, settings_of
 from emsworker.publish.cancel import cancel_message
 from emsworker.store import topics as store
 from emsworker.store.engine.database import Database
@@ -41,10 +31,6 @@ from emsworker.store.groups.cancel import Cancelled, Purged, list_stale_retries,
 from emsworker.store.inspect import trace as trace_store
 
 Progress = Callable[[int], None]
-
-_MAX_MESSAGE_BYTES = 1 << 30  # the largest max_allowed_packet
-_MAX_ATTEMPTS = 65535
-_MAX_LADDER_CHARACTERS = 1000
 
 
 class Admin:
@@ -90,83 +76,39 @@ class Admin:
             raise UnknownTopic(f"there is no topic {name!r}; `ems topics list` shows those that exist")
         return topic
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        kind: str = TopicKind.CLUSTER,
-        partitions: int = 1,
-        rule: str = TopicRule.READ_WRITE,
-        max_message_bytes: int = 4 << 20,
-        retention_s: float | None = None,
-        trim_done: bool = False,
-        age_wins: bool = False,
-        priorities: int = 1,
-        archive_first: bool = False,
-    ) -> Topic:
+    def create_topic(self, name: str, **settings: Any) -> Topic:
         """Create a topic.
 
         Args:
-            kind: ``cluster``: each group gets every message once; ``broadcast``: every worker process gets all.
-            partitions: the number of partitions of each priority level.
-            retention_s: delete messages that are older, once every group has run them; ``None`` keeps them.
-            trim_done: delete messages as soon as every group has run them.
-            age_wins: delete messages older than ``retention_s`` even if a group has not claimed them.
-            priorities: the number of priority levels, up to 10; 1 for none.
-            archive_first: retention drops nothing itself; the job ``archive`` drops messages after it has copied them.
+            settings: those of topics in the reference of settings, by name, like ``retention_s=604800``.
 
         Raises:
             AlreadyExists: the topic exists already; nothing was changed.
             ConfigError: naming every setting that is wrong.
         """
         check_name("topic", name)
-        given = {"partitions": partitions, "rule": rule, "max_message_bytes": max_message_bytes, "trim_done": trim_done}
-        given |= {"retention_s": retention_s, "age_wins": age_wins, "priorities": priorities}
-        refuse_wrong("create_topic()", given | {"archive_first": archive_first, "kind": kind}, _NEW_TOPIC)
-        _check_topic(partitions, max_message_bytes, retention_s)
-        _check_priorities(priorities)
-        _check_retention(retention_s, age_wins)
-        check_broadcast(TopicKind(kind), trim_done, age_wins, priorities)
+        wanted = _read("create_topic()", Topic, settings, lambda one: one.created)
+        refuse(_topic_problems(Topic(0, name, **wanted)))
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
-        return self._database.call(
-            lambda session: store.create_topic(
-                session,
-                name,
-                kind=TopicKind(kind),
-                partitions=partitions,
-                rule=TopicRule(rule),
-                max_message_bytes=max_message_bytes,
-                retention_s=retention_s,
-                trim_done=trim_done,
-                age_wins=age_wins,
-                priorities=priorities,
-                archive_first=archive_first,
-            )
-        )
+        return self._database.call(lambda session: store.create_topic(session, name, **wanted))
 
     def change_topic(self, name: str, **changes: Any) -> Topic:
         """Change some settings of a topic.
 
         Args:
-            changes: ``partitions`` (can only grow: offsets never move), ``rule``, ``max_message_bytes``,
-                ``retention_s`` (``None`` keeps messages for ever), ``trim_done``, ``age_wins``, ``archive_first``,
-                ``priorities`` (must keep the existing levels; 10 always does).
+            changes: new values by name. ``partitions`` can only grow, because offsets never move; ``priorities`` must
+                keep the existing levels, and 10 always does; ``kind`` cannot be changed.
 
         Raises:
             UnknownTopic: there is no topic of that name.
             ConfigError: naming every setting that is wrong.
         """
-        refuse_wrong("change_topic()", changes, _TOPIC)
-        topic = self.topic(name)
-        if "rule" in changes:
-            changes["rule"] = TopicRule(changes["rule"])
-        changed = replace(topic, **changes)
-        _check_topic(changed.partitions, changed.max_message_bytes, changed.retention_s, least=topic.partitions)
-        _check_retention(changed.retention_s, changed.age_wins)
-        check_broadcast(changed.kind, changed.trim_done, changed.age_wins, changed.priorities)
-        _check_priorities(changed.priorities, topic.priorities)
-        self._database.call(lambda session: store.change_topic(session, changed))
+        wanted = _read("change_topic()", Topic, changes, lambda one: one.changed)
+        before = self.topic(name)
+        after = replace(before, **wanted)
+        refuse(_topic_problems(after, before))
+        self._database.call(lambda session: store.change_topic(session, after))
         return self.topic(name)
 
     def delete_topic(self, name: str, *, force: bool = False, progress: Progress = lambda rows: None) -> None:
@@ -249,27 +191,12 @@ class Admin:
             raise UnknownGroup(f"topic {topic!r} has no group {name!r}; `ems groups list` shows those that exist")
         return group
 
-    def create_group(
-        self,
-        topic: str,
-        name: str,
-        *,
-        timeout_s: float = 60.0,
-        ladder: str = DEFAULT_LADDER,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        filter: Filter = EVERYTHING,
-        order: Order = Order.NONE,
-        from_start: bool = True,
-    ) -> Group:
+    def create_group(self, topic: str, name: str, *, from_start: bool = True, **settings: Any) -> Group:
         """Create a group.
 
         Args:
-            timeout_s: the maximum run time of a message.
-            ladder: delays between attempts, like ``"10s 1m 5m"``.
-            max_attempts: the maximum number of runs of a message.
-            filter: selects the messages that the group receives.
-            order: the messages that run one after another; it cannot be changed later.
             from_start: begin with the oldest message rather than with the next one.
+            settings: those of groups in the reference of settings, by name, like ``ladder="10s 1m"``.
 
         Raises:
             AlreadyExists: the group exists already; nothing was changed.
@@ -277,42 +204,26 @@ class Admin:
         """
         place = self.topic(topic).check_kind(TopicKind.CLUSTER)
         check_name("group", name)
-        given = {"timeout_s": timeout_s, "ladder": ladder, "max_attempts": max_attempts, "order": order}
-        refuse_wrong("create_group()", given, _NEW_GROUP)
-        _check_filter(filter)
-        _check_group(timeout_s, ladder, max_attempts)
+        wanted = _read("create_group()", Group, settings, lambda one: one.created)
         if self._database.call(lambda session: store.get_group(session, place, name)) is not None:
             raise AlreadyExists(f"topic {topic!r} has a group {name!r} already; `ems groups change` changes it")
         return self._database.call(
-            lambda session: store.create_group(
-                session,
-                place,
-                name,
-                timeout_s=timeout_s,
-                ladder=ladder,
-                max_attempts=max_attempts,
-                filter=filter,
-                order=Order(order),
-                from_start=from_start,
-            )
+            lambda session: store.create_group(session, place, name, from_start=from_start, **wanted)
         )
 
     def change_group(self, topic: str, name: str, **changes: Any) -> Group:
         """Change some settings of a group.
 
         Args:
-            changes: ``timeout_s``, ``ladder``, ``max_attempts``, ``filter``, ``paused``. Pausing acts at once; running
-                workers apply the others at their next start.
+            changes: new values by name; ``order`` cannot be changed. Pausing acts at once; running workers apply the
+                others at their next start.
 
         Raises:
             UnknownTopic, UnknownGroup: there is no such topic or group.
             ConfigError: naming every setting that is wrong.
         """
-        filters = {key: changes[key] for key in changes if key == "filter"}
-        refuse_wrong("change_group()", {key: changes[key] for key in changes if key not in filters}, _GROUP)
-        _check_filter(changes.get("filter", EVERYTHING))
-        changed = replace(self.group(topic, name), **changes)
-        _check_group(changed.timeout_s, changed.ladder, changed.max_attempts)
+        wanted = _read("change_group()", Group, changes, lambda one: one.changed)
+        changed = replace(self.group(topic, name), **wanted)
         self._database.call(lambda session: store.change_group(session, changed))
         return self.group(topic, name)
 
@@ -363,68 +274,40 @@ class Admin:
         self._database.call(lambda session: store.delete_group(session, group, progress, force=force))
 
 
-_TOPIC: dict[str, str | type[StrEnum]] = {
-    "partitions": "a whole number", "rule": TopicRule, "max_message_bytes": "a whole number",
-    "retention_s": "a number?", "trim_done": "True or False", "age_wins": "True or False",
-    "priorities": "a whole number", "archive_first": "True or False",
-}  # fmt: skip
-_NEW_TOPIC = _TOPIC | {"kind": TopicKind}
-_GROUP: dict[str, str | type[StrEnum]] = {
-    "timeout_s": "a number", "ladder": "text", "max_attempts": "a whole number", "paused": "True or False"
-}  # fmt: skip
-_NEW_GROUP = {name: kind for name, kind in _GROUP.items() if name != "paused"} | {"order": Order}
+def _read(
+    call: str, owner: type[Topic | Group], given: Mapping[str, Any], allowed: Callable[[Setting], bool]
+) -> dict[str, Any]:
+    """Return settings that were given to a call, checked; a word of a choice as its enum.
+
+    Raises:
+        ConfigError: naming every one that is unknown or wrong.
+    """
+    known = {name: one for name, one in settings_of(owner).items() if allowed(one)}
+    refuse(problems_of(call, given, known))
+    return {name: known[name].check.read(value) if known[name].check.words else value for name, value in given.items()}
 
 
-def _check_filter(filter: Any) -> None:
-    if not isinstance(filter, Filter):
-        raise ConfigError([Problem("filter", repr(filter), "must be a Filter, like Filter(tags=['new'])")])
-
-
-def _check_topic(partitions: int, max_message_bytes: int, retention_s: float | None, least: int = 1) -> None:
+def _topic_problems(topic: Topic, before: Topic | None = None) -> list[Problem]:
+    """Return the problems of settings that do not fit together, or not with those that the topic had before."""
     problems = []
-    if not least <= partitions <= MAX_PARTITIONS:
-        fix = f"must lie between {least} and {MAX_PARTITIONS}"
-        if least > 1 and partitions < least:
-            fix += "; partitions are never taken away, because offsets do not move"
-        problems.append(Problem("partitions", str(partitions), fix))
-    if not 1 <= max_message_bytes <= _MAX_MESSAGE_BYTES:
-        problems.append(
-            Problem("max_message_bytes", str(max_message_bytes), f"must lie between 1 and {_MAX_MESSAGE_BYTES}")
-        )
-    if retention_s is not None and not 1 <= retention_s <= LONGEST_S:
-        problems.append(Problem("retention_s", f"{retention_s:g}", "must lie between 1 second and 100 years"))
-    if problems:
-        raise ConfigError(problems)
-
-
-def _check_retention(retention_s: float | None, age_wins: bool) -> None:
-    if age_wins and retention_s is None:
-        raise ConfigError([Problem("age_wins", "True", "needs a retention: say after what time age wins")])
-
-
-def _check_priorities(priorities: int, before: int = 1) -> None:
-    if not 1 <= priorities <= len(PRIORITIES):
-        fix = f"must lie between 1 and {len(PRIORITIES)}"
-        raise ConfigError([Problem("priorities", str(priorities), fix)])
-    levels = levels_of(before)
-    if not set(levels) <= set(levels_of(priorities)):
+    if before is not None and topic.partitions < before.partitions:
+        fix = f"must be at least {before.partitions}; partitions are never taken away, because offsets do not move"
+        problems.append(Problem("partitions", str(topic.partitions), fix))
+    levels = levels_of(before.priorities if before is not None else 1)
+    if not set(levels) <= set(levels_of(topic.priorities)):
         fix = f"would lose a level: messages may be in {', '.join(map(str, levels))}; 10 keeps all"
-        raise ConfigError([Problem("priorities", str(priorities), fix)])
+        problems.append(Problem("priorities", str(topic.priorities), fix))
+    if topic.age_wins and topic.retention_s is None:
+        problems.append(Problem("age_wins", "True", "needs a retention; set one"))
+    return problems + _broadcast_problems(topic)
 
 
-def _check_group(timeout_s: float, ladder: str, max_attempts: int) -> None:
-    problems = []
-    if not 0.1 <= timeout_s <= LONGEST_S:
-        problems.append(Problem("timeout_s", f"{timeout_s:g}", "must lie between 0.1 seconds and 100 years"))
-    if not 1 <= max_attempts <= _MAX_ATTEMPTS:
-        problems.append(Problem("max_attempts", str(max_attempts), f"must lie between 1 and {_MAX_ATTEMPTS}"))
-    if len(ladder) > _MAX_LADDER_CHARACTERS:
-        problems.append(
-            Problem("ladder", f"{ladder[:20]}...", f"must have at most {_MAX_LADDER_CHARACTERS} characters")
-        )
-    try:
-        Ladder.parse(ladder)
-    except ValueError as error:
-        problems.append(Problem("ladder", repr(ladder), str(error)))
-    if problems:
-        raise ConfigError(problems)
+def _broadcast_problems(topic: Topic) -> list[Problem]:
+    """Return the problems of settings that a broadcast topic cannot have."""
+    if topic.kind is not TopicKind.BROADCAST:
+        return []
+    fix = "a broadcast topic has no groups; set a retention, which deletes messages by their age alone"
+    problems = [Problem(name, "True", fix) for name in ("trim_done", "age_wins") if getattr(topic, name)]
+    if topic.priorities > 1:
+        problems.append(Problem("priorities", str(topic.priorities), "a broadcast topic has no priority levels; use 1"))
+    return problems

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
-from emsworker.core.durations import LONGEST_S, format_duration
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.durations import format_duration
 from emsworker.core.ids import check_name, uid_text
-from emsworker.core.options import wrong_types
+from emsworker.core.options import at_most, number, option, problems_in, refuse, seconds, text, whole
 
 _MAX_CHARACTERS = 1000
 _MOST_COUNTED = 1_000_000
@@ -54,6 +53,36 @@ class Metric(StrEnum):
         return self in (Metric.RETRIES, Metric.DEAD)
 
 
+def _shown_webhook(url: object) -> str:
+    """Show only the scheme of the URL, because the rest may hold a secret."""
+    try:
+        scheme = urlsplit(url).scheme if isinstance(url, str) else ""
+    except ValueError:
+        scheme = ""
+    return f"{scheme}://***" if scheme else "***"
+
+
+def _check_webhook(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("its host or port is malformed; a webhook is an address like https://host/path") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("a webhook must begin with http:// or https://, like https://host/path; nothing was stored")
+    if not parts.hostname:
+        raise ValueError("a webhook must name a host, like https://host/path; nothing was stored")
+
+
+def _check_command(command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"cannot be read: {error}") from None
+    if not words:
+        raise ValueError("must name a program")
+
+
 @dataclass(frozen=True)
 class Rule:
     """Condition that raises an alarm for a group, and the receivers to notify besides the log.
@@ -78,38 +107,18 @@ class Rule:
     name: str
     metric: Metric
     above: float = 0.0
-    for_s: float = 0.0
-    within_s: float = 300.0
-    least: int = 10
-    topic: str | None = None
-    group: str | None = None
-    webhook: str | None = None
-    command: str | None = None
+    for_s: float = option(0.0, seconds())
+    within_s: float = option(300.0, seconds())
+    least: int = option(10, whole(1, _MOST_COUNTED))
+    topic: str | None = option(None, text())
+    group: str | None = option(None, text())
+    webhook: str | None = option(None, text(_check_webhook, at_most(_MAX_CHARACTERS)), shown=_shown_webhook)
+    command: str | None = option(None, text(_check_command, at_most(_MAX_CHARACTERS)))
 
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
-        numbers, texts = ("above", "for_s", "within_s"), ("topic", "group", "webhook", "command")
-        kinds = dict.fromkeys(numbers, "a number") | {"least": "a whole number"} | dict.fromkeys(texts, "text?")
-        # A webhook is not shown, because it may hold a secret.
-        problems = wrong_types({name: getattr(self, name) for name in kinds}, kinds)
-        if problems:
-            raise ConfigError(problems)
-        problems = [
-            Problem(name, f"{value:g}", "must lie between 0 and 100 years, in seconds")
-            for name, value in (("for_s", self.for_s), ("within_s", self.within_s))
-            if not 0 <= value <= LONGEST_S
-        ]
         most = _MOST_COUNTED if self.metric.is_counted else 1 if self.metric is Metric.ERROR_RATE else 1e18
-        if not 0 <= self.above <= most:
-            problems.append(Problem("above", f"{self.above:g}", f"must lie between 0 and {most:g}"))
-        if not 1 <= self.least <= _MOST_COUNTED:
-            problems.append(Problem("least", str(self.least), f"must lie between 1 and {_MOST_COUNTED}"))
-        if self.webhook is not None and (fix := _wrong_webhook(self.webhook)):
-            problems.append(Problem("webhook", _shown_webhook(self.webhook), fix))
-        if self.command is not None and (fix := _wrong_command(self.command)):
-            problems.append(Problem("command", repr(self.command[:100]), fix))
-        if problems:
-            raise ConfigError(problems)
+        refuse([*number(0, most).problems("above", self.above), *problems_in(self)])
 
     def covers(self, topic: str, group: str) -> bool:
         """True if the rule covers this group."""
@@ -119,40 +128,6 @@ class Rule:
     def targets(self) -> list[str]:
         """Kinds of receivers that are set: ``webhook``, ``command``."""
         return [name for name in ("webhook", "command") if getattr(self, name) is not None]
-
-
-def _shown_webhook(url: object) -> str:
-    """Show only the scheme of the URL, because the rest may hold a secret."""
-    try:
-        scheme = urlsplit(url).scheme if isinstance(url, str) else ""
-    except ValueError:
-        scheme = ""
-    return f"{scheme}://***" if scheme else "***"
-
-
-def _wrong_webhook(url: object) -> str | None:
-    if not isinstance(url, str):
-        return "a webhook must be an address like https://host/path"
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return "its host or port is malformed; a webhook must be an address like https://host/path"
-    if parts.scheme not in ("http", "https"):
-        return "a webhook must begin with http:// or https://, like https://host/path; nothing was stored"
-    if not parts.hostname:
-        return "a webhook must name a host, like https://host/path; nothing was stored"
-    return f"must have at most {_MAX_CHARACTERS} characters" if len(url) > _MAX_CHARACTERS else None
-
-
-def _wrong_command(command: str) -> str | None:
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        return f"cannot be read: {error}"
-    if not words:
-        return "must name a program"
-    return f"must have at most {_MAX_CHARACTERS} characters" if len(command) > _MAX_CHARACTERS else None
 
 
 def parse_share(text: str) -> float:

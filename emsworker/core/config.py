@@ -2,95 +2,52 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 from urllib.parse import urlsplit
 
 from emsworker.core.codec import COMPRESSIONS
-from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.extras import hint_if_missing
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.options import nearest
-from emsworker.core.url import DatabaseUrl, redact, redact_url
+from emsworker.core.model import ATTEMPTS, LADDER, LEVELS, MESSAGE_BYTES, TIMEOUT
+from emsworker.core.options import (
+    Option,
+    choice,
+    flag,
+    nearest,
+    number,
+    option,
+    options_of,
+    problems_in,
+    refuse,
+    seconds,
+    shown,
+    text,
+    texts,
+    whole,
+)
+from emsworker.core.url import DatabaseUrl
 
-Check = Callable[[Any], None]
-
-MOST_PROCESSES, MOST_THREADS, MOST_KEPT = 1024, 1024, 1_000_000_000
-_LONGEST_LADDER = 1000  # the width of its column in the table of groups
-
-# Names whose values may be secrets and are never shown; an unknown setting may have such a name.
-_SECRET_NAME = re.compile("passw|pwd|secret|token", re.IGNORECASE)
-
-
-def _setting(default: Any, meaning: str, check: Check | None = None, *, secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"help": meaning, "check": check})
-
-
-def _shown(name: str, value: Any) -> str:
-    """Format a value for an error message, without secrets."""
-    if _SECRET_NAME.search(name):
-        return "***"
-    return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
-
-
-def _at_least(least: float) -> Check:
-    def check(value: float) -> None:
-        if not least <= value:  # false for nan, too
-            raise ValueError(f"must be at least {least:g}")
-        if value > LONGEST_S:
-            raise ValueError("must be a time of at most 100 years")
-
-    return check
+_MOST_KEPT = 1_000_000_000
 
 
-def _between(least: int, most: int) -> Check:
-    def check(value: int) -> None:
-        if not least <= value <= most:
-            raise ValueError(f"must lie between {least} and {most}")
-
-    return check
+def _check_installed(name: str) -> None:
+    """Check that the extra of a named package is installed."""
+    if hint := hint_if_missing(name):
+        raise ValueError(hint)
 
 
-def _one_of(*choices: str | None) -> Check:
-    def check(value: str | None) -> None:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(str(choice) for choice in choices)}")
-
-    return check
-
-
-def _installed(check: Check | None = None) -> Check:
-    """Return a check that the extra of a named package is installed; a tuple names several."""
-
-    def check_all(value: str | tuple[str, ...]) -> None:
-        if check is not None:
-            check(value)
-        for name in (value,) if isinstance(value, str) else value:
-            if hint := hint_if_missing(name):
-                raise ValueError(hint)
-
-    return check_all
-
-
-def _check_url(value: str | None) -> None:
-    if value is not None:
-        DatabaseUrl.parse(value)
-
-
-def _check_redis_url(value: str | None) -> None:
-    if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+def _check_redis_url(value: str) -> None:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
     try:
-        if value is not None:
-            _ = urlsplit(value).port
+        _ = urlsplit(value).port
     except ValueError:  # its own text may repeat the password
         raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
 
@@ -102,10 +59,8 @@ def _check_name(value: str) -> None:
         raise ValueError(str(error)) from None
 
 
-def _check_ladder(value: str) -> None:
-    Ladder.parse(value)
-    if len(value) > _LONGEST_LADDER:
-        raise ValueError(f"must be at most {_LONGEST_LADDER} characters long")
+def _one_of(*names: str) -> Callable[[str], object]:
+    return choice(names).verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,135 +71,102 @@ class Settings:
         ConfigError: one or more settings are wrong; all of them are listed.
     """
 
-    url: str | None = _setting(
+    url: str | None = option(
         None,
-        "the MySQL server, mysql://user:password@host:3306/database; the local stream if unset",
-        _check_url,
+        text(DatabaseUrl.parse),
+        help="the MySQL server, mysql://user:password@host:3306/database; by default the local stream",
         secret=True,
     )
-    redis_url: str | None = _setting(
-        None, "a Redis server for wake-ups and the redis allocator", _check_redis_url, secret=True
+    redis_url: str | None = option(
+        None, text(_check_redis_url), help="a Redis server for notifications and the redis allocator", secret=True
     )
-    allocator: str = _setting("mysql", "what hands out offsets: mysql or redis", _one_of("mysql", "redis"))
-    topic: str = _setting("default", "the topic of tasks that name none", _check_name)
-    group: str = _setting("workers", "the group that runs tasks", _check_name)
-    serializer: str = _setting(
-        "json", "how bodies are written: json, msgpack, yaml, pickle, or a name known to kombu", _installed()
+    allocator: str = option("mysql", choice(("mysql", "redis")), help="the allocator of offsets: mysql or redis")
+    topic: str = option("default", text(_check_name), help="the topic of tasks that name none")
+    group: str = option("workers", text(_check_name), help="the group of tasks that name none")
+    serializer: str = option(
+        "json",
+        text(_check_installed),
+        help="the serializer of bodies: json, msgpack, yaml, pickle, or another one of kombu",
     )
-    compression: str | None = _setting(
-        None, "how bodies are compressed: zlib, bzip2, lzma or zstd", _installed(_one_of(None, *COMPRESSIONS))
+    compression: str | None = option(
+        None,
+        text(_one_of(*COMPRESSIONS), _check_installed),
+        help="the compression of bodies: zlib, bzip2, lzma or zstd",
     )
-    accept: tuple[str, ...] = _setting(
+    accept: tuple[str, ...] = option(
         ("json",),
-        "the serializers that are read; pickle runs code, so name it only if every producer is trusted",
-        _installed(),
+        texts(_check_installed),
+        help="the serializers that are accepted; pickle runs code, so name it only if you trust every producer",
     )
-    auto_create: bool = _setting(True, "create topics and groups on first use")
-    eager: bool = _setting(False, "run what is sent at once, in this process and without a server: for tests")
-    publishing: bool = _setting(True, "the global switch: off refuses every send of this process")
-    max_message_bytes: int = _setting(
-        4 << 20, "the largest encoded body of topics that are created here", _between(1, 1 << 30)
-    )
-    priorities: int = _setting(
-        1, "how many levels of priority topics that are created here tell apart; 1 for none", _between(1, 10)
-    )
-    max_decoded_bytes: int = _setting(
+    auto_create: bool = option(True, flag(), help="create topics and groups on first use")
+    eager: bool = option(False, flag(), help="run tasks at once when they are sent, without a server: for tests")
+    publishing: bool = option(True, flag(), help="off: refuse every send of this process")
+    max_message_bytes: int = option(4 << 20, MESSAGE_BYTES, help="`max_message_bytes` of topics created on first use")
+    priorities: int = option(1, LEVELS, help="the number of priority levels of topics created on first use; 1 for none")
+    max_decoded_bytes: int = option(
         64 << 20,
-        "the most bytes that a compressed body may unpack to; what is more is a dead letter",
-        _between(1, 1 << 40),
+        whole(1, 1 << 40),
+        help="the maximum size of a decompressed body; a larger one becomes a dead letter",
     )
-    processes: int = _setting(0, "child processes of a worker; 0 means one per processor", _between(0, MOST_PROCESSES))
-    threads: int = _setting(4, "consumer threads in each process", _between(1, MOST_THREADS))
-    max_tasks_per_child: int = _setting(
-        0,
-        "after how many messages a child process is replaced by a fresh one; 0 means never",
-        _between(0, MOST_KEPT),
+    processes: int = option(0, whole(0, 1024), help="child processes of a worker; 0: one for each processor")
+    threads: int = option(4, whole(1, 1024), help="consumer threads in each process")
+    max_tasks_per_child: int = option(
+        0, whole(0, _MOST_KEPT), help="replace a child process after this number of messages; 0: never"
     )
-    max_memory_per_child: int = _setting(
-        0,
-        "above how many MiB of resident memory a child process is replaced; 0 means never",
-        _between(0, MOST_KEPT),
+    max_memory_per_child: int = option(
+        0, whole(0, _MOST_KEPT), help="replace a child process with more resident memory than this, in MiB; 0: never"
     )
-    start_timeout_s: float = _setting(
-        120.0, "how long a child process may take to load the app and connect; then it is killed", _at_least(1)
+    start_timeout_s: float = option(
+        120.0, seconds(1), help="the maximum time for a child process to load the app and connect; then it is killed"
     )
-    batch: int = _setting(500, "the most messages in one claim", _between(1, 100_000))
-    batch_bytes: int = _setting(4 << 20, "the most body bytes in one claim", _between(1, 1 << 30))
-    claim_s: float = _setting(0.5, "how much work a claim should hold", _at_least(0.001))
-    ack_interval_s: float = _setting(0.1, "how often finished work is recorded while a claim runs", _at_least(0.01))
-    gap_timeout_s: float = _setting(
-        1.0, "how old the next neighbour of a hole must be before the hole is closed", _at_least(0.01)
+    batch: int = option(500, whole(1, 100_000), help="the maximum number of messages in a claim")
+    batch_bytes: int = option(4 << 20, whole(1, 1 << 30), help="the maximum size of the bodies in a claim, in bytes")
+    claim_s: float = option(0.5, seconds(0.001), help="the desired run time of a claim")
+    ack_interval_s: float = option(
+        0.1, seconds(0.01), help="the interval at which finished messages are acked while a claim runs"
     )
-    poll_min_s: float = _setting(0.005, "the shortest pause of an idle poller", _at_least(0.001))
-    poll_max_s: float = _setting(
-        1.0, "the longest pause of a poller that has found nothing for ten times as long", _at_least(0.001)
+    gap_timeout_s: float = option(1.0, seconds(0.01), help="the age at which a hole in a partition is closed")
+    poll_min_s: float = option(0.005, seconds(0.001), help="the shortest polling interval of an idle worker")
+    poll_max_s: float = option(1.0, seconds(0.001), help="the longest polling interval of an idle worker")
+    timeout_s: float = option(60.0, TIMEOUT, help="the maximum run time of a message; then it is moved to retry")
+    ladder: str = option(DEFAULT_LADDER, LADDER, help="the delays between attempts")
+    max_attempts: int = option(DEFAULT_MAX_ATTEMPTS, ATTEMPTS, help="the maximum number of runs of a message")
+    jitter: float = option(0.1, number(0, 1), help="the largest share by which a delay is lengthened at random")
+    soft_time_limit_s: float | None = option(
+        None, seconds(0.001), help="the run time after which SoftTimeLimitExceeded is raised in the handler"
     )
-    timeout_s: float = _setting(60.0, "how long a message may run before it is moved to retry", _at_least(0.1))
-    ladder: str = _setting(DEFAULT_LADDER, "the delays between attempts", _check_ladder)
-    max_attempts: int = _setting(
-        DEFAULT_MAX_ATTEMPTS, "how often a message is run before it is dead", _between(1, 65535)
+    hard_time_limit_s: float | None = option(
+        None, seconds(0.001), help="the run time after which the process is replaced"
     )
-    jitter: float = _setting(0.1, "by up to which share a delay is lengthened at random, 0 to 1", _between(0, 1))
-    soft_time_limit_s: float | None = _setting(
-        None, "after this SoftTimeLimitExceeded is raised in the handler", _at_least(0.001)
+    lease_s: float = option(15.0, seconds(0.5), help="the duration of a client's lease")
+    renew_s: float = option(5.0, seconds(0.1), help="the interval at which a process renews its leases")
+    lease_margin_s: float = option(2.0, seconds(), help="the last part of a lease, in which it is no longer relied on")
+    beat_s: float = option(1.0, seconds(0.05), help="the interval at which the beat's services run")
+    beat_lease_s: float = option(5.0, seconds(0.2), help="the duration of the leading beat's lease")
+    alarm_commands: tuple[str, ...] = option(
+        (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )
-    hard_time_limit_s: float | None = _setting(None, "after this the process is replaced", _at_least(0.001))
-    lease_s: float = _setting(15.0, "how long a client counts as alive after a renewal", _at_least(0.5))
-    renew_s: float = _setting(5.0, "how often a process renews its leases", _at_least(0.1))
-    lease_margin_s: float = _setting(2.0, "how long before its end a lease is no longer trusted", _at_least(0))
-    beat_s: float = _setting(1.0, "how often the beat's services run", _at_least(0.05))
-    beat_lease_s: float = _setting(5.0, "how long a beat leads after a renewal", _at_least(0.2))
-    alarm_commands: tuple[str, ...] = _setting(
-        (), "the programs that alarms may run on this machine, as their commands name them; none unless named"
-    )
-    publish_timeout_s: float = _setting(30.0, "how long a send may take, reconnects included", _at_least(0.1))
-    connect_timeout_s: float = _setting(10.0, "how long one connection attempt may take", _at_least(0.1))
-    result_backend: str = _setting(
-        "mysql", "where results of tasks are kept: mysql or redis", _one_of("mysql", "redis")
-    )
-    result_ttl_s: float = _setting(86400.0, "how long results are kept", _at_least(0.1))
-    stop_timeout_s: float = _setting(60.0, "how long running messages may go on after SIGTERM", _at_least(0))
+    publish_timeout_s: float = option(30.0, seconds(0.1), help="the maximum time of a send, reconnects included")
+    connect_timeout_s: float = option(10.0, seconds(0.1), help="the maximum time of one attempt to connect")
+    result_backend: str = option("mysql", choice(("mysql", "redis")), help="the store of results: mysql or redis")
+    result_ttl_s: float = option(86400.0, seconds(0.1), help="the time for which results are kept")
+    stop_timeout_s: float = option(60.0, seconds(), help="the time that running messages have to finish after SIGTERM")
 
     def __post_init__(self) -> None:
-        problems = [*self._problems_one_by_one(), *self._problems_together()]
-        if problems:
-            raise ConfigError(problems)
+        refuse([*problems_in(self), *self._contradictions()])
 
-    def _problems_one_by_one(self) -> list[Problem]:
-        problems = []
-        hints = get_type_hints(type(self))
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            try:
-                _check_type(value, hints[item.name])
-                if item.metadata["check"] is not None and value is not None:
-                    item.metadata["check"](value)
-            except (ValueError, TypeError) as error:
-                problems.append(Problem(item.name, _shown(item.name, value), str(error)))
-        return problems
-
-    def _problems_together(self) -> list[Problem]:
-        problems = []
-        try:
+    def _contradictions(self) -> Iterator[Problem]:
+        with suppress(TypeError):  # a value of the wrong type is a problem by itself
             if self.lease_s <= self.renew_s + self.lease_margin_s:
-                problems.append(
-                    Problem(
-                        "lease_s",
-                        str(self.lease_s),
-                        "must exceed renew_s + lease_margin_s, or leases run out between renewals",
-                    )
-                )
+                fix = "must exceed renew_s + lease_margin_s, or leases run out between renewals"
+                yield Problem("lease_s", str(self.lease_s), fix)
             if self.beat_lease_s <= self.beat_s:
-                problems.append(Problem("beat_lease_s", str(self.beat_lease_s), "must exceed beat_s"))
+                yield Problem("beat_lease_s", str(self.beat_lease_s), "must exceed beat_s")
             if self.poll_max_s < self.poll_min_s:
-                problems.append(Problem("poll_max_s", str(self.poll_max_s), "must be at least poll_min_s"))
-            if self.allocator == "redis" and self.redis_url is None:
-                problems.append(Problem("redis_url", "None", "allocator = redis needs it"))
-            if self.result_backend == "redis" and self.redis_url is None:
-                problems.append(Problem("redis_url", "None", "result_backend = redis needs it"))
-        except TypeError:
-            pass  # a value of the wrong type is reported by itself
-        return problems
+                yield Problem("poll_max_s", str(self.poll_max_s), "must be at least poll_min_s")
+        for name in ("allocator", "result_backend"):
+            if getattr(self, name) == "redis" and self.redis_url is None:
+                yield Problem("redis_url", "None", f"{name} = redis needs it")
 
     def retry_ladder(self) -> Ladder:
         """Return the ladder of groups that set none."""
@@ -263,21 +185,20 @@ class Settings:
             ConfigError: naming every wrong setting.
         """
         environ = os.environ if environ is None else environ
-        names = {item.name for item in dataclasses.fields(cls)}
+        known = options_of(cls)
         problems = [
-            Problem(name, _shown(name, value), f"there is no such setting; {nearest(name, names)}")
+            Problem(name, shown(name, value), f"there is no such setting; {nearest(name, known)}")
             for name, value in given.items()
-            if name not in names
+            if name not in known
         ]
-        values = _from_module(module or environ.get("EMS_CONFIG"), names, problems)
-        values |= _from_environ(environ, get_type_hints(cls), problems)
-        values |= {name: value for name, value in given.items() if name in names}
+        values = _from_module(module or environ.get("EMS_CONFIG"), known, problems)
+        values |= _from_environ(environ, known, problems)
+        values |= {name: value for name, value in given.items() if name in known}
         try:
             settings = cls(**values)
         except ConfigError as error:
             raise ConfigError([*problems, *error.problems]) from None
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         return settings
 
 
@@ -287,7 +208,7 @@ _OTHER_VARIABLES = frozenset(
 )
 
 
-def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> dict[str, Any]:
+def _from_module(name: str | None, known: Collection[str], problems: list[Problem]) -> dict[str, Any]:
     if name is None:
         return {}
     try:
@@ -295,64 +216,22 @@ def _from_module(name: str | None, names: set[str], problems: list[Problem]) -> 
     except Exception as error:  # a user's module may raise anything
         problems.append(Problem("EMS_CONFIG", name, f"the module cannot be imported: {error}"))
         return {}
-    values = {key: value for key, value in vars(module).items() if key in names}
+    values = {key: value for key, value in vars(module).items() if key in known}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
-def _from_environ(environ: Mapping[str, str], hints: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def _from_environ(environ: Mapping[str, str], known: Mapping[str, Option], problems: list[Problem]) -> dict[str, Any]:
     values = {}
-    for variable, text in environ.items():
+    for variable, value in environ.items():
         name = variable.removeprefix("EMS_").lower()
         if not variable.startswith("EMS_") or variable.startswith("EMS_TEST_") or variable in _OTHER_VARIABLES:
             continue
-        if name not in hints:
-            fix = f"there is no such setting; {nearest(variable, [f'EMS_{name.upper()}' for name in hints])}"
-            problems.append(Problem(variable, _shown(variable, text), fix))
+        if name not in known:
+            fix = f"there is no such setting; {nearest(variable, [f'EMS_{name.upper()}' for name in known])}"
+            problems.append(Problem(variable, shown(variable, value), fix))
             continue
         try:
-            values[name] = _read(text, hints[name])
+            values[name] = known[name].read(value)
         except ValueError as error:
-            problems.append(Problem(variable, _shown(variable, text), str(error)))
+            problems.append(Problem(variable, shown(variable, value), str(error)))
     return values
-
-
-def _read(text: str, hint: Any) -> Any:
-    if get_origin(hint) in (Union, UnionType):
-        return None if text == "" else _read(text, get_args(hint)[0])
-    if get_origin(hint) is tuple:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    if hint is bool:
-        return _read_bool(text)
-    if hint is float:
-        return parse_duration(text)
-    if hint is int:
-        return _read_int(text)
-    return text
-
-
-def _read_bool(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("must be true or false")
-
-
-def _read_int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("must be a whole number") from None
-
-
-def _check_type(value: Any, hint: Any) -> None:
-    if get_origin(hint) in (Union, UnionType):
-        if value is not None:
-            _check_type(value, get_args(hint)[0])
-        return
-    if get_origin(hint) is tuple:
-        if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
-            raise TypeError("must be a tuple of strings")
-        return
-    if (isinstance(value, bool) and hint is not bool) or not isinstance(value, (int, float) if hint is float else hint):
-        raise TypeError(f"must be of type {hint.__name__}, not {type(value).__name__}")

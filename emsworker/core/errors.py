@@ -166,7 +166,7 @@ class SchemaMissing(EmsError):
 
 
 class FenceLost(EmsError):
-    """The claim has another owner by now; the transaction was rolled back."""
+    """The claim has another owner now; the transaction was rolled back."""
 
 
 class LeaseLost(EmsError):

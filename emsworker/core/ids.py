@@ -57,7 +57,8 @@ def check_name(what: str, name: str) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{what} {name!r} is no valid name: use 1 to 190 of A-Z a-z 0-9 . _ : - and begin with a letter, digit or _"
+            f"{what} {name!r} is not a valid name: use 1 to 190 of A-Z a-z 0-9 . _ : - "
+            "and begin with a letter, digit or _"
         )
     return name
 

@@ -81,7 +81,7 @@ class Ladder:
         """
         rungs = text.replace(",", " ").split() if isinstance(text, str) else text
         if not isinstance(rungs, Sequence):
-            raise ValueError(f"{text!r} is no ladder; write it like '10s 30s 1m'")
+            raise ValueError(f"{text!r} is not a ladder; write it like '10s 30s 1m'")
         delays = tuple(parse_duration(rung) for rung in rungs)
         if not delays:
             raise ValueError("a ladder needs at least one rung, like '10s 30s 1m'")

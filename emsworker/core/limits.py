@@ -5,22 +5,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from emsworker.core.options import Check, option, problems_in, refuse, whole
+
 _PER_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
 _SAVED_UP_S = 0.25  # how much unused rate may be saved up; any second starts at most 1.5 times the rate
-MOST_RUNNING = 65535
 
 
-def parse_rate(text: str) -> float:
+def parse_rate(rate: str) -> float:
     """Parse ``100/s``, ``30/m`` or ``5/h`` into starts per second.
 
     Raises:
         ValueError: not a rate, or 0.
     """
-    match = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
+    match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{text!r} is no rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
+        raise ValueError(f"{rate!r} is not a rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
     return float(match[1]) / _PER_S[match[2]]
+
+
+RATE = Check(parse_rate)
+MOST_RUNNING = whole(1, 65535)
 
 
 @dataclass(frozen=True)
@@ -32,18 +37,14 @@ class Limit:
         max_running: the maximum number of running messages, on all machines together; ``None``: no limit.
 
     Raises:
-        ValueError: a limit is not valid.
+        ConfigError: naming every limit that is wrong.
     """
 
-    rate: str | None = None
-    max_running: int | None = None
+    rate: str | None = option(None, RATE)
+    max_running: int | None = option(None, MOST_RUNNING)
 
     def __post_init__(self) -> None:
-        if self.rate is not None:
-            parse_rate(self.rate)
-        most = self.max_running
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RUNNING):
-            raise ValueError(f"max_running = {most!r}: must be a number from 1 to {MOST_RUNNING}")
+        refuse(problems_in(self))
 
     def __bool__(self) -> bool:
         return self.rate is not None or self.max_running is not None

@@ -11,15 +11,16 @@ from typing import Any
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
-from emsworker.core.ladder import Dead, Decision, RetryIn
-from emsworker.core.partitioner import numbered, partition_of
+from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Dead, Decision, Ladder, RetryIn
+from emsworker.core.options import at_most, choice, flag, of_type, seconds, text, whole
+from emsworker.core.partitioner import MAX_PARTITIONS, numbered, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED, Run
 from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.core.settings import setting
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
-RESERVED_HEADERS = ("ems-", "content-", "compression")
 
 
 def priority_header(priority: int | None) -> dict[str, str]:
@@ -35,7 +36,7 @@ def priority_of(headers: Mapping[str, str]) -> int:
     """
     text = headers.get(PRIORITY_HEADER, "0")
     if text not in map(str, PRIORITIES):
-        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is no number from 0 to 9")
+        raise DecodeError(f"header {PRIORITY_HEADER} = {text[:100]!r} is not a number from 0 to 9")
     return int(text)
 
 
@@ -121,29 +122,52 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
 
 
+LEVELS = whole(1, len(PRIORITIES))
+MESSAGE_BYTES = whole(1, 1 << 30)  # the largest max_allowed_packet
+ATTEMPTS = whole(1, 65535)
+TIMEOUT = seconds(0.1)
+LADDER = text(Ladder.parse, at_most(1000))
+
+
 @dataclass(frozen=True)
 class Topic:
-    """A named stream.
-
-    Attributes:
-        retention_s: seconds for which messages are kept, or ``None`` for ever.
-        trim_done: messages are deleted as soon as every group has finished them.
-        age_wins: messages older than ``retention_s`` are deleted even if a group has not claimed them yet.
-        priorities: the number of priority levels, 1 for none; each level has its own partitions.
-        archive_first: retention drops nothing itself; the job ``archive`` drops messages after it has copied them.
-    """
+    """A named stream and its settings."""
 
     id: int
     name: str
-    kind: TopicKind
-    partitions: int
-    rule: TopicRule
-    max_message_bytes: int
-    retention_s: float | None
-    trim_done: bool = False
-    age_wins: bool = False
-    priorities: int = 1
-    archive_first: bool = False
+    kind: TopicKind = setting(
+        TopicKind.CLUSTER,
+        choice(TopicKind),
+        help="delivery of messages: cluster: to one client of each group; broadcast: to every worker process",
+        listed=True,
+        changed=False,
+    )
+    partitions: int = setting(
+        1,
+        whole(1, MAX_PARTITIONS),
+        help="number of partitions of each priority level; it can only grow, and then keys are spread anew",
+        listed=True,
+    )
+    rule: TopicRule = setting(
+        TopicRule.READ_WRITE,
+        choice(TopicRule),
+        help="allowed operations: rw: sending and claiming; r: only claiming; w: only sending; none",
+        listed=True,
+    )
+    max_message_bytes: int = setting(
+        4 << 20, MESSAGE_BYTES, help="maximum size of an encoded body; larger ones are refused", listed=True
+    )
+    retention_s: float | None = setting(
+        None, seconds(1), help="delete messages that are older, once every group has run them", listed=True
+    )
+    trim_done: bool = setting(False, flag(), help="delete messages as soon as every group has run them")
+    age_wins: bool = setting(
+        False, flag(), help="delete messages older than the retention even if a group has not claimed them"
+    )
+    priorities: int = setting(1, LEVELS, help="number of priority levels, 1 for none; it can only grow", listed=True)
+    archive_first: bool = setting(
+        False, flag(), help="delete messages only after `ems pipeline archive` has copied them"
+    )
 
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""
@@ -170,17 +194,49 @@ class Topic:
 
 @dataclass(frozen=True)
 class Group:
-    """A named set of clients that share the work of a topic."""
+    """A named set of clients that share the work of a topic, and its settings."""
 
     id: int
     topic_id: int
     name: str
-    timeout_s: float
-    ladder: str
-    max_attempts: int
-    paused: bool
-    filter: Filter = EVERYTHING
-    order: Order = Order.NONE
+    timeout_s: float = setting(
+        60.0,
+        TIMEOUT,
+        help="maximum run time of a message; then it is moved to retry",
+        listed=True,
+        column="timeout_ms",
+        to_column=lambda seconds: round(seconds * 1000),
+        from_column=lambda milliseconds: milliseconds / 1000,
+    )
+    ladder: str = setting(
+        DEFAULT_LADDER, LADDER, help='delays between attempts, like "10s 1m 5m"; the last one repeats'
+    )
+    max_attempts: int = setting(
+        DEFAULT_MAX_ATTEMPTS, ATTEMPTS, help="maximum number of runs of a message; then it becomes a dead letter"
+    )
+    paused: bool = setting(
+        False,
+        flag(),
+        help="claim nothing new; this acts at once",
+        listed=True,
+        created=False,
+        switch="--pause/--resume",
+    )
+    filter: Filter = setting(
+        EVERYTHING,
+        of_type(Filter, "a Filter, like Filter(tags=['new'])"),
+        help="selection of messages by tags and headers",
+        switch="",
+        to_column=Filter.to_text,
+        from_column=Filter.from_text,
+    )
+    order: Order = setting(
+        Order.NONE,
+        choice(Order),
+        help="messages that run strictly one after another, retries included; it cannot be changed",
+        changed=False,
+        column="ordering",
+    )
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ def check_priority(priority: object) -> None:
     if priority is not None and (
         not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES
     ):
-        raise InvalidPriority(f"priority {priority!r:.100} is none: it must be a number from 0 to 9, the highest")
+        raise InvalidPriority(f"priority {priority!r:.100} is not valid: it must be a number from 0 to 9, the highest")
 
 
 def level_for(topic: str, priorities: int, priority: int | None) -> int:

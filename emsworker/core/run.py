@@ -19,7 +19,7 @@ class ProgressReport:
         uid: the uid of the message.
         attempt: the run that reports.
         fraction: 0 to 1, or ``None`` if it is not known.
-        text: for people.
+        text: shown to users.
     """
 
     uid: bytes
@@ -45,7 +45,7 @@ class Progress:
 
     Attributes:
         fraction: 0 to 1, or ``None`` if the handler gave none.
-        text: for people.
+        text: shown to users.
         attempt: the run that reported.
         client_id: the client that ran it.
         reported_at: the time of the report, by the server's clock, in UTC.
@@ -79,7 +79,7 @@ class Run:
         move closer. Other messages, and the next attempt at this one, are not affected.
 
         Raises:
-            RunEnded: its time was over; the message has another owner by now.
+            RunEnded: its time was over; the message has another owner now.
             ValueError: not a valid time span.
         """
         check_span(seconds)
@@ -91,10 +91,10 @@ class Run:
 
         Args:
             fraction: 0 to 1.
-            text: for people, at most 500 characters.
+            text: shown to users, at most 500 characters.
 
         Raises:
-            RunEnded: the message has another owner by now.
+            RunEnded: the message has another owner now.
             ValueError: the fraction does not lie between 0 and 1.
         """
         ProgressReport.checked(b"", 1, fraction, text)

@@ -138,4 +138,4 @@ def _positive(name: str, value: str) -> None:
             return
     except ValueError:
         pass
-    raise ValueError(f"its option {name}={value!r} is no number of seconds above 0")
+    raise ValueError(f"its option {name}={value!r} is not a number of seconds above 0")

@@ -72,9 +72,6 @@ def version_line(command: Sequence[str]) -> str:
 def version_number(line: str) -> str:
     """Return the version in a line such as `mysqld  Ver 9.7.4 for Linux` or `Redis server v=7.0.15 sha=...`.
 
-    Args:
-        line: what the program printed.
-
     Returns:
         The version, or the whole line if it has another form.
     """

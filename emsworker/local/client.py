@@ -37,9 +37,6 @@ def client_command(database: LocalDatabase) -> list[str]:
 
     The password is in a file that only its owner can read, and never on the command line.
 
-    Args:
-        database: a running database.
-
     Raises:
         ServerMissing: no client is installed; the message says what to install.
     """
@@ -55,10 +52,6 @@ def run_statements(database: LocalDatabase, text: str) -> Iterator[ClientResult]
     """Run statements, separated by semicolons, and yield the results of those that return rows.
 
     Each statement is committed by itself. After an error the rest is not run.
-
-    Args:
-        database: a running database.
-        text: the statements.
 
     Raises:
         StatementFailed: a statement failed.

@@ -42,9 +42,6 @@ class ServerState:
     def load(cls, path: Path) -> Self | None:
         """Return the saved state, or None if there is none.
 
-        Args:
-            path: the state file.
-
         Raises:
             ServerFailed: the file is damaged or from another version.
         """
@@ -56,21 +53,12 @@ class ServerState:
             raise ServerFailed(f"{path} is not a state file of this version: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write the state, readable by its owner only.
-
-        Args:
-            path: the state file.
-        """
+        """Write the state, readable by its owner only."""
         write_private(path, json.dumps(asdict(self), indent=2) + "\n")
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically; its mode is 0600 from the first byte on.
-
-    Args:
-        path: the file.
-        text: its new content.
-    """
+    """Replace a file atomically; its mode is 0600 from the first byte on."""
     # mkstemp creates the file with mode 0600, and a crash before the rename leaves the old file intact.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
@@ -104,10 +92,6 @@ def plain_path(folder: Path) -> Iterator[Path]:
 def exclusive(path: Path, timeout_s: float) -> Iterator[None]:
     """Hold a lock file; the kernel releases it when its holder dies.
 
-    Args:
-        path: the lock file, created if it is missing.
-        timeout_s: the seconds to wait for another holder.
-
     Raises:
         ServerFailed: it is still held by another process or thread after that time.
     """
@@ -129,11 +113,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def tail(path: Path) -> str:
-    """Return the end of a log file, at most 4,000 bytes; empty if there is no file.
-
-    Args:
-        path: the log file.
-    """
+    """Return the end of a log file, at most 4,000 bytes; empty if there is no file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

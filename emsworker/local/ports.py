@@ -12,11 +12,7 @@ _ATTEMPTS = 200
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this port now.
-
-    Args:
-        port: a TCP port.
-    """
+    """Return whether a server could listen on this port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Servers set it too, so connections in TIME_WAIT don't count as "in use".
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,11 +21,6 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 def spawn(argv: Sequence[str], folder: Path, log: Path) -> int:
     """Start a server in its own session, so that Ctrl-C in the terminal does not reach it.
 
-    Args:
-        argv: the command line.
-        folder: its working directory.
-        log: the file that its output is appended to.
-
     Returns:
         Its process id.
 
@@ -77,12 +72,7 @@ def _arguments(pid: int) -> list[str]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that has already ended is not an error.
-
-    Args:
-        pid: the process id, checked by the caller just before.
-        number: the signal.
-    """
+    """Send a signal; a process that has already ended is not an error."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -91,10 +81,6 @@ def send(pid: int, number: signal.Signals) -> None:
 
 def wait_gone(pid: int, timeout_s: float) -> bool:
     """Wait until a process has ended and released its files.
-
-    Args:
-        pid: the process id.
-        timeout_s: the seconds to wait.
 
     Returns:
         True if it has ended.

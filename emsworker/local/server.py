@@ -128,9 +128,6 @@ class Server(ABC):
     def stop(self, timeout_s: float = 30) -> None:
         """Shut the server down cleanly; do nothing if it does not run.
 
-        Args:
-            timeout_s: the seconds to wait.
-
         Raises:
             ServerFailed: it still runs after that time.
         """

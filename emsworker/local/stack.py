@@ -33,9 +33,6 @@ class LocalStack:
     def start(self, timeout_s: float = 60) -> None:
         """Start the servers that do not run yet; leave out Redis if it is not installed.
 
-        Args:
-            timeout_s: the seconds to wait for each server.
-
         Raises:
             ServerMissing: no database server is installed.
             ServerFailed: a server does not start.
@@ -46,9 +43,6 @@ class LocalStack:
 
     def stop(self, timeout_s: float = 30) -> None:
         """Stop both servers cleanly.
-
-        Args:
-            timeout_s: the seconds to wait for each server.
 
         Raises:
             ServerFailed: a server still runs after that time.

@@ -129,7 +129,7 @@ def _headers(topic: Topic, given: list[dict[str, Any]] | None) -> bytes:
         try:
             headers[name] = (value or b"").decode()
         except UnicodeDecodeError:
-            raise BadRow(f"header {name!r} for topic {topic.name!r} is no UTF-8 text; headers here are text") from None
+            raise BadRow(f"header {name!r} for topic {topic.name!r} is not UTF-8 text; headers here are text") from None
     return encode_headers(headers)
 
 

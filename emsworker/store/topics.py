@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import GroupInUse, TopicDeleted, TopicInUse
-from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
-from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.core.model import Group, Topic
+from emsworker.core.settings import settings_of
 from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.groups import handlers, limits
 from emsworker.store.stream.guards import hold_group
 
-_SQL = Statements(__name__)
+
+class Columns:
+    """Columns of the settings of topics or of groups, in the order of their declaration."""
+
+    def __init__(self, owner: type[Topic | Group]) -> None:
+        self._settings = {one.column or name: (name, one) for name, one in settings_of(owner).items()}
+        self.columns = ", ".join(self._settings)
+        self.values = ", ".join(f"%({column})s" for column in self._settings)
+        changed = [column for column, (_, one) in self._settings.items() if one.changed]
+        self.changes = ", ".join(f"{column} = %({column})s" for column in changed)
+
+    def args(self, thing: Topic | Group) -> dict[str, Any]:
+        """Return the settings of a topic or a group as parameters by column."""
+        return {column: one.to_column(getattr(thing, name)) for column, (name, one) in self._settings.items()}
+
+    def read(self, row: Sequence[Any]) -> list[Any]:
+        """Return the settings in a row; a ``NULL`` is ``None``."""
+        found = zip(self._settings.values(), row, strict=True)
+        return [None if value is None else one.from_column(value) for (_, one), value in found]
+
+
+_TOPIC, _GROUP = Columns(Topic), Columns(Group)
+_SQL = Statements(
+    __name__,
+    topic_columns=_TOPIC.columns,
+    topic_values=_TOPIC.values,
+    topic_changes=_TOPIC.changes,
+    group_columns=_GROUP.columns,
+    group_values=_GROUP.values,
+    group_changes=_GROUP.changes,
+)
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
-    topic_id, name, kind, partitions, rule, max_bytes, retention_s, trim_done, age_wins, priorities, first = row
-    kept = (retention_s, bool(trim_done), bool(age_wins), priorities, bool(first))
-    return Topic(topic_id, name, TopicKind(kind), partitions, TopicRule(rule), max_bytes, *kept)
+    return Topic(*row[:2], *_TOPIC.read(row[2:]))
 
 
 def _group(row: tuple[Any, ...]) -> Group:
-    group_id, topic_id, name, timeout_s, ladder, max_attempts, paused, wanted, ordering = row
-    settings = (float(timeout_s), ladder, max_attempts, bool(paused), Filter.from_text(wanted), Order(ordering))
-    return Group(group_id, topic_id, name, *settings)
+    return Group(*row[:3], *_GROUP.read(row[3:]))
 
 
 def get_topic(session: Session, name: str) -> Topic | None:
@@ -41,27 +67,15 @@ def list_topics(session: Session) -> list[Topic]:
     return [_topic(row) for row in session.rows(_SQL.list_topics)]
 
 
-def create_topic(
-    session: Session,
-    name: str,
-    *,
-    kind: TopicKind = TopicKind.CLUSTER,
-    partitions: int = 1,
-    rule: TopicRule = TopicRule.READ_WRITE,
-    max_message_bytes: int = 4 << 20,
-    retention_s: float | None = None,
-    trim_done: bool = False,
-    age_wins: bool = False,
-    priorities: int = 1,
-    archive_first: bool = False,
-) -> Topic:
-    """Create a topic with its partitions, or return the existing one."""
+def create_topic(session: Session, name: str, **settings: Any) -> Topic:
+    """Create a topic with its partitions, or return the existing one.
+
+    Args:
+        settings: those of :class:`Topic`.
+    """
 
     def work(session: Session) -> None:
-        values = {"name": name, "kind": kind, "partitions": partitions, "rule": rule}
-        limits = {"max_message_bytes": max_message_bytes, "priorities": priorities}
-        limits |= _kept(retention_s, trim_done, age_wins, archive_first)
-        topic_id = session.execute(_SQL.add_topic, values | limits).insert_id
+        topic_id = session.execute(_SQL.add_topic, {"name": name} | _TOPIC.args(Topic(0, name, **settings))).insert_id
         session.execute(_SQL.add_guard, {"topic_id": topic_id})
         _add_partitions(session, _locked(session, topic_id, name))
 
@@ -69,11 +83,6 @@ def create_topic(
     topic = get_topic(session, name)
     assert topic is not None, "created in the transaction above"
     return topic
-
-
-def _kept(retention_s: float | None, trim_done: bool, age_wins: bool, archive_first: bool) -> dict[str, Any]:
-    flags = {"trim_done": int(trim_done), "age_wins": int(age_wins), "archive_first": int(archive_first)}
-    return flags | {"retention_s": retention_s}
 
 
 def _locked(session: Session, topic_id: int, name: str) -> Topic:
@@ -102,10 +111,7 @@ def change_topic(session: Session, topic: Topic) -> None:
 
     def work(session: Session) -> None:
         _locked(session, topic.id, topic.name)
-        values = {"id": topic.id, "partitions": topic.partitions, "rule": topic.rule}
-        limits = {"max_message_bytes": topic.max_message_bytes, "priorities": topic.priorities}
-        kept = _kept(topic.retention_s, topic.trim_done, topic.age_wins, topic.archive_first)
-        session.execute(_SQL.change_topic, values | limits | kept)
+        session.execute(_SQL.change_topic, {"id": topic.id} | _TOPIC.args(topic))
         _add_partitions(session, topic)
         for group in list_groups(session):
             if group.topic_id == topic.id and hold_group(session, group.id):
@@ -169,25 +175,12 @@ def list_groups(session: Session) -> list[Group]:
     return [_group(row) for row in session.rows(_SQL.list_groups)]
 
 
-def create_group(
-    session: Session,
-    topic: Topic,
-    name: str,
-    *,
-    timeout_s: float,
-    ladder: str,
-    max_attempts: int,
-    filter: Filter = EVERYTHING,
-    order: Order = Order.NONE,
-    from_start: bool = True,
-) -> Group:
+def create_group(session: Session, topic: Topic, name: str, *, from_start: bool = True, **settings: Any) -> Group:
     """Create a group with a cursor in every partition, or return the existing one.
 
     Args:
-        timeout_s: how long one of its messages may run.
-        filter: the messages that the group runs.
-        order: the messages that run strictly one after another.
         from_start: begin with the oldest message rather than with the next one.
+        settings: those of :class:`Group`.
 
     Raises:
         TopicDeleted: the topic has been deleted.
@@ -196,10 +189,8 @@ def create_group(
     def work(session: Session) -> None:
         # The lock prevents that a partition is added between our reading their number and adding cursors.
         locked = _locked(session, topic.id, topic.name)
-        values = {"topic_id": topic.id, "name": name, "timeout_ms": round(timeout_s * 1000)}
-        values |= {"ladder": ladder, "max_attempts": max_attempts, "filter": filter.to_text(), "ordering": order}
-        group_id = session.execute(_SQL.add_group, values).insert_id
-        _add_cursors(session, locked, group_id, from_start)
+        values = {"topic_id": topic.id, "name": name} | _GROUP.args(Group(0, topic.id, name, **settings))
+        _add_cursors(session, locked, session.execute(_SQL.add_group, values).insert_id, from_start)
 
     session.transaction(work)
     group = get_group(session, topic, name)
@@ -218,9 +209,7 @@ def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool
 
 def change_group(session: Session, group: Group) -> None:
     """Update a group's settings."""
-    values = {"id": group.id, "timeout_ms": round(group.timeout_s * 1000), "ladder": group.ladder}
-    values |= {"max_attempts": group.max_attempts, "paused": int(group.paused), "filter": group.filter.to_text()}
-    session.change(_SQL.change_group, values)
+    session.change(_SQL.change_group, {"id": group.id} | _GROUP.args(group))
 
 
 def count_unfinished(session: Session, group: Group) -> tuple[int, int]:

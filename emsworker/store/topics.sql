@@ -1,17 +1,17 @@
 -- name: get_topic
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic WHERE name = %(name)s
+SELECT id, name, {topic_columns} FROM ems_topic WHERE name = %(name)s
 
 -- name: list_topics
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic ORDER BY name
+SELECT id, name, {topic_columns} FROM ems_topic ORDER BY name
 
 -- name: lock_topic
 -- A transaction that adds partitions or groups, or deletes the topic, locks this row first.
-SELECT id, name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first FROM ems_topic WHERE id = %(id)s FOR UPDATE
+SELECT id, name, {topic_columns} FROM ems_topic WHERE id = %(id)s FOR UPDATE
 
 -- name: add_topic
 -- If two transactions create a topic at once, the unique name lets one insert it, and the other finds it.
-INSERT INTO ems_topic (name, kind, partitions, rule, max_message_bytes, retention_s, trim_done, age_wins, priorities, archive_first, created_at)
-VALUES (%(name)s, %(kind)s, %(partitions)s, %(rule)s, %(max_message_bytes)s, %(retention_s)s, %(trim_done)s, %(age_wins)s, %(priorities)s, %(archive_first)s, NOW(6))
+INSERT INTO ems_topic (name, {topic_columns}, created_at)
+VALUES (%(name)s, {topic_values}, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: add_guard
@@ -26,22 +26,21 @@ INSERT INTO ems_partition (topic_id, `partition`) VALUES (%(topic_id)s, %(partit
 ON DUPLICATE KEY UPDATE topic_id = topic_id
 
 -- name: change_topic
-UPDATE ems_topic SET partitions = %(partitions)s, rule = %(rule)s, max_message_bytes = %(max_message_bytes)s, retention_s = %(retention_s)s,
-  trim_done = %(trim_done)s, age_wins = %(age_wins)s, priorities = %(priorities)s, archive_first = %(archive_first)s WHERE id = %(id)s
+UPDATE ems_topic SET {topic_changes} WHERE id = %(id)s
 
 -- name: get_group
-SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter, ordering FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
+SELECT id, topic_id, name, {group_columns} FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s
 
 -- name: list_groups
-SELECT id, topic_id, name, timeout_ms / 1000, ladder, max_attempts, paused, filter, ordering FROM ems_group ORDER BY topic_id, name
+SELECT id, topic_id, name, {group_columns} FROM ems_group ORDER BY topic_id, name
 
 -- name: add_group
-INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, filter, ordering, created_at)
-VALUES (%(topic_id)s, %(name)s, %(timeout_ms)s, %(ladder)s, %(max_attempts)s, %(filter)s, %(ordering)s, NOW(6))
+INSERT INTO ems_group (topic_id, name, {group_columns}, created_at)
+VALUES (%(topic_id)s, %(name)s, {group_values}, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: change_group
-UPDATE ems_group SET timeout_ms = %(timeout_ms)s, ladder = %(ladder)s, max_attempts = %(max_attempts)s, paused = %(paused)s, filter = %(filter)s WHERE id = %(id)s
+UPDATE ems_group SET {group_changes} WHERE id = %(id)s
 
 -- name: add_cursor
 INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s, %(partition)s, %(next_offset)s)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from emsworker.core.errors import Ignore
 from emsworker.core.ladder import Decision, Done, Dropped, Ladder
+from emsworker.core.options import option, whole
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Route
 
@@ -17,7 +18,7 @@ BROADCAST_OPTIONS = frozenset({"concurrency", "timeout_s", "soft_time_limit_s", 
 class BroadcastOptions(HandlerOptions):
     """Options of a broadcast handler: it runs one message after the other, and none again after an error."""
 
-    concurrency: int = 1
+    concurrency: int = option(1, whole(1, 65535))
 
     def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
         """Drop a message after an error, and go on with the next one."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 from emsworker.broker.keys import KeyBackend
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, InvalidName, Problem, Retry
+from emsworker.core.errors import InvalidName, Retry
 from emsworker.core.ids import decode_key, encode_key
 from emsworker.core.model import Entry
-from emsworker.core.options import is_number
+from emsworker.core.options import choice, refuse, seconds
 from emsworker.core.process.clock import ticks
 from emsworker.store.cluster import once as store
 from emsworker.store.cluster.once import Begun
@@ -21,6 +19,7 @@ KEEP_S = 7 * 86400.0
 RUNNING_S = 60.0
 WAIT_S = 2.0
 _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.1
+_SPAN = seconds()
 
 
 def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
@@ -34,8 +33,7 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
     Returns:
         true exactly once among all transactions that are committed.
     """
-    if problems := [*_wrong_spans(ttl_s=ttl_s)]:
-        raise ConfigError(problems)
+    refuse(_SPAN.problems("ttl_s", ttl_s))
     return store.do_in(transaction, _key(key), ttl_s)
 
 
@@ -65,11 +63,9 @@ class Once:
         wait_s: float = WAIT_S,
         if_uncertain: str = "repeat",
     ) -> None:
-        problems = [*_wrong_spans(ttl_s=ttl_s, running_s=running_s, wait_s=wait_s)]
-        if if_uncertain not in ("repeat", "skip"):
-            problems.append(Problem("if_uncertain", repr(if_uncertain), "must be one of repeat, skip"))
-        if problems:
-            raise ConfigError(problems)
+        spans = {"ttl_s": ttl_s, "running_s": running_s, "wait_s": wait_s}
+        problems = [problem for name, value in spans.items() for problem in _SPAN.problems(name, value)]
+        refuse(problems + choice(("repeat", "skip")).problems("if_uncertain", if_uncertain))
         self._backend = backend
         self._key = _key(key)
         self._ttl_s = ttl_s
@@ -125,9 +121,3 @@ def _key(key: str | bytes) -> bytes:
     if not raw:
         raise InvalidName(f"key of once {key!r} is empty; name the effect, like the id of its message")
     return raw
-
-
-def _wrong_spans(**spans: Any) -> Iterator[Problem]:
-    for name, value in spans.items():
-        if not is_number(value) or not 0 <= value <= LONGEST_S:
-            yield Problem(name, repr(value), "must be a number of seconds, from 0 to 100 years")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, Ignore, Problem, Reject, Retry
+from emsworker.core.errors import Ignore, Problem, Reject, Retry
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
-from emsworker.core.limits import Limit
-from emsworker.core.options import is_number, is_whole, refuse_unknown
+from emsworker.core.limits import MOST_RUNNING, RATE, Limit
+from emsworker.core.model import ATTEMPTS, LADDER
+from emsworker.core.options import choice, flag, option, options_of, problems_in, problems_of, refuse, seconds, whole
 from emsworker.core.priority import PRIORITIES
 
 ON_ERROR = ("retry", "dead", "ignore")
-
-
-def _is_count(value: object, least: int) -> bool:
-    return is_whole(value) and least <= value <= 65535
+_COUNT, _SPAN = whole(1, 65535), seconds(0.001)
 
 
 @dataclass(frozen=True)
@@ -42,55 +39,26 @@ class HandlerOptions:
         priority: of a task's calls that name none, 0 to 9; higher ones are run first.
     """
 
-    transactional: bool = False
-    batch: int = 0
-    concurrency: int = 100
-    on_error: str = "retry"
-    ladder: str | None = None
-    max_attempts: int | None = None
-    timeout_s: float | None = None
-    soft_time_limit_s: float | None = None
-    hard_time_limit_s: float | None = None
-    result: bool = False
-    result_ttl_s: float | None = None
-    rate_limit: str | None = None
-    max_running: int | None = None
-    priority: int | None = None
+    transactional: bool = option(False, flag())
+    batch: int = option(0, whole(0, 65535))
+    concurrency: int = option(100, _COUNT)
+    on_error: str = option("retry", choice(ON_ERROR))
+    ladder: str | None = option(None, LADDER)
+    max_attempts: int | None = option(None, ATTEMPTS)
+    timeout_s: float | None = option(None, _SPAN)
+    soft_time_limit_s: float | None = option(None, _SPAN)
+    hard_time_limit_s: float | None = option(None, _SPAN)
+    result: bool = option(False, flag())
+    result_ttl_s: float | None = option(None, _SPAN)
+    rate_limit: str | None = option(None, RATE)
+    max_running: int | None = option(None, MOST_RUNNING)
+    priority: int | None = option(None, whole(0, len(PRIORITIES) - 1))
 
     def __post_init__(self) -> None:
-        problems = [*self._wrong_numbers()]
-        if self.on_error not in ON_ERROR:
-            problems.append(Problem("on_error", repr(self.on_error), f"must be one of {', '.join(ON_ERROR)}"))
+        problems = problems_in(self)
         if self.keeps_result and self.batch:
             problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
-        try:
-            if self.ladder is not None:
-                Ladder.parse(self.ladder)
-        except ValueError as error:
-            problems.append(Problem("ladder", repr(self.ladder), str(error)))
-        try:
-            Limit(self.rate_limit, self.max_running)
-        except ValueError as error:
-            problems.append(Problem("rate_limit, max_running", f"{self.rate_limit}, {self.max_running}", str(error)))
-        if problems:
-            raise ConfigError(problems)
-
-    def _wrong_numbers(self) -> Iterator[Problem]:
-        if not _is_count(self.batch, 0):
-            yield Problem("batch", repr(self.batch), "must be a number of messages, 0 for one by one")
-        if self.priority is not None and (not _is_count(self.priority, 0) or self.priority not in PRIORITIES):
-            yield Problem("priority", repr(self.priority), "must be a number from 0 to 9, the highest")
-        for name in ("concurrency", "max_attempts"):
-            value = getattr(self, name)
-            if value is not None and not _is_count(value, 1):
-                yield Problem(name, repr(value), "must be a number from 1 to 65535")
-        for name in ("transactional", "result"):
-            if not isinstance(getattr(self, name), bool):
-                yield Problem(name, repr(getattr(self, name)), "must be True or False")
-        for name in ("timeout_s", "soft_time_limit_s", "hard_time_limit_s", "result_ttl_s"):
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and 0 < value <= LONGEST_S):
-                yield Problem(name, repr(value), "must be a number of seconds above 0")
+        refuse(problems)
 
     @classmethod
     def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
@@ -99,7 +67,7 @@ class HandlerOptions:
         Raises:
             ConfigError: one is unknown or wrong.
         """
-        refuse_unknown("a handler", options, cls.__dataclass_fields__)
+        refuse(problems_of("a handler", options, options_of(cls)))
         return cls(**options)
 
     @property

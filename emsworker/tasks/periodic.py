@@ -12,7 +12,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, encode_key
 from emsworker.core.model import TASK_HEADER, Topic, priority_header
-from emsworker.core.options import is_number, unknown_options
+from emsworker.core.options import choice, number, refuse, text, unknown_options
 from emsworker.core.priority import level_for
 from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
 from emsworker.store.cluster import schedules
@@ -75,23 +75,19 @@ def make_periodic(
     if (cron is None) == (every is None):
         raise ConfigError([Problem("periodic", repr(cron), "give either a cron expression or every=, in seconds")])
     problems = unknown_options("periodic", call, ("args", "kwargs", "key"))
-    if cron is not None and not isinstance(cron, str):
-        problems.append(Problem("cron", repr(cron), 'must be a cron expression, like "*/5 * * * *"'))
-    if not isinstance(timezone, str):
-        problems.append(Problem("timezone", repr(timezone), "must be a name like Europe/Berlin"))
-    if every is not None and not is_number(every):
-        problems.append(Problem("every", repr(every), "must be a number of seconds"))
-    if problems:
-        raise ConfigError(problems)
-    if catch_up not in CATCH_UP:
-        problems.append(Problem("catch_up", repr(catch_up), f"must be one of {', '.join(CATCH_UP)}"))
+    if cron is not None:
+        problems += text().problems("cron", cron)
+    problems += text().problems("timezone", timezone)
+    if every is not None:
+        problems += number().problems("every", every)
+    refuse(problems)
+    problems += choice(CATCH_UP).problems("catch_up", catch_up)
     spec = cron if cron is not None else interval_spec(float(every or 0))
     try:
         parse_timetable(spec, timezone)
     except ValueError as error:
         problems.append(Problem("periodic", repr(cron if cron is not None else every), str(error)))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     _check_call(task, **call)
     return Periodic(check_name("schedule", name or task.name), task, spec, timezone, catch_up, **call)
 

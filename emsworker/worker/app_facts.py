@@ -95,16 +95,7 @@ def describe_app(
     chosen = json.dumps({"topics": list(topics), "groups": list(groups)})
     with os.fdopen(reader, encoding="utf-8") as answer:
         try:
-            with blocked():  # or a stop between its start and note_helper would leave it behind
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "emsworker.worker.app_facts", path, str(writer), chosen],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    pass_fds=[writer],
-                    env={**environ, **({_URL: url} if url is not None else {})},
-                )
-                note_helper(process.pid)
+            process = _start(path, writer, chosen, {**environ, **({_URL: url} if url is not None else {})})
         finally:
             os.close(writer)
         try:
@@ -120,6 +111,20 @@ def describe_app(
         last = noise.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise AppNotFound(f"-A {path}: importing it ended the process (exit code {process.returncode}): {last[0]}")
     return _read(json.loads(text))
+
+
+def _start(path: str, writer: int, chosen: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with blocked():  # or a stop between its start and note_helper would leave it behind
+        process = subprocess.Popen(
+            [sys.executable, "-m", "emsworker.worker.app_facts", path, str(writer), chosen],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[writer],
+            env=environ,
+        )
+        note_helper(process.pid)
+    return process
 
 
 def _read(answer: dict[str, Any]) -> AppFacts:

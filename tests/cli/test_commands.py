@@ -147,7 +147,7 @@ def test_r22_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
     assert (both["rate"], both["max_running"]) == ("30/m", 4), "what is not named stays"
     assert ems.ok(*limit, "--no-rate", "--json").json["rate"] is None
     wrong = ems(*limit, "--rate", "30/d")
-    assert wrong.code == 2 and "'30/d' is no rate; write it like 100/s, 30/m or 5/h" in wrong.err
+    assert wrong.code == 2 and "'30/d' is not a rate; write it like 100/s, 30/m or 5/h" in wrong.err
     assert ems(*limit, "--max-running", "0").code == 2
     assert ems(*limit, "--rate", "1/s", "--no-rate").code == 2
     assert "no group 'h'" in ems("groups", "limit", "slow", "h").err
@@ -265,7 +265,7 @@ def test_send_lines(ems: Ems, url: str, tmp_path: Path) -> None:
     assert ems.ok("send", "t", "-", "--lines", stdin="1\n\n2").out == "Sent 2 messages to t.\n"
     assert rows(url, "SELECT COUNT(*), COUNT(DISTINCT body) FROM ems_message") == [(1203, 1203)]
     bad = ems("send", "t", "-", "--lines", stdin="1\n" * 500 + "{\n")
-    assert bad.code == 2 and "Line 501 is no JSON" in bad.err and "500 messages" in bad.err
+    assert bad.code == 2 and "Line 501 is not JSON" in bad.err and "500 messages" in bad.err
 
 
 def test_progress_is_shown_on_a_terminal_only(ems: Ems, tmp_path: Path) -> None:
@@ -290,12 +290,12 @@ def test_progress_is_shown_on_a_terminal_only(ems: Ems, tmp_path: Path) -> None:
 def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
     cases = [
         (["t", "no json"], 2, "--text"),
-        (["t", "5", "--task", "f"], 2, "no list of arguments"),
+        (["t", "5", "--task", "f"], 2, "not a list of arguments"),
         (["t", "1", "--header", "x"], 2, "NAME=VALUE"),
         (["t", "1", "--header", "ems-task=x"], 2, "reserved"),
         (["t", "@missing"], 2, "cannot be read"),
         (["t", "1", "--lines"], 2, "--lines"),
-        (["a b", "1"], 2, "no valid name"),
+        (["a b", "1"], 2, "valid name"),
     ]
     for arguments, code, said in cases:
         done = ems("send", *arguments)

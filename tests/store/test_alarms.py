@@ -283,7 +283,7 @@ def test_a7_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: 
     admin = Admin(stream.app())
     with pytest.raises(ConfigError) as caught:
         admin.alarms.create("x", on="lag", above=-1, for_s=-1, webhook="file:///etc/passwd", command="'")
-    assert [problem.name for problem in caught.value.problems] == ["for_s", "above", "webhook", "command"]
+    assert [problem.name for problem in caught.value.problems] == ["above", "for_s", "webhook", "command"]
     with pytest.raises(ConfigError, match="must be one of lag"):
         admin.alarms.create("x", on="mood")
     admin.alarms.create("x", on="lag", webhook="http://127.0.0.1:1/")

@@ -245,7 +245,7 @@ def test_send_many_takes_bodies_and_no_single_one(app: Ems) -> None:
         (lambda app: app.task(max_retries=3), "did you mean 'max_attempts'"),
         (lambda app: app.task(transactional="yes"), "transactional = 'yes'"),
         (lambda app: app.task(result=1), "result = 1"),
-        (lambda app: app.task(rate_limit=100), "no rate"),
+        (lambda app: app.task(rate_limit=100), "not a rate"),
         (lambda app: app.task(timeout_s=True), "timeout_s = True"),
         (lambda app: app.task(order="keys"), "order = 'keys'"),
         (lambda app: app.subscribe("t", "g", time_out_s=3), "did you mean 'timeout_s'"),

@@ -26,7 +26,7 @@ class Trouble:
         self._log = log
         self._kind: type[BaseException] | None = None
         self._quiet_s = self._quiet_until = self._since = 0.0
-        self._untold = 0
+        self._repeats = 0
 
     def note(self, what: str, error: BaseException, *, exc_info: bool = False) -> None:
         """Note that the problem exists, or still exists.
@@ -39,7 +39,7 @@ class Trouble:
         if self._kind is None:
             self._since, self._quiet_s = now, _QUIET_S
         if type(error) is self._kind and now < self._quiet_until:
-            self._untold += 1
+            self._repeats += 1
             return
         if type(error) is self._kind:
             self._quiet_s = min(2 * self._quiet_s, _LONGEST_QUIET_S)
@@ -52,9 +52,9 @@ class Trouble:
         Args:
             what: the start of the log line: what can be done again.
         """
-        if self._kind is not None and self._untold:
+        if self._kind is not None and self._repeats:
             self._log.warning("%s again, after %.1f s", what, ticks() - self._since)
-        self._kind, self._untold = None, 0
+        self._kind, self._repeats = None, 0
 
 
 OnDeath = Callable[[str, BaseException], None]
@@ -68,7 +68,7 @@ def watch_threads(on_death: OnDeath) -> None:
         previous(args)
         name = args.thread.name if args.thread is not None else ""
         if name.startswith("ems-"):  # threads that a handler starts are not reported
-            log.error("thread %s died of an error that nobody caught", name)
+            log.error("thread %s ended with an uncaught exception", name)
             on_death(name, args.exc_value or RuntimeError(f"thread {name} died"))
 
     threading.excepthook = report

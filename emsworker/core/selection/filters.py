@@ -73,9 +73,7 @@ class Filter:
         try:
             return cls(**json.loads(text)) if text else cls()
         except (ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(
-                [Problem("filter", repr(text[:100]), f"is none that was stored by EMS: {error}")]
-            ) from None
+            raise ConfigError([Problem("filter", repr(text[:100]), f"was not stored by EMS: {error}")]) from None
 
     def matches(self, tag: str | bytes | None, headers: Mapping[str, str]) -> bool:
         """Return whether a message with this tag and these headers matches; the store evaluates the same in SQL."""

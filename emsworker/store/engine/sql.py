@@ -7,6 +7,7 @@ module makes it, from the package's own files, from escaped values, and from num
 Statements are kept in a ``.sql`` file beside the module that uses them (the idea is Procrastinate's). A file is a
 series of ``-- name: verb_noun`` lines, each followed by ``--`` lines that say what the statement is for and by one
 statement with ``%(name)s`` parameters. The row of an INSERT of many rows is named like a statement, ``..._row``.
+A list of columns that is made from a table of settings stands in it as ``{name}``.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class Statements:
 
     Args:
         module: the module beside which the file lies: its ``__name__``.
+        lists: the lists of columns that stand in it as ``{name}``; constants of the code.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, **lists: str) -> None:
         package, _, name = module.rpartition(".")
         text = (files(package) / f"{name}.sql").read_text(encoding="utf-8")
+        for mark, columns in lists.items():
+            text = text.replace(f"{{{mark}}}", columns)
         pieces = _NAME.split(text)
         # As attributes of the object, which are found many times faster than by __getattr__.
         vars(self).update({name: Sql(_strip(body)) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)})

@@ -8,6 +8,7 @@ from typing import Any
 
 from emsworker.core.durations import format_duration
 from emsworker.core.model import Group
+from emsworker.core.options import option, seconds, whole
 from emsworker.core.partitioner import level_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, utc
@@ -27,9 +28,9 @@ class SkipPolicy:
         below_priority: skip only in partitions of a lower priority level than this one's.
     """
 
-    most_waiting: int | None = None
-    older_s: float | None = None
-    below_priority: int | None = None
+    most_waiting: int | None = option(None, whole(0, (1 << 63) - 1))
+    older_s: float | None = option(None, seconds(0.001))
+    below_priority: int | None = option(None, whole(1, 9))
 
     def __bool__(self) -> bool:
         return self != SkipPolicy()

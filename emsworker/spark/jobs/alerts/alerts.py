@@ -48,7 +48,7 @@ class AlertsFailed(EmsError):
 class AlertOptions(Options):
     """Options of ``ems pipeline alerts``."""
 
-    checkpoint: str = option(help="The folder of what it remembers; a restart goes on from there.", metavar="FOLDER")
+    checkpoint: str = option(help="The folder of what it remembers; a restart continues from there.", metavar="FOLDER")
     events: str | None = option(None, help="Write alerts to this folder, as lines of JSON.", metavar="FOLDER")
     to_topic: str | None = option(None, help="Send alerts to this topic, each once.", metavar="NAME")
     webhook: str | None = option(None, help="POST each alert there, as JSON.", metavar="URL")
