@@ -513,7 +513,7 @@ def test_local_stream(bare: Ems, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`ems local start`" in bare("topics", "list").err
     monkeypatch.setenv("EMS_LOCAL_DIR", bare.environ["EMS_LOCAL_DIR"])
     with pytest.raises(StoreUnavailable, match="ems local start"):
-        _ = App("x").url  # its address is known, but nobody answers there
+        _ = App("x").stream.url  # its address is known, but nobody answers there
 
 
 def _use_sql(bare: Ems) -> None:

@@ -8,8 +8,8 @@ import pytest
 from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.admin.monitoring import Monitoring
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.schema import ServerFacts, unsupported
-from emsworker.tasks.task import Outgoing
 from tests.cli.test_commands import execute, rows
 from tests.support.commands import Ems, wait_for
 

@@ -13,7 +13,7 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.admin.monitoring import Monitoring
 from emsworker.core.model import Order
-from emsworker.tasks.task import Outgoing
+from emsworker.publish.outgoing import Outgoing
 from tests.process.record import whole_lines
 from tests.process.stream import Stream
 from tests.support.machine import machine_s

@@ -305,7 +305,7 @@ def _filled(command: str, names: dict[str, str]) -> str:
 def _bury(place: Place) -> str:
     """The id of a message that is a dead letter of the group."""
     app = place.stream.app
-    session = app.database.thread_session()
+    session = app.stream.database.thread_session()
     topic = get_topic(session, place.topic)
     assert topic is not None
     group = next(one for one in list_groups(session) if one.topic_id == topic.id)

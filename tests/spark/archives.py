@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from emsworker.core.codec import decode_headers
 from emsworker.core.model import Topic
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.groups import progress
-from emsworker.tasks.task import Outgoing
 from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.streams import Stream, failed, flush_of
 

@@ -9,6 +9,7 @@ from emsworker.beat.retention import trim
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
 from emsworker.core.partitioner import partition_of
+from emsworker.publish.outgoing import Outgoing
 from emsworker.spark.jobs import load
 from emsworker.spark.jobs.archive.archive import ArchiveDiffers, ArchiveOptions
 from emsworker.spark.jobs.archive.manifest import read_archive
@@ -16,7 +17,6 @@ from emsworker.spark.jobs.folder import HadoopFolder
 from emsworker.store import topics
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream.archive import ArchiveBusy, Lock
-from emsworker.tasks.task import Outgoing
 from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
 from tests.support.streams import Stream, flush_of
 
@@ -139,7 +139,7 @@ def test_the_beat_waits_and_topics_that_cannot_be_archived_are_named(
     ):
         with pytest.raises(ConfigError, match=fix):
             archive(spark, tmp_path, topic=(name,))
-    lock = Lock(stream.app().database, topic.id, "orders")
+    lock = Lock(stream.app().stream.database, topic.id, "orders")
     with pytest.raises(ArchiveBusy, match="orders"):
         archive(spark, tmp_path)
     lock.close()

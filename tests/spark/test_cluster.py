@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.tasks.task import Outgoing
+from emsworker.publish.outgoing import Outgoing
 from tests.spark import archives
 from tests.spark.archives import archived, fill, table_claims, table_messages
 from tests.spark.cluster import standalone

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.tasks.task import Outgoing
+from emsworker.publish.outgoing import Outgoing
 from tests.spark.conftest import ROOT, spark_environment
 from tests.support.streams import Stream, wait_until
 

@@ -229,4 +229,4 @@ def test_r10_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream
         other.stream.database, other.settings, other.stream.decoder, "w/0", print, lambda name, e: None
     )
     with pytest.raises(ConfigError, match="'orders': is a cluster topic"):
-        reader.take_on(other, other.broadcasts.values())
+        reader.take_on(other, other.registry.broadcasts.values())

@@ -7,9 +7,9 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.errors import ConfigError, InvalidName
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.groups.progress import flush
 from emsworker.store.stream import dedup, outbox
-from emsworker.tasks.task import Outgoing
 from tests.support.streams import Stream, flush_of, in_threads
 from tests.support.waiting import until
 

@@ -11,8 +11,8 @@ from emsworker.beat.services import SERVICES
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
 from emsworker.core.offsets import OffsetRange
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.stream import high_watermark, scan
-from emsworker.tasks.task import Outgoing
 from tests.support.streams import Stream
 
 

@@ -11,8 +11,8 @@ from emsworker.admin import Admin, Messages, Page, Selection
 from emsworker.core.errors import ConfigError, InvalidName, PredicateError, UnknownMessage, UnknownTopic
 from emsworker.core.selection.bounds import ANYTHING
 from emsworker.core.selection.filters import EVERYTHING
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements
-from emsworker.tasks.task import Outgoing
 from tests.support.streams import Stream
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

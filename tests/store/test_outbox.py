@@ -20,10 +20,10 @@ from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnded, TransactionRolledBack
 from emsworker.core.url import DatabaseUrl
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.stream import outbox
-from emsworker.tasks.task import Outgoing
 from tests.support.servers import OWN_SETTINGS
 from tests.support.streams import Stream
 from tests.support.waiting import never, until

@@ -22,10 +22,10 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic, TopicRule
+from emsworker.publish.outgoing import Outgoing
 from emsworker.publish.producer import _Ticket
 from emsworker.store import topics
 from emsworker.store.groups import claims
-from emsworker.tasks.task import Outgoing
 from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
 
 
@@ -207,7 +207,11 @@ def test_w11_or_refused(stream: Stream) -> None:
 def test_w11_two_creators_at_once_make_one_topic(stream: Stream) -> None:
     apps = [stream.app() for _ in range(6)]
     found = in_threads(
-        6, lambda n: (apps[n].catalog.topic("t").id, apps[n].catalog.group(apps[n].catalog.topic("t"), "g").id)
+        6,
+        lambda n: (
+            apps[n].stream.catalog.topic("t").id,
+            apps[n].stream.catalog.group(apps[n].stream.catalog.topic("t"), "g").id,
+        ),
     )
     assert len(set(found)) == 1
     assert stream.value("SELECT COUNT(*) FROM ems_cursor") == 1
@@ -289,7 +293,7 @@ def test_w4_the_same_uid_within_one_send_many(stream: Stream, app: Ems) -> None:
 
 def test_w4_the_same_uid_from_many_processes_at_once(stream: Stream, new_app: AppFactory) -> None:
     apps = [new_app() for _ in range(6)]
-    apps[0].catalog.topic("t")
+    apps[0].stream.catalog.topic("t")
     for _ in range(5):
         uid = uid_text(new_uid())
         receipts = in_threads(6, lambda n, uid=uid: apps[n].send("t", n, uid=uid))  # type: ignore[misc]

@@ -174,12 +174,12 @@ def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(strea
     assert stream.status("Com_insert") == writes, "nothing is written where nothing has changed"
     newer = stream.app()
     newer.task(name="own", topic="t", group="g", max_attempts=9)(print)
-    declare_handlers(newer.database, group, newer.routes["t", "g"])
+    declare_handlers(newer.stream.database, group, newer.registry.routes["t", "g"])
     rows["own"] = HandlerRow("own", "retry", None, 9)
     assert handlers.list_handlers(stream.session, group.id) == rows, "an older version may still run the other one"
     listener = stream.app()
     listener.subscribe("t", "g", max_attempts=7)(print)
-    declare_handlers(listener.database, group, listener.routes["t", "g"])
+    declare_handlers(listener.stream.database, group, listener.registry.routes["t", "g"])
     assert handlers.list_handlers(stream.session, group.id) == {"": HandlerRow("", "retry", None, 7)}
     topics.delete_group(stream.session, group)
     assert stream.rows("SELECT * FROM ems_handler") == []

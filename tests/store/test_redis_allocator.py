@@ -32,7 +32,7 @@ def test_w3_two_streams_share_one_redis(stream: Stream, redis_url: str) -> None:
     first = redis_app(stream, redis_url)
     first.send_many("t", range(5))
     key = next(iter(counters(redis_url)))
-    assert first.stream_id.encode() in key
+    assert first.stream.stream_id.encode() in key
 
 
 @pytest.mark.parametrize("accident", ["flushed", "rolled back", "garbage", "wrong type"])

@@ -15,11 +15,11 @@ from emsworker.admin.monitoring import Monitoring
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
 from emsworker.core.offsets import OffsetRange
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import claims, dead, ordered, progress
 from emsworker.store.groups.replay import Replayed
 from emsworker.store.stream import retention
-from emsworker.tasks.task import Outgoing
 from tests.store.test_flat_cost import SEQUENCE, reads
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 

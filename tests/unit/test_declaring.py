@@ -13,9 +13,9 @@ from emsworker.core.errors import AppNotFound, ConfigError, DecodeError, Invalid
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Message
 from emsworker.loader import load_app
+from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements, split_script
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Outgoing
 from tests.support.statements import module_of, sql_files
 from tests.support.worker import LIBRARY
 

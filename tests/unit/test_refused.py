@@ -18,7 +18,7 @@ from emsworker import (
     Message,
     WrongArguments,
 )
-from emsworker.tasks.task import Outgoing
+from emsworker.publish.outgoing import Outgoing
 
 
 @pytest.fixture

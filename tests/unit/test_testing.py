@@ -18,7 +18,7 @@ from emsworker import (
     TaskFailed,
 )
 from emsworker.core.errors import ConfigError, EmsError, InvalidName, MessageTooLarge, UnknownMessage
-from emsworker.tasks.task import Outgoing
+from emsworker.publish.outgoing import Outgoing
 
 
 @pytest.fixture
