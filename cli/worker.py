@@ -100,7 +100,7 @@ def worker(
     the processes gracefully.
     """
     from emsworker.worker.app_facts import describe_app
-    from emsworker.worker.child import ChildSpec
+    from emsworker.worker.child_spec import ChildSpec
 
     _log(log_level)
     claim_role("worker")
