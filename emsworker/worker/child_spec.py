@@ -1,4 +1,4 @@
-"""What a supervisor and its child tell each other: instructions on the command line, reports over a pipe, exit codes.
+"""Protocol between a supervisor and its child: instructions on the command line, reports over a pipe, exit codes.
 
 The exit code is for the supervisor: 0 if the child was told to stop; USAGE if the app or the settings are wrong, so
 that another child would fail too; anything else is a crash. A child that wants to be replaced says so in its last
