@@ -87,7 +87,7 @@ def worker(
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
     """
-    from emsworker.worker.child import ChildSpec
+    from emsworker.worker.child_spec import ChildSpec
 
     _log(log_level)
     claim_role("worker")

@@ -34,7 +34,7 @@ from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.child import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ class _Slot:
     told: bool = False
     restarting: bool = False
     last_words: str = ""
-    started_at: float = 0.0
     ready_at: float | None = None
     silent_s: float = 0.0
     ending: bool = False
@@ -81,6 +80,81 @@ class _Slot:
     def recycles(self) -> bool:
         """True if the child has ended by itself to be recycled, its work in order."""
         return self.last_words.startswith(RECYCLING)
+
+    @property
+    def fails_for_long(self) -> bool:
+        """True if the repeated crashes of this child have been logged often enough."""
+        return self.crashes >= _MOST_CRASHES
+
+    def start(self, spec: ChildSpec) -> int:
+        """Start a child with a status pipe of its own, and return its process id."""
+        self.process_id = uuid.uuid4().hex
+        reader, writer = os.pipe()
+        spec = replace(spec, process_id=self.process_id, status=writer, number=self.number)
+        command = [sys.executable, "-m", "emsworker.worker.child", spec.to_json()]
+        try:
+            with blocked():  # until it has its own handlers: a stop before that still ends it in order
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[spec.parent, writer],
+                    env={**os.environ, **spec.addresses},
+                )
+        finally:
+            os.close(writer)
+        os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
+        self.status = os.fdopen(reader, "rb", buffering=0)
+        self.ready = self.told = self.restarting = self.ending = False
+        self.silent_s = 0.0
+        self.last_words, self.ready_at = "", None
+        return self.process.pid
+
+    def tell(self, number: signal.Signals) -> None:
+        """Ask the child to end."""
+        if self.process is not None:
+            self.told = True
+            self.process.send_signal(number)
+
+    def read_reports(self) -> list[str]:
+        """Read from the child's pipe what has arrived: "ready", errors, or nothing but that it runs; note its end."""
+        assert self.status is not None
+        try:
+            said = os.read(self.status.fileno(), 65536).decode(errors="replace")
+        except BlockingIOError:
+            return []
+        if not said:
+            self.close_status()
+        if self.ready_at is not None and not self.ending:
+            self.silent_s = 0.0
+        return [text for text in said.split("\0") if text]
+
+    def close_status(self) -> None:
+        """Close the pipe."""
+        if self.status is not None:
+            self.status.close()
+            self.status = None
+
+    def silence_limit(self, settings: Settings) -> tuple[float, str]:
+        """Return for how many seconds the child may be silent, and what it means if it is longer."""
+        if self.told and self.ready_at is None:
+            return math.inf, ""  # it is loading, and ends afterwards; the stop has a limit of its own
+        if self.ready_at is None:
+            return settings.start_timeout_s, f"is not ready after {settings.start_timeout_s:g} s (start_timeout_s)"
+        limit_s = max(_SILENT_LEASES * settings.lease_s, _SILENT_LEAST_S)
+        if self.ending:
+            limit_s += settings.stop_timeout_s + _GRACE_S
+            return limit_s, f"has been about to end for {limit_s:g} s"
+        return limit_s, (
+            f"has been frozen for {limit_s:g} s: a handler holds the interpreter's lock, so no time limit could end it"
+        )
+
+    def back_off(self) -> float:
+        """Count a crash, and return the seconds until the next child."""
+        if self.last_words:  # a handler hung, but the child worked before
+            return 0.0
+        stable = self.ready_at is not None and ticks() - self.ready_at > _STABLE_S
+        self.crashes = 1 if stable else min(self.crashes + 1, _MOST_CRASHES)
+        return float(min(_BACKOFF_S * 2 ** (self.crashes - 1), _BACKOFF_MAX_S)) if self.crashes > 1 else 0.0
 
 
 class Supervisor:
@@ -151,7 +225,7 @@ class Supervisor:
             slot.ready = False  # otherwise the first new child would make all count as ready, including old ones
             if slot.alive and slot.process is not None:
                 slot.restarting = True
-                self._tell(slot, signal.SIGTERM)
+                slot.tell(signal.SIGTERM)
 
     def request_restart(self) -> None:
         """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
@@ -162,31 +236,9 @@ class Supervisor:
     def _start_missing(self) -> None:
         for slot in self._slots:
             if slot.process is None and not self._stopping and ticks() >= slot.start_at:
-                self._start(slot)
-
-    def _start(self, slot: _Slot) -> None:
-        slot.process_id = uuid.uuid4().hex
-        reader, writer = os.pipe()
-        spec = replace(self._spec, process_id=slot.process_id, parent=self._alive_reader, status=writer)
-        spec = replace(spec, number=slot.number)
-        command = [sys.executable, "-m", "emsworker.worker.child", spec.to_json()]
-        try:
-            with blocked():  # until it has its own handlers: a stop before that still ends it in order
-                slot.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[self._alive_reader, writer],
-                    env={**os.environ, **spec.addresses},
-                )
-        finally:
-            os.close(writer)
-        os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
-        slot.status = os.fdopen(reader, "rb", buffering=0)
-        slot.ready = slot.told = slot.restarting = slot.ending = False
-        slot.silent_s = 0.0
-        slot.last_words, slot.started_at, slot.ready_at = "", ticks(), None
-        if not self._fails_for_long(slot):
-            log.info("started child %d as process %d", slot.number, slot.process.pid)
+                pid = slot.start(replace(self._spec, parent=self._alive_reader))
+                if not slot.fails_for_long:
+                    log.info("started child %d as process %d", slot.number, pid)
 
     def _reap(self) -> None:
         for slot in self._slots:
@@ -207,7 +259,7 @@ class Supervisor:
             if slot.process is None or not slot.alive or slot.status is None:
                 continue
             slot.silent_s += turn_s
-            limit_s, what = self._silence_limit(slot)
+            limit_s, what = slot.silence_limit(self._settings)
             if slot.silent_s <= limit_s:
                 continue
             if _is_paused(slot.process.pid):
@@ -217,26 +269,12 @@ class Supervisor:
             slot.process.kill()
             slot.process.wait()
 
-    def _silence_limit(self, slot: _Slot) -> tuple[float, str]:
-        settings = self._settings
-        if slot.told and slot.ready_at is None:
-            return math.inf, ""  # it is loading, and ends afterwards; the stop has a limit of its own
-        if slot.ready_at is None:
-            return settings.start_timeout_s, f"is not ready after {settings.start_timeout_s:g} s (start_timeout_s)"
-        limit_s = max(_SILENT_LEASES * settings.lease_s, _SILENT_LEAST_S)
-        if slot.ending:
-            limit_s += settings.stop_timeout_s + _GRACE_S
-            return limit_s, f"has been about to end for {limit_s:g} s"
-        return limit_s, (
-            f"has been frozen for {limit_s:g} s: a handler holds the interpreter's lock, so no time limit could end it"
-        )
-
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
         pid, slot.process = slot.process.pid, None
         if slot.status is not None:
             self._on_status(slot)
-            self._close_status(slot)
+            slot.close_status()
         well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
             self._end_leases(slot.process_id)
@@ -248,8 +286,8 @@ class Supervisor:
         if code == USAGE and not slot.ready and (self._patient or not self._was_ready):
             self._on_hopeless(slot)
             return
-        known = self._fails_for_long(slot)
-        pause_s = self._backoff(slot)
+        known = slot.fails_for_long
+        pause_s = slot.back_off()
         slot.start_at = ticks() + pause_s
         if known:
             return
@@ -270,17 +308,6 @@ class Supervisor:
         self._exit_code = USAGE
         self._stop(signal.SIGTERM)
 
-    def _fails_for_long(self, slot: _Slot) -> bool:
-        """Return whether the repeated crashes of this child have been logged often enough."""
-        return slot.crashes >= _MOST_CRASHES
-
-    def _backoff(self, slot: _Slot) -> float:
-        if slot.last_words:  # a handler hung, but the child worked before
-            return 0.0
-        stable = slot.ready_at is not None and ticks() - slot.ready_at > _STABLE_S
-        slot.crashes = 1 if stable else min(slot.crashes + 1, _MOST_CRASHES)
-        return float(min(_BACKOFF_S * 2 ** (slot.crashes - 1), _BACKOFF_MAX_S)) if slot.crashes > 1 else 0.0
-
     def _end_leases(self, process_id: str) -> None:
         try:
             clients.delete_process(self._session, process_id)
@@ -300,17 +327,7 @@ class Supervisor:
                     self._on_signal(number)
 
     def _on_status(self, slot: _Slot) -> None:
-        """Read from a child's pipe: "ready", an error, or its end."""
-        assert slot.status is not None
-        try:
-            said = os.read(slot.status.fileno(), 65536).decode(errors="replace")
-        except BlockingIOError:
-            return
-        if not said:
-            self._close_status(slot)
-        if slot.ready_at is not None and not slot.ending:
-            slot.silent_s = 0.0
-        for text in filter(None, said.split("\0")):
+        for text in slot.read_reports():
             if text == READY:
                 self._on_child_ready(slot)
             elif text == ENDING:
@@ -331,11 +348,6 @@ class Supervisor:
         if not self._told_ready and all(other.ready for other in self._slots):
             self._told_ready = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
-
-    def _close_status(self, slot: _Slot) -> None:
-        if slot.status is not None:
-            slot.status.close()
-            slot.status = None
 
     def _catch_signals(self) -> None:
         os.set_blocking(self._signal_in, False)
@@ -361,12 +373,7 @@ class Supervisor:
         log.info("stopping%s", " at once" if number == signal.SIGQUIT else "; running messages finish first")
         for slot in self._slots:
             if slot.alive:
-                self._tell(slot, number)
-
-    def _tell(self, slot: _Slot, number: signal.Signals) -> None:
-        if slot.process is not None:
-            slot.told = True
-            slot.process.send_signal(number)
+                slot.tell(number)
 
     def _kill_rest(self) -> None:
         for slot in self._slots:

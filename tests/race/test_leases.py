@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from emsworker.beat import recovery
-from emsworker.beat import services as maintenance
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
 from emsworker.store.cluster import clients
@@ -66,7 +65,7 @@ def test_the_beat_tells_for_how_long_a_lease_had_been_over(stream: Stream, caplo
     stream.expire(expired)
     clients.deregister(stream.session, [gone])
     with caplog.at_level(logging.WARNING):
-        maintenance.recover(stream.session, Settings())
+        recovery.recover_claims(stream.session, Settings())
     told = {record.args[0]: record.getMessage() for record in caplog.records if isinstance(record.args, tuple)}
     assert "orphaned, its lease was over for " in told[expired]
     assert "orphaned, nobody charged" in told[gone]

@@ -22,7 +22,7 @@ from emsworker.core.model import Message
 from emsworker.core.schedule import parse_timetable
 from emsworker.core.selection.filters import Filter
 from emsworker.core.url import DatabaseUrl, redact
-from emsworker.worker.child import ChildSpec
+from emsworker.worker.child_spec import ChildSpec
 from tests.security import nasty
 
 _ALL = Decoder(("json", "msgpack", "yaml"), 10_000)

@@ -1,0 +1,95 @@
+"""Protocol between a supervisor and its child: instructions on the command line, reports over a pipe, exit codes.
+
+The exit code is for the supervisor: 0 if the child was told to stop; USAGE if the app or the settings are wrong, so
+that another child would fail too; anything else is a crash. A child that wants to be replaced says so in its last
+message on the status pipe, because any handler can end the process with any exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+from dataclasses import asdict, dataclass, field, replace
+
+from emsworker.core.errors import EmsError
+
+USAGE, FAILED = 2, 1
+READY, ENDING, RECYCLING, HUNG = "ready", "ending", "recycling: ", "hung: "
+_URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """The supervisor's instructions to a child, as JSON on its command line.
+
+    Args:
+        app: ``module`` or ``module:name``.
+        topics: the topics to consume; empty for all that the app has handlers for.
+        groups: the groups to run; empty for all.
+        threads: consumer threads, or ``None`` for the app's setting.
+        process_id: groups the client rows of this process.
+        name: the worker's name, for display.
+        log_level: a level name of the standard logging module.
+        parent: a descriptor whose other end the supervisor holds; the child ends when it closes.
+        url, redis_url: addresses that override the app's own, as ``--url`` does; ``None`` keeps the app's.
+        status: the descriptor on which to report "ready", an error, or the reason for a replacement.
+        max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
+        number: index of this child in its worker; its replacement has the same.
+    """
+
+    app: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    threads: int | None
+    process_id: str
+    name: str
+    log_level: str
+    parent: int
+    url: str | None = field(default=None, repr=False)
+    redis_url: str | None = field(default=None, repr=False)
+    status: int = -1
+    max_tasks: int | None = None
+    max_memory_mib: int | None = None
+    number: int = 0
+
+    def to_json(self) -> str:
+        """Serialize for the command line, without addresses: any user can read it, and addresses have passwords."""
+        return json.dumps(asdict(self) | {"url": None, "redis_url": None})
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Environment variables with the addresses; other users cannot read them."""
+        if self.url is None:
+            return {}
+        return {_URL: self.url, _REDIS_URL: self.redis_url or ""}
+
+    @classmethod
+    def from_json(cls, text: str) -> ChildSpec:
+        """Parse the command line.
+
+        Raises:
+            EmsError: the text is not a serialized :class:`ChildSpec`.
+        """
+        try:
+            values = json.loads(text)
+            return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise EmsError("a child was not told by a supervisor what to do; run `ems worker`") from None
+
+    def with_addresses(self) -> ChildSpec:
+        """Return a copy with the addresses that the supervisor set in the environment, and remove them there."""
+        url, redis_url = os.environ.pop(_URL, None), os.environ.pop(_REDIS_URL, None)
+        return replace(self, url=url, redis_url=redis_url or None)
+
+    def tell(self, text: str) -> None:
+        """Report "ready" to the supervisor, or in one line an error or the reason why this process ends."""
+        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
+            os.write(self.status, text.encode()[:60000] + b"\0")
+
+    def tell_alive(self) -> None:
+        """Report only that this process can run Python code; never wait for a supervisor that is paused."""
+        _, writable, _ = select.select([], [self.status], [], 0)
+        if writable:
+            self.tell("")

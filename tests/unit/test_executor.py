@@ -1,0 +1,155 @@
+"""The way of a message through the executor, over a channel that only remembers what it is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from emsworker import BatchFailed, Ems
+from emsworker.broker.channel import Send, TransactionLost
+from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.context import RunContext, RunHooks
+from emsworker.consume.executor import Executor
+from emsworker.consume.losses import LostUnderHandler
+from emsworker.consume.result_writer import ResultWriter
+from emsworker.core.codec import Decoder
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome
+from emsworker.publish.transaction import Transaction
+from emsworker.store.engine.schema import ServerRun
+from emsworker.store.groups.progress import Flush
+from emsworker.tasks.middleware import Middleware
+
+SERVER = ServerRun(("one",), 100.0)
+
+
+class Recorder:
+    """A channel that keeps its flushes."""
+
+    def __init__(self) -> None:
+        self.flushes: list[Flush] = []
+        self.lost = False
+
+    def flush(self, flush: Flush) -> None:
+        self.flushes.append(flush)
+
+    def server_run(self) -> ServerRun:
+        return SERVER
+
+    def transact(
+        self, call: Callable[[Transaction], Any], commit: Callable[[Any, Send], None], is_cut_short: Callable[[], bool]
+    ) -> Any:
+        returned = call(Transaction(None))
+        if self.lost:
+            raise TransactionLost(cut=True) from ConnectionError("gone")
+        commit(returned, self.flushes.append)
+        return returned
+
+
+class Witness(Middleware):
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, str, str]] = []
+
+    def after_run(
+        self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
+    ) -> None:
+        self.seen.append((message.offset, str(outcome), repr(error)))
+
+
+def run_of(
+    subscribe: Callable[[Ems], None], isolation: Isolation = Isolation.NONE, *, lost: bool = False
+) -> tuple[Executor, ClaimRun, Recorder, Witness]:
+    app = Ems("shop", url="mysql://u:p@localhost/shop")
+    subscribe(app)
+    (route,) = app.routes.values()
+    channel, witness = Recorder(), Witness()
+    channel.lost = lost
+    whole: Any = channel
+    context = RunContext(route, Ladder.parse("5", 3, 0.0), whole, ResultWriter(60.0), RunHooks.of([witness]))
+    messages = [
+        Message(
+            "t",
+            0,
+            (offset, bytes([offset]) * 16, None, None, b"", str(offset).encode(), "2026-01-01"),
+            Decoder(("json",)),
+        )
+        for offset in (5, 6, 7)
+    ]
+    claim = Claim(1, 0, 5, 7, 4, 1, ClaimSource.STREAM, isolation, "c", messages)
+    executor = Executor(context)
+    return executor, executor.begin(claim, 1, 60.0, 0), channel, witness
+
+
+def fail_at_six(app: Ems) -> None:
+    @app.subscribe("t", group="g")
+    def handler(message: Message) -> None:
+        if message.offset == 6:
+            raise ValueError("six")
+
+
+def test_a_failure_is_decided_and_its_neighbours_are_done() -> None:
+    executor, claim_run, _, witness = run_of(fail_at_six)
+    assert executor.run(claim_run)
+    flush = claim_run.finish()
+    assert flush is not None and flush.acked_to == 7 and flush.finished
+    (failure,) = flush.failures
+    assert (failure.offset, failure.outcome, failure.retry_in_s) == (6, Outcome.FAILED, 5.0)
+    assert witness.seen == [(5, "done", "None"), (6, "failed", "ValueError('six')"), (7, "done", "None")]
+
+
+def test_a_suspect_is_written_down_before_and_after_its_run() -> None:
+    executor, claim_run, channel, _ = run_of(fail_at_six, Isolation.ALONE)
+    assert executor.run(claim_run)
+    assert [(flush.acked_to, flush.running) for flush in channel.flushes] == [
+        (4, 5),
+        (5, None),
+        (5, 6),
+        (6, None),
+        (6, 7),
+        (7, None),
+    ]
+
+
+def test_a_batch_names_its_failures_or_is_run_one_by_one() -> None:
+    calls: list[list[int]] = []
+
+    def subscribe(app: Ems) -> None:
+        @app.subscribe("t", group="g", batch=3)
+        def handler(messages: list[Message]) -> None:
+            calls.append([message.offset for message in messages])
+            if len(messages) > 1:
+                raise RuntimeError("too many")
+            if messages[0].offset == 7:
+                raise BatchFailed({messages[0].id: KeyError("seven")})
+
+    executor, claim_run, _, witness = run_of(subscribe)
+    assert executor.run(claim_run)
+    assert calls == [[5, 6, 7], [5], [6], [7]]
+    flush = claim_run.finish()
+    assert flush is not None and [failure.offset for failure in flush.failures] == [7]
+    assert witness.seen[-1] == (7, "failed", "KeyError('seven')")
+
+
+def transactional(app: Ems) -> None:
+    @app.subscribe("t", group="g", transactional=True)
+    def handler(transaction: Transaction, message: Message) -> None:
+        if message.offset == 7:
+            raise ValueError("seven")
+
+
+def test_the_end_of_a_transactional_message_is_its_commit() -> None:
+    executor, claim_run, channel, _ = run_of(transactional)
+    assert executor.run(claim_run)
+    assert [flush.acked_to for flush in channel.flushes] == [5, 6]
+    flush = claim_run.finish()
+    assert flush is not None and flush.acked_to == 7 and [failure.offset for failure in flush.failures] == [7]
+
+
+def test_a_lost_transaction_charges_nothing_and_names_its_run() -> None:
+    executor, claim_run, _, witness = run_of(transactional, Isolation.ALONE, lost=True)
+    with pytest.raises(LostUnderHandler) as caught:
+        executor.run(claim_run)
+    run = caught.value.run
+    assert run.cut and run.alone and run.server == SERVER and [message.offset for message in run.messages] == [5]
+    flush = claim_run.unfinished()
+    assert flush is not None and flush.acked_to == 4 and not flush.failures and not witness.seen
