@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from emsworker.core.alarms import Alarm, Metric, Rule, Step, describe
 from emsworker.core.ids import new_uid
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Statements, utc
 
 _SQL = Statements(__name__)
 _FRESH_S = 3.0
@@ -56,10 +56,6 @@ class _Group:
     working: int = 0
     stuck_s: float = 0.0
     age_s: float = 0.0
-
-
-def _utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def add_rule(session: Session, rule: Rule, *, replace: bool = False) -> bool:
@@ -117,8 +113,8 @@ def list_alarms(session: Session) -> list[Alarm]:
             alarm_id,
             bool(firing),
             float(value),
-            _utc(since),
-            _utc(fired_at) if fired_at else None,
+            utc(since),
+            utc(fired_at) if fired_at else None,
         )
         for rule, topic, group, alarm_id, firing, value, since, fired_at in session.rows(_SQL.list_alarms)
     ]
@@ -129,7 +125,7 @@ def list_alarms(session: Session) -> list[Alarm]:
 
 def server_now(session: Session) -> datetime:
     """The server's clock, in UTC."""
-    return _utc(session.rows(_SQL.get_now)[0][0])
+    return utc(session.rows(_SQL.get_now)[0][0])
 
 
 def measure(session: Session, rules: Sequence[Rule]) -> dict[str, Values]:
