@@ -7,6 +7,7 @@ locked only inside its last packet, never while the relay computes.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -92,7 +93,12 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage], pr
     else:
         first = round(when.delay_s * 1_000_000)
         rows = fill_rows(_SQL.delayed_row, {}, columns | {"delay_us": range(first, first + count)})
-    return insertion(fill(_SQL.insert_outbox, {"database": identifier(database)}), rows, _SQL.keep_first)
+    return insertion(_head(database), rows, _SQL.keep_first)
+
+
+@functools.cache
+def _head(database: str) -> Sql:
+    return fill(_SQL.insert_outbox, {"database": identifier(database)})
 
 
 def weight_of(message: NewMessage) -> int:
