@@ -286,9 +286,8 @@ _LOOKS = (
     "dead show DEAD", "schedules list", "readers list", "check --role reader",
 )  # fmt: skip
 _CHANGES = (
-    "topics create more", "topics change more --rule r", "groups create more g", "groups change more g --pause",
+    "dead requeue DEAD --yes", "topics create more", "topics change more --rule r", "groups create more g", "groups change more g --pause",
     "groups limit more g --rate 5/s", "groups reset TOPIC a --to latest --yes", "groups replay TOPIC a --all --yes",
-    "dead requeue DEAD --yes",
     "topics purge TOPIC --yes", "alarms create lag --on lag", "alarms delete lag --yes",
     "topics delete more --yes --force", "send TOPIC {}",
 )  # fmt: skip

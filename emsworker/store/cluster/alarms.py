@@ -106,7 +106,7 @@ def _delete_rule(session: Session, name: str) -> None:
 def list_alarms(session: Session) -> list[Alarm]:
     """Return all alarms that are pending or firing."""
     return [
-        Alarm(rule, topic, group, alarm_id, bool(firing), value, utc(since), utc(fired_at) if fired_at else None)
+        Alarm(rule, topic, group, alarm_id, bool(firing), float(value), utc(since), utc(fired_at) if fired_at else None)
         for rule, topic, group, alarm_id, firing, value, since, fired_at in session.rows(_SQL.list_alarms)
     ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from emsworker.core.codec import decode_headers, encode_headers
@@ -19,7 +19,7 @@ from emsworker.core.priority import level_below
 from emsworker.core.schedule import due_slots, parse_timetable
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Statements, utc
 from emsworker.store.stream.guards import hold_topic
 
 _SQL = Statements(__name__)
@@ -59,10 +59,6 @@ class ScheduleRow:
     declared_at: datetime
 
 
-def _utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
 def declare(session: Session, schedules: Sequence[Declared]) -> None:
     """Insert or update schedules; existing ones keep their next slot, unless their timetable changed."""
 
@@ -79,7 +75,7 @@ def list_schedules(session: Session) -> list[ScheduleRow]:
     """List all schedules by name."""
     return [
         ScheduleRow(
-            name, spec, timezone, catch_up, topic, _utc(next_at), _utc(last_at) if last_at else None, _utc(declared_at)
+            name, spec, timezone, catch_up, topic, utc(next_at), utc(last_at) if last_at else None, utc(declared_at)
         )
         for name, spec, timezone, catch_up, topic, next_at, last_at, declared_at in session.rows(_SQL.list_schedules)
     ]
@@ -115,7 +111,7 @@ def fire(session: Session, name: str, grace_s: float) -> int:
             return 0
         topic_id, priorities = topic[0]
         timetable = parse_timetable(spec, timezone)
-        slots, following = due_slots(timetable, _utc(next_at), _utc(now), catch_up, grace_s)
+        slots, following = due_slots(timetable, utc(next_at), utc(now), catch_up, grace_s)
         packet = session.packet()
         call = {"topic_id": topic_id, "key": key, "body": body, "level": _level(priorities, headers)}
         _add_slots(packet, name, slots, call, headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -15,7 +15,7 @@ from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, fill, identifier, read_script
+from emsworker.store.engine.sql import Statements, fill, identifier, read_script, utc
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
@@ -140,7 +140,7 @@ def stream_id(session: Session) -> str:
 
 def server_now(session: Session) -> datetime:
     """Return the server's time, in UTC."""
-    return datetime.fromisoformat(session.rows(_SQL.get_now)[0][0]).replace(tzinfo=UTC)
+    return utc(session.rows(_SQL.get_now)[0][0])
 
 
 @dataclass(frozen=True)

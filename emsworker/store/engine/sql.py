@@ -6,7 +6,7 @@ module makes it, from the package's own files, from escaped values, and from num
 
 Statements are kept in a ``.sql`` file beside the module that uses them (the idea is Procrastinate's). A file is a
 series of ``-- name: verb_noun`` lines, each followed by ``--`` lines that say what the statement is for and by one
-statement with ``%(name)s`` parameters. The row of an INSERT of many rows is named like a statement, ``..._row``.
+statement with ``%(name)s`` parameters and no other ``%``. The row of an INSERT of many rows is named ``..._row``.
 A list of columns that is made from a table of settings stands in it as ``{name}``.
 """
 

@@ -116,7 +116,7 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
     if held is None:
         return 0
     dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
-    _note_restored(session, group, partition, [offset for offset in dead if offset < held.log_start])
+    note_restored(session, group, partition, [offset for offset in dead if offset < held.log_start])
     movable = _with_message(session, where, dead)
     if not movable:
         return 0
@@ -127,8 +127,11 @@ def _requeue(session: Session, group: Group, partition: int, offsets: list[int])
     return session.execute(_SQL.delete_dead, where | {"offsets": movable}).affected
 
 
-def _note_restored(session: Session, group: Group, partition: int, offsets: list[int]) -> None:
-    """Record them before their messages are read: if retention is deleting one, this waits until it is done."""
+def note_restored(session: Session, group: Group, partition: int, offsets: Sequence[int]) -> None:
+    """Make retention keep messages below the log start offset until they have been run.
+
+    Record them before their messages are read: if retention is deleting one, this waits until it is done.
+    """
     if offsets:
         where = {"topic_id": group.topic_id, "partition": partition}
         packet = session.packet()
@@ -155,7 +158,7 @@ def delete_dead(session: Session, group: Group, places: Sequence[Place], progres
         log_start = session.rows(_SQL.get_log_start, where)
         dead = [row[0] for row in session.rows(_SQL.lock_dead, where | {"offsets": offsets})]
         # Retention has skipped these, because a dead letter keeps its attempts; ``ems_restored`` makes it come back.
-        _note_restored(session, group, partition, [offset for offset in dead if log_start and offset < log_start[0][0]])
+        note_restored(session, group, partition, [offset for offset in dead if log_start and offset < log_start[0][0]])
         return session.execute(_SQL.delete_dead, where | {"offsets": offsets}).affected
 
     return _by_chunk(session, places, progress, work)

@@ -17,6 +17,7 @@ from emsworker.core.model import Group, Order
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.cursors import hold
+from emsworker.store.groups.dead import note_restored
 
 _SQL = Statements(__name__)
 
@@ -100,13 +101,13 @@ def put_back(session: Session, group: Group, partition: int, rows: Sequence[Row]
 def _have_run(session: Session, group: Group, where: dict[str, Any], rows: Sequence[Row]) -> None:
     if not rows:
         return
+    note_restored(session, group, where["partition"], [row.offset for row in rows])
     by_key = group.order is Order.KEY
     retries = (
         where | {"offset": row.offset, "place": place, "key": row.key if by_key else None}
         for place, row in enumerate(rows)
     )
     packet = session.packet()
-    packet.insert_many(_SQL.note_restored, _SQL.restored_row, (where | {"offset": row.offset} for row in rows))
     packet.insert_many(_SQL.add_retries, _SQL.retry_row, retries)
     packet.add(_SQL.delete_dead, where | {"offsets": [row.offset for row in rows]})
     packet.send()

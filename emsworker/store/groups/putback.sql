@@ -23,13 +23,6 @@ INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag
 -- name: message_row
 (%(topic_id)s,%(partition)s,%(offset)s,%(uid)s,%(key)s,%(tag)s,%(headers)s,%(body)s,%(size)s,'1970-01-01' + INTERVAL %(born_us)s MICROSECOND,%(producer_id)s)
 
--- name: note_restored
--- Retention keeps these messages until they have been run.
-INSERT IGNORE INTO ems_restored (topic_id, `partition`, `offset`) VALUES
-
--- name: restored_row
-(%(topic_id)s,%(partition)s,%(offset)s)
-
 -- name: add_retries
 -- Attempt 0, due now, each a microsecond after the previous one, so that they run in order.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`) VALUES

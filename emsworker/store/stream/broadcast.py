@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from emsworker.core.errors import TopicDeleted
 from emsworker.core.model import Topic
 from emsworker.core.selection.filters import Filter
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Statements, utc
 from emsworker.store.stream.guards import hold_topic
 
 _SQL = Statements(__name__)
@@ -164,7 +164,7 @@ def list_positions(session: Session) -> list[ReaderRow]:
             int(offset),
             max(0, int(end) - int(offset)),
             bool(is_open),
-            datetime.fromisoformat(at).replace(tzinfo=UTC),
+            utc(at),
         )
         for topic, name, partition, offset, end, is_open, at in session.rows(_SQL.list_positions)
     ]

@@ -7,12 +7,15 @@ waits.
 
 from __future__ import annotations
 
+import functools
+
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier
 
 _SQL = Statements(__name__)
 
 
+@functools.lru_cache(1024)  # made for every message that goes to the outbox
 def topic_id_text(database: str, topic_id: int) -> Sql:
     """Return a topic's id as SQL for a row of an INSERT, which fails with AssertionBroken if the topic is deleted.
 

@@ -7,6 +7,7 @@ locked only inside its last packet, never while the relay computes.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -67,9 +68,8 @@ def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage]) ->
     It fails with AssertionBroken if the topic was deleted.
     """
     guarded = topic_id_text(database, topic_id)
-    guarded, place = topic_id_text(database, topic_id), {"database": identifier(database)}
     rows = [_row(message, guarded if number == 0 else topic_id, number) for number, message in enumerate(messages)]
-    return insertion(fill(_SQL.insert_outbox, place), rows, _SQL.keep_first)
+    return insertion(_head(database), rows, _SQL.keep_first)
 
 
 def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
@@ -85,6 +85,11 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
         return fill(_SQL.delayed_row, values | {"delay_us": round(message.delay_s * 1_000_000) + number})
     due_at = literal(message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds"))
     return fill(_SQL.timed_row, values | {"due_at": due_at, "number": number})
+
+
+@functools.cache
+def _head(database: str) -> Sql:
+    return fill(_SQL.insert_outbox, {"database": identifier(database)})
 
 
 def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:

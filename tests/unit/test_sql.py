@@ -1,0 +1,50 @@
+"""Composition of SQL."""
+
+import pytest
+
+from emsworker.core.errors import InvalidName
+from emsworker.store.engine.sql import Sql, Statements, blobs, column, fill, fill_rows, identifier, insertion, literal
+
+_ROW = Sql("(%(topic)s,%(offset)s + %(topic)s,%(body)s)")
+
+
+def test_parameters_are_replaced_wherever_they_stand() -> None:
+    parts = {"topic": 7, "offset": 1, "body": literal("50%s %(topic)s"), "more": 0}
+    assert fill(_ROW, parts) == "(7,1 + 7,'50%s %(topic)s')"
+    assert fill(Sql("COMMIT"), parts) == "COMMIT"
+    assert fill(Sql("SELECT %(body)s"), parts) == "SELECT '50%s %(topic)s'"
+    with pytest.raises(KeyError):
+        fill(_ROW, {"topic": 7})
+
+
+@pytest.mark.parametrize("columns", [["offset"], ["body"], ["topic", "body"], ["topic", "offset", "body"]])
+def test_many_rows_are_those_of_fill(columns: list[str]) -> None:
+    parts = {"topic": [1, 2, 3], "offset": [4, 5, 6], "body": column(["%s", b"%", None])}
+    common = {name: 9 for name in parts if name not in columns}
+    one_by_one = [fill(_ROW, {**common, **{name: parts[name][n] for name in columns}}) for n in range(3)]
+    assert fill_rows(_ROW, common, {name: parts[name] for name in columns}) == one_by_one
+
+
+def test_values_are_written_as_sql() -> None:
+    assert column([True, 2**63, 1.5, None, b"\x00'", "it's", ["a", 1]]) == [
+        "1", "9223372036854775808", "1.5", "NULL", "X'0027'", "_utf8mb4 X'69742773'", "('a',1)",
+    ]  # fmt: skip
+    assert blobs([b"a", None]) == "X'61',NULL"
+    assert blobs([b"a", None], 5) == "X'61',NULL,5"
+    assert identifier("a`b") == "`a``b`"
+    assert insertion(Sql("INSERT VALUES"), [Sql("(1)"), Sql("(2)")], Sql("END")) == "INSERT VALUES (1),(2) END"
+    with pytest.raises(InvalidName, match="UTF-8"):
+        literal("\ud800")
+    for value in (float("nan"), object()):
+        with pytest.raises(TypeError, match="cannot be written"):
+            literal(value)
+
+
+def test_a_statement_is_found_by_its_name() -> None:
+    statements = Statements("emsworker.store.topics")
+    assert (
+        statements.get_topic == statements["get_topic"] and "get_topic" in statements and "get_topic" in [*statements]
+    )
+    assert "no_such" not in statements
+    with pytest.raises(AttributeError):
+        _ = statements.no_such
