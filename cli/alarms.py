@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
+from .common import common_options, delete_named, duration_option, open_stream, stream_options, yes_option
 from .output import print_record, print_rows
+from .settings import changes_of
 
 if TYPE_CHECKING:
     from emsworker.admin.alarms import Watched
@@ -82,12 +83,8 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
     metavar="VALUE",
     help="Fire above this value: a number, or a duration.",
 )
-@click.option(
-    "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Fire after this time only: {DURATION}."
-)
-@click.option(
-    "--within", "within_s", metavar="DURATION", callback=read_duration, help="The period of dead; 5m by default."
-)
+@duration_option("--for", "for_s", help="Fire only if the breach lasts this long")
+@duration_option("--within", "within_s", help="The period of the metric dead, by default 5m")
 @click.option("--topic", help="Only groups of this topic.")
 @click.option("--group", help="Only groups of this name.")
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
@@ -108,8 +105,8 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
     A command is run by the leading beat, without a shell, and only if the setting alarm_commands
     (EMS_ALARM_COMMANDS) of that machine names its program.
     """  # noqa: D301 - click wants the character itself
-    given = {key: value for key, value in settings.items() if value is not None}
-    print_record(_about(open_stream().admin().alarms.create(name, on=on, replace=replace, **given)), as_json)
+    rule = open_stream().admin().alarms.create(name, on=on, replace=replace, **changes_of(settings))
+    print_record(_about(rule), as_json)
 
 
 @alarms.command()
