@@ -21,15 +21,10 @@ class Columns:
 
     def __init__(self, owner: type[Topic | Group]) -> None:
         self._settings = {one.column or name: (name, one) for name, one in settings_of(owner).items()}
-
-    def lists(self, what: str) -> dict[str, str]:
-        """Return the lists that stand in statements: of all columns, of their values, and of assignments."""
+        self.columns = ", ".join(self._settings)
+        self.values = ", ".join(f"%({column})s" for column in self._settings)
         changed = [column for column, (_, one) in self._settings.items() if one.changed]
-        return {
-            f"{what}_columns": ", ".join(self._settings),
-            f"{what}_values": ", ".join(f"%({column})s" for column in self._settings),
-            f"{what}_changes": ", ".join(f"{column} = %({column})s" for column in changed),
-        }
+        self.changes = ", ".join(f"{column} = %({column})s" for column in changed)
 
     def args(self, thing: Topic | Group) -> dict[str, Any]:
         """Return the settings of a topic or a group as parameters by column."""
@@ -42,7 +37,15 @@ class Columns:
 
 
 _TOPIC, _GROUP = Columns(Topic), Columns(Group)
-_SQL = Statements(__name__, **_TOPIC.lists("topic"), **_GROUP.lists("group"))
+_SQL = Statements(
+    __name__,
+    topic_columns=_TOPIC.columns,
+    topic_values=_TOPIC.values,
+    topic_changes=_TOPIC.changes,
+    group_columns=_GROUP.columns,
+    group_values=_GROUP.values,
+    group_changes=_GROUP.changes,
+)
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:

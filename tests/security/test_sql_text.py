@@ -19,7 +19,7 @@ _NUMBERS = "numbers that the server or the code itself has made"
 
 # module: (function, reason, values)
 _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
-    "topics": [("Columns.lists", "names of columns, declared in core/model.py", {"self._settings", "column", "what"})],
+    "topics": [("Columns.__init__", "names of columns, declared in core/model.py", {"self._settings", "column"})],
     "detaching": [("detach.attempt", _ROWS, {"rows"})],
     "clients": [("register.work", "a constant of the line before; its values go through mogrify", {"row"})],
     "connection": [("Connection.query", "statements of ours, set by the session", {"opening"})],
