@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import common_options, delete_named, duration_option, open_stream, stream_options, yes_option
+from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
 from .output import print_record, print_rows
 from .settings import changes_of
 
@@ -83,8 +83,12 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
     metavar="VALUE",
     help="Fire above this value: a number, or a duration.",
 )
-@duration_option("--for", "for_s", help="Fire only if the breach lasts this long")
-@duration_option("--within", "within_s", help="The period of the metric dead, by default 5m")
+@click.option(
+    "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Fire after this time only: {DURATION}."
+)
+@click.option(
+    "--within", "within_s", metavar="DURATION", callback=read_duration, help="The period of dead; 5m by default."
+)
 @click.option("--topic", help="Only groups of this topic.")
 @click.option("--group", help="Only groups of this name.")
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
