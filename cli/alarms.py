@@ -8,6 +8,7 @@ import click
 
 from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
 from .output import print_record, print_rows
+from .settings import changes_of
 
 if TYPE_CHECKING:
     from emsworker.admin.alarms import Watched
@@ -118,8 +119,8 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
     A command is run by the leading beat, without a shell, and only if the setting alarm_commands
     (EMS_ALARM_COMMANDS) of that machine names its program.
     """  # noqa: D301 - click wants the character itself
-    given = {key: value for key, value in settings.items() if value is not None}
-    print_record(_about(open_stream().admin().alarms.create(name, on=on, replace=replace, **given)), as_json)
+    rule = open_stream().admin().alarms.create(name, on=on, replace=replace, **changes_of(settings))
+    print_record(_about(rule), as_json)
 
 
 @alarms.command()

@@ -10,7 +10,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import DURATION, common_options, confirm, open_stream, read_duration, stream_options, yes_option
+from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
 from .output import print_json, print_rows
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ def chaos() -> None:
 
 @chaos.command("break")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--for", "for_s", default="60s", show_default=True, callback=read_duration, help=f"How long; {DURATION}.")
-@click.option(
-    "--every", "every_s", default="5s", show_default=True, callback=read_duration, help="From one fault to the next."
-)
+@duration_option("--for", "for_s", default="60s", help="The time for which faults are made")
+@duration_option("--every", "every_s", default="5s", help="The time from one fault to the next")
 @click.option(
     "--fault",
     "faults",
@@ -82,13 +80,8 @@ def break_(
 @chaos.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--settled", is_flag=True, help="Nothing is left to do: every hole should be closed.")
-@click.option(
-    "--bound",
-    "bound_s",
-    default="500ms",
-    show_default=True,
-    callback=read_duration,
-    help=f"How long before a fault a run may have ended and be repeated; {DURATION}.",
+@duration_option(
+    "--bound", "bound_s", default="500ms", help="The longest time that a repeated run ended before a fault"
 )
 @common_options
 @click.pass_context

@@ -249,6 +249,12 @@ PARTITION = click.IntRange(0, 65535)
 DURATION = "a number of seconds, or 500ms, 10s, 5m, 2h, 7d"
 
 
+def duration_option(*names: str, help: str, default: str | None = None) -> Callable[[F], F]:
+    """Return an option that takes a duration; its help ends with the form of durations."""
+    more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(*names, metavar="DURATION", callback=read_duration, help=f"{help}: {DURATION}.", **more)
+
+
 def read_headers(given: Sequence[str]) -> dict[str, str]:
     """Return headers that were given as NAME=VALUE."""
     for item in given:

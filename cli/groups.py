@@ -12,14 +12,13 @@ from emsworker.core.counted import counted
 from emsworker.core.model import Group
 
 from .common import (
-    DURATION,
     NONE_OR_MORE,
     PARTITION,
     common_options,
     confirm,
+    duration_option,
     open_stream,
     progress,
-    read_duration,
     read_headers,
     stream_options,
     together,
@@ -28,7 +27,7 @@ from .common import (
 from .limits import limit
 from .output import print_done, print_record, print_rows
 from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
-from .settings import change_options, creation_options, listed, record
+from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy
@@ -115,7 +114,7 @@ _filter_options = together(
     show_default=True,
     help="Begin with the oldest message, or with the next one.",
 )
-@click.option("--if-missing", is_flag=True, help="Do nothing if the group exists.")
+@if_missing_option
 @common_options
 def create(
     topic: str,
@@ -131,19 +130,13 @@ def create(
 
     What is not given comes from the settings: EMS_TIMEOUT_S, EMS_LADDER, EMS_MAX_ATTEMPTS.
     """
-    from emsworker.core.errors import AlreadyExists
-
-    wanted = _filter(tags, headers)
     stream = open_stream()
     admin = stream.admin()
-    values = {key: getattr(stream.settings, key, None) if value is None else value for key, value in given.items()}
-    values = {key: value for key, value in values.items() if value is not None}
-    try:
-        group = admin.create_group(topic, name, filter=wanted, from_start=begin == "start", **values)
-    except AlreadyExists:
-        if not if_missing:
-            raise
-        group = admin.group(topic, name)
+    values = changes_of({key: getattr(stream.settings, key, None) for key in given}) | changes_of(given)
+    values |= {"filter": _filter(tags, headers), "from_start": begin == "start"}
+    group = create_or_get(
+        lambda: admin.create_group(topic, name, **values), lambda: admin.group(topic, name), if_missing
+    )
     print_record(_about(topic, group), as_json)
 
 
@@ -173,7 +166,7 @@ def change(
     wanted = skip_policy_of(given)
     if no_skip and wanted:
         raise click.UsageError("Give either --no-skip, or --skip-lag and --skip-older-than.")
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes = changes_of(given)
     if no_filter and (tags or headers):
         raise click.UsageError("Give either --no-filter, or --tag and --header.")
     if no_filter or tags or headers:
@@ -217,7 +210,7 @@ def reset(topic: str, name: str, to: str, partition: int | None, dry_run: bool, 
 @groups.command()
 @group_arguments
 @click.option("--keep", "skip_lag", type=NONE_OR_MORE, help="All but the newest n messages of each partition.")
-@click.option("--older-than", "skip_older_s", metavar="DURATION", callback=read_duration, help=f"Age: {DURATION}.")
+@duration_option("--older-than", "skip_older_s", help="Only older messages")
 @below_option
 @click.option("--partition", type=PARTITION, help="Only this partition.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")

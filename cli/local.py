@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, common_options, read_duration, stream_options
+from .common import common_options, duration_option, stream_options
 from .output import print_done, print_json, print_rows
 
 if TYPE_CHECKING:
     from emsworker.local.server import Server
     from emsworker.local.stack import LocalStack
-
-
-_WAIT = f"How long to wait for each server: {DURATION}."
 
 
 @click.group()
@@ -37,7 +34,7 @@ def _stack() -> LocalStack:
 
 
 @local.command()
-@click.option("--timeout", default="60s", show_default=True, callback=read_duration, help=_WAIT)
+@duration_option("--timeout", default="60s", help="The time to wait for each server")
 @common_options
 def start(timeout: float, as_json: bool) -> None:
     """Start the servers, if they do not run, and create the tables of EMS."""
@@ -55,7 +52,7 @@ def start(timeout: float, as_json: bool) -> None:
 
 
 @local.command()
-@click.option("--timeout", default="30s", show_default=True, callback=read_duration, help=_WAIT)
+@duration_option("--timeout", default="30s", help="The time to wait for each server")
 @common_options
 def stop(timeout: float, as_json: bool) -> None:
     """Stop the servers cleanly; the data stays."""

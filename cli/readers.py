@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from .common import DURATION, common_options, confirm, open_stream, read_duration, stream_options, yes_option
+from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
 from .output import print_record, print_rows
 
 
@@ -35,13 +35,7 @@ def list_(topic: str | None, as_json: bool) -> None:
 @readers.command()
 @click.argument("topic")
 @click.argument("reader", required=False)
-@click.option(
-    "--idle",
-    "idle_s",
-    metavar="DURATION",
-    callback=read_duration,
-    help=f"Only positions that have not been written for this long: {DURATION}.",
-)
+@duration_option("--idle", "idle_s", help="Only positions that have not been written for this long")
 @yes_option
 @common_options
 def forget(topic: str, reader: str | None, idle_s: float | None, yes: bool, as_json: bool) -> None:

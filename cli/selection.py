@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import NONE_OR_MORE, PARTITION, read_duration, together
+from .common import NONE_OR_MORE, PARTITION, duration_option, together
 
 if TYPE_CHECKING:
     from emsworker.admin import Selection, SkipPolicy
@@ -53,12 +53,10 @@ skip_options = together(
         metavar="N",
         help="When more than N messages of a partition wait to be claimed, skip the oldest.",
     ),
-    click.option(
+    duration_option(
         "--skip-older-than",
         "skip_older_s",
-        metavar="DURATION",
-        callback=read_duration,
-        help="Skip older messages; with --skip-lag, those that meet both conditions.",
+        help="Skip older messages; with --skip-lag, those that meet both conditions",
     ),
     below_option,
 )

@@ -13,6 +13,9 @@ from emsworker.core.settings import Setting, settings_of
 from .common import DURATION, read_duration, together
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+if_missing_option = click.option("--if-missing", is_flag=True, help="Do nothing if it exists already.")
 
 
 def creation_options(owner: type, *, defaults: bool = True) -> Callable[[F], F]:
@@ -70,6 +73,23 @@ def override_option(name: str, *short: str, metavar: str | None = None) -> Calla
 def _sentence(one: Option) -> str:
     text = f"{one.help[0].upper()}{one.help[1:]}"
     return f"{text}: {DURATION}." if one.check.form == "seconds" else f"{text}."
+
+
+def create_or_get(create: Callable[[], T], get: Callable[[], T], if_missing: bool) -> T:
+    """Return what ``create`` makes, or, with ``--if-missing``, what exists already."""
+    from emsworker.core.errors import AlreadyExists
+
+    try:
+        return create()
+    except AlreadyExists:
+        if not if_missing:
+            raise
+        return get()
+
+
+def changes_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def record(thing: Any) -> dict[str, Any]:

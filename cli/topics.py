@@ -11,7 +11,7 @@ from emsworker.core.model import Topic
 
 from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, yes_option
 from .output import print_done, print_record, print_rows
-from .settings import change_options, creation_options, listed, record
+from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
 
 
 @click.group()
@@ -41,19 +41,12 @@ def list_(as_json: bool) -> None:
 @topics.command()
 @click.argument("name")
 @creation_options(Topic)
-@click.option("--if-missing", is_flag=True, help="Do nothing if a topic of that name exists.")
+@if_missing_option
 @common_options
 def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
     """Create the topic NAME."""
-    from emsworker.core.errors import AlreadyExists
-
     admin = open_stream().admin()
-    try:
-        topic = admin.create_topic(name, **settings)
-    except AlreadyExists:
-        if not if_missing:
-            raise
-        topic = admin.topic(name)
+    topic = create_or_get(lambda: admin.create_topic(name, **settings), lambda: admin.topic(name), if_missing)
     print_record(_about(topic), as_json)
 
 
@@ -64,7 +57,7 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 @common_options
 def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> None:
     """Change settings of the topic NAME; the others keep their values."""
-    changes = {key: value for key, value in settings.items() if value is not None}
+    changes = changes_of(settings)
     if keep_forever:
         if "retention_s" in changes:
             raise click.UsageError("--retention and --keep-forever contradict each other.")

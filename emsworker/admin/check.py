@@ -156,7 +156,7 @@ def _check_binlog(facts: ServerFacts) -> Iterator[Finding]:
     elif kind == "MIXED":
         yield _warning("binlog_format", kind, "set it to ROW: claims skip locked rows, which is safe by rows only")
     else:
-        fix = "replicas would go their own ways: claims skip locked rows; set it to ROW"
+        fix = "replicas would diverge, because claims skip locked rows; set it to ROW"
         yield _error("binlog_format", kind, fix)
 
 
@@ -205,7 +205,7 @@ def _lacking(missing: list[str]) -> list[Finding]:
 def _check_clock(ahead_s: float) -> Finding:
     value = f"the server's is {seconds_text(ahead_s)} from ours"
     if abs(ahead_s) > _CLOCK_LIMIT_S:
-        fix = "times go by the server's clock, but expiry and message ids by ours; synchronize both (NTP)"
+        fix = "times are read from the server's clock, expiry and ids from this machine's; synchronize both (NTP)"
         return _warning("clock", value, fix)
     return _ok("clock", value)
 
@@ -262,7 +262,7 @@ def _check_redis(url: str | None) -> list[Finding]:
             client.ping()
             return [_ok("redis", redact(url)), *_check_persistence(client)]
     except (redis.RedisError, ValueError) as error:
-        fix = f"it cannot be reached ({redact(str(error))}); EMS works on without it, with slower wake-ups"
+        fix = f"it cannot be reached ({redact(str(error))}); EMS works without it, but notices new messages later"
         return [_error("redis", redact_url(url), fix)]
 
 
@@ -276,5 +276,5 @@ def _check_persistence(client: Any) -> list[Finding]:
         return [_warning("redis persistence", "not known", f"CONFIG GET is refused: {error}")]
     if append == "yes":
         return [_ok("redis persistence", "appendonly yes")]
-    fix = "after a restart offsets are seeded from MySQL, which is safe but costs a moment; set appendonly yes"
+    fix = "after a restart of Redis, offsets are seeded from MySQL, which takes a moment; set appendonly yes"
     return [_warning("redis persistence", f"appendonly {append}, save {save!r}", fix)]

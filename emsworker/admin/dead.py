@@ -134,7 +134,7 @@ class DeadLetters:
 
         letter, attempts = self._database.call(work)
         if letter is None:
-            raise UnknownMessage(f"offset {ref.place[1]} of partition {ref.place[0]} is not dead any more")
+            raise UnknownMessage(f"offset {ref.place[1]} of partition {ref.place[0]} is no longer dead")
         row, kept = letter
         topic = next(topic for topic, group in self._groups(None) if group.id == ref.group.id)
         headers, body, body_error = _decode(kept.headers, kept.body)
@@ -204,7 +204,7 @@ def parse_place(text: str) -> tuple[str, int, int]:
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.replace("@", "/", 1).partition("/")
     if not (re.fullmatch(r"\d{1,5}", partition) and re.fullmatch(r"\d{1,20}", offset)):
-        raise InvalidName(f"{text!r} is no place of a message; write topic/partition/offset, like orders/0/4711")
+        raise InvalidName(f"{text!r} is not the place of a message; write topic/partition/offset, like orders/0/4711")
     return check_name("topic", topic), int(partition), int(offset)
 
 

@@ -198,9 +198,9 @@ def _read_headers(raw: bytes) -> Mapping[str, str]:
     try:
         headers = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"the headers are no JSON: {error}") from error
+        raise DecodeError(f"the headers are not JSON: {error}") from error
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise DecodeError("the headers are no JSON object of strings")
+        raise DecodeError("the headers are not JSON object of strings")
     return MappingProxyType(headers)
 
 
@@ -271,7 +271,7 @@ def _decode_json(raw: bytes) -> Any:
         text = raw.decode()
         return _JSON_DECODE_SPECIAL(text) if '"__type__"' in text else _JSON_DECODE(text)
     except Exception as error:  # kombu's decoders of dates, uuids and so on raise any error on a damaged value
-        raise DecodeError(f"the body is no valid json: {error}") from error
+        raise DecodeError(f"the body is not valid json: {error}") from error
 
 
 def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
@@ -283,7 +283,7 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise DecodeError(f"the body is no valid text: {error}") from error
+            raise DecodeError(f"the body is not valid text: {error}") from error
     if encoding.lower() not in _ENCODINGS:  # some of Python's codecs decompress
         raise ContentRefused(f"content encoding {encoding!r} is not known here")
     with undivided:
@@ -292,7 +292,7 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
     try:
         body = kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
     except Exception as error:  # each serializer raises errors of its own
-        raise DecodeError(f"the body is no valid {content_type}: {error}") from error
+        raise DecodeError(f"the body is not valid {content_type}: {error}") from error
     if content_type == "application/x-yaml":
         _refuse_repetition(body, len(raw))
     return body
@@ -312,7 +312,7 @@ def _refuse_repetition(body: Any, size: int) -> None:
         elif isinstance(one, list | tuple | set):
             todo += one
         if budget < len(todo):
-            raise DecodeError("the body is no valid application/x-yaml: its aliases repeat too much")
+            raise DecodeError("the body is not valid application/x-yaml: its aliases repeat too much")
 
 
 def _zstd_decompressor() -> Any:
@@ -343,9 +343,9 @@ def _decompress(raw: bytes, compression: str, max_bytes: int) -> bytes:
         unpacking = _DECOMPRESSORS[compression]()
         body: bytes = unpacking.decompress(raw, max_bytes + 1)
     except Exception as error:  # each compression raises errors of its own
-        raise DecodeError(f"the body is no valid {compression}: {error}") from error
+        raise DecodeError(f"the body is not valid {compression}: {error}") from error
     if len(body) > max_bytes:
         raise DecodeError(f"the body unpacks to more than {max_bytes} bytes")
     if not unpacking.eof or unpacking.unused_data:
-        raise DecodeError(f"the body is no valid {compression}: it is cut off, or something follows it")
+        raise DecodeError(f"the body is not valid {compression}: it is cut off, or something follows it")
     return body

@@ -61,7 +61,7 @@ class Cron:
         try:
             slot = next(CronSim(self.expression, datetime.now(UTC)), None)
         except CronSimError as error:
-            raise ValueError(f"{self.expression!r} is no cron expression: {error}") from None
+            raise ValueError(f"{self.expression!r} is not a cron expression: {error}") from None
         if slot is None:
             raise ValueError(f"{self.expression!r} never comes")
 
@@ -88,7 +88,7 @@ def parse_timetable(spec: str, timezone: str) -> Cron | Interval:
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"{timezone!r} is no time zone known here; use a name like Europe/Berlin") from None
+        raise ValueError(f"{timezone!r} is not a known time zone; use a name like Europe/Berlin") from None
     return Cron(spec, zone)
 
 

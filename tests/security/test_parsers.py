@@ -173,7 +173,7 @@ def test_calls_that_are_none(body: Any) -> None:
         (1, bytes(16), None, None, encode_headers({}), json.dumps(body).encode(), "2026-01-01"),
         Decoder(("json",)),
     )
-    with pytest.raises(DecodeError, match="no call of a task"):
+    with pytest.raises(DecodeError, match="not a call of a task"):
         double.call(message)
 
 

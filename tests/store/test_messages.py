@@ -154,7 +154,7 @@ def test_a4_what_cannot_be_read_is_counted_and_shown(sent: Stream, messages: Mes
     page = messages.list("t", Selection(where="body.n >= 0 or tag = 't0'"), limit=100)
     assert (len(page.messages), page.unreadable) == (COUNT, 2)
     problems = {m.place: m.problem for m in page.messages if m.problem}
-    assert "no valid json" in str(problems[0, 2]) and "headers are no JSON" in str(problems[0, 3])
+    assert "not valid json" in str(problems[0, 2]) and "headers are not JSON" in str(problems[0, 3])
     assert len(problems) == 2
 
 

@@ -155,7 +155,7 @@ def test_w13_a_damaged_compressed_body_is_never_a_shorter_one(compression: str) 
     body = bytes(range(256)) * 20
     raw, headers = encode_body(body, compression=compression)
     for damaged in (raw[:-1], raw[: len(raw) // 2], raw[:3], b"", b"nonsense", raw + b"x"):
-        with pytest.raises(DecodeError, match="no valid"):
+        with pytest.raises(DecodeError, match="not valid"):
             Decoder().decode(damaged, headers)
 
 

@@ -83,7 +83,7 @@ def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
         route.resolve(message(app, b"[]", b'{"ems-task":"sub"}'))
     with pytest.raises(UnknownTask, match="names no task"):
         route.resolve(message(app, b"[]"))
-    with pytest.raises(DecodeError, match="no call of a task"):
+    with pytest.raises(DecodeError, match="not a call of a task"):
         add.call(message(app, b"7"))
 
 
