@@ -27,9 +27,17 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_uid
 from emsworker.core.offsets import OffsetRange
-from emsworker.spark.jobs.archive.checksums import sums
 from emsworker.spark.jobs.archive.copying import copy, cut
-from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_files, read_manifests, segment_path
+from emsworker.spark.jobs.archive.manifest import (
+    File,
+    Manifest,
+    Part,
+    quoted,
+    read_files,
+    read_manifests,
+    segment_path,
+    sums,
+)
 from emsworker.spark.jobs.folder import Folder, open_folder
 from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
