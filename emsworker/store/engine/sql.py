@@ -23,8 +23,8 @@ class Statements:
     def __init__(self, module: str) -> None:
         package, _, name = module.rpartition(".")
         text = (files(package) / f"{name}.sql").read_text(encoding="utf-8")
-        pieces = _NAME.split(text)
-        self._statements = {name: _strip(body) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+        parts = _NAME.split(text)
+        self._statements = {name: _strip(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
     def __getattr__(self, name: str) -> str:
         try:

@@ -174,7 +174,7 @@ class _Archiver:
                 if manifest.stream == self._stream and manifest.topic_id == self._topic_id:
                     self._drop(manifest, lock)
             while ranges := self._next_ranges():
-                self._look_back(ranges)
+                self._find_left(ranges)
                 self._drop(self._archive(ranges, lock), lock)
                 work = partial(retention.delete_restored, topic_id=self._topic_id, places=self._late, archived=True)
                 self._database.call(work)
@@ -206,7 +206,7 @@ class _Archiver:
                 left -= len(offsets)
         return ranges
 
-    def _look_back(self, ranges: list[OffsetRange]) -> None:
+    def _find_left(self, ranges: list[OffsetRange]) -> None:
         """Find rows of earlier segments that dead letters kept until now: they are archived with this segment."""
         partitions = {one.partition for one in ranges}
         places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))

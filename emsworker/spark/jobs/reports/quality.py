@@ -59,7 +59,7 @@ def run(spark: Any, config: QualityOptions) -> JobResult:
     """
     app = open_stream(config.profile)
     with closing_session(app.database) as database:
-        found = _look(database, config.topic)
+        found = _read_stream(database, config.topic)
         summary = {
             "topics": [topic.name for topic in found.topics],
             "offsets": sum(end - log_start for log_start, _, end in found.bounds.values()),
@@ -78,7 +78,7 @@ def run(spark: Any, config: QualityOptions) -> JobResult:
     )
 
 
-def _look(database: Database, wanted: tuple[str, ...]) -> _Stream:
+def _read_stream(database: Database, wanted: tuple[str, ...]) -> _Stream:
     every = database.call(topics.list_topics)
     for name in wanted:
         if name not in {topic.name for topic in every}:
