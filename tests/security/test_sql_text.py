@@ -129,8 +129,8 @@ _KNOWN: dict[str, list[tuple[str, str, set[str]]]] = {
         ),
         ("_fetch", "the name of a statement of scan.sql", {"query.dataset", "name"}),
         ("columns_of", "the name of a statement of scan.sql", {"dataset", "name"}),
-        ("weigh", "the name of a statement of scan.sql", {"dataset"}),
-        ("predicate", _NUMBERS, {"piece.args"}),
+        ("weigh", "the name of a statement of scan.sql", {"query.dataset"}),
+        ("predicate", _NUMBERS, {"offsets.args"}),
     ],
     "schedules": [
         ("_add_slots", _ROWS, {"rows"}),

@@ -62,7 +62,7 @@ class AlertOptions(Options):
         None,
         help="Alert when more messages than that are not finished.",
         metavar="N",
-        read=read_whole(0, (1 << 63) - 1),
+        read=read_whole(0, 10**18),
     )
     error_rate: float | None = option(
         None, help="Alert when a larger share of the attempts fails.", metavar="SHARE", read=parse_share
