@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from emsworker.app import Ems
+from emsworker.core.batches import in_batches
 from emsworker.core.codec import encode_headers
 from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
@@ -145,22 +146,16 @@ def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch])
 
 def _chunks(rows: Iterator[StagedRow], most_bytes: int) -> Iterator[list[StagedRow]]:
     """Split rows into chunks of one packet each (a byte takes two there), later one transaction each."""
-    part: list[StagedRow] = []
-    size = 0
-    for row in rows:
+
+    def weigh(row: StagedRow) -> int:
         message = row.message
-        weight = (
-            2 * (len(message.body) + len(message.headers) + len(message.key or b"") + len(message.tag or b"")) + 200
-        )
+        texts = (message.body, message.headers, message.key or b"", message.tag or b"")
+        weight = 2 * sum(map(len, texts)) + 200
         if weight > most_bytes:
             raise MessageTooLarge(f"a value of {len(message.body)} bytes is over what the server takes as one packet")
-        if part and (len(part) == _CHUNK_ROWS or size + weight > most_bytes):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += weight
-    if part:
-        yield part
+        return weight
+
+    return in_batches(rows, weigh, most_bytes, most=_CHUNK_ROWS)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

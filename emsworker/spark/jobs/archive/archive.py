@@ -39,7 +39,7 @@ from emsworker.spark.jobs.archive.manifest import (
     sums,
 )
 from emsworker.spark.jobs.folder import Folder, open_folder
-from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
+from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
 from emsworker.spark.planning import Slice
@@ -61,11 +61,10 @@ class ArchiveDiffers(EmsError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveOptions(Options):
+class ArchiveOptions(OfTopics):
     """Options of ``ems pipeline archive``."""
 
     folder: str = option(help="Where the archive is: a path, or a URL that Spark can write to.", metavar="FOLDER")
-    topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
     segment: int = option(
         1_000_000,
         help="Offsets in one segment at most: what is copied before any is deleted.",

@@ -14,7 +14,7 @@ from emsworker.spark.jobs.archive.auditing import ERROR, NOTE, AuditFinding, Tri
 from emsworker.spark.jobs.archive.copying import cut, frame_of
 from emsworker.spark.jobs.archive.manifest import File, read_files, read_manifests
 from emsworker.spark.jobs.folder import open_folder
-from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
+from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.output import JobReport, Table
 from emsworker.spark.jobs.reading import read_span
 from emsworker.spark.jobs.session import prepared
@@ -32,10 +32,9 @@ _COLUMNS = ("check", "severity", "topic", "group", "partition", "count", "detail
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityOptions(Options):
+class QualityOptions(OfTopics):
     """Options of ``ems pipeline quality``."""
 
-    topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
     folder: str | None = option(None, help="An archive that is to be checked, too.", metavar="FOLDER")
     gap_age: float = option(
         60.0, help="After how long an offset without a row counts as a gap.", metavar="SPAN", read=read_span
