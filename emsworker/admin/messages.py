@@ -12,6 +12,7 @@ from typing import Any
 
 from emsworker.admin.dead import parse_place
 from emsworker.admin.selection import Choice, Place, Selection, in_steps
+from emsworker.core.batches import in_batches
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import EmsError, UnknownMessage
 from emsworker.core.ids import decode_key, parse_uid, uid_text
@@ -316,7 +317,7 @@ class MessageSearch:
                 yield message
 
     def _with_bodies(self, rows: list[Found]) -> Iterator[StoredMessage]:
-        for batch in search.batches(rows, _BODIES_BYTES):
+        for batch in in_batches(rows, lambda row: row.size, _BODIES_BYTES):
             bodies = self._database.call(partial(search.read_bodies, topic_id=self._topic.id, found=batch))
             for row in batch:
                 if row.offset in bodies:

@@ -25,7 +25,7 @@ from emsworker.store.engine.session import Session
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 16
-_FLYING_LOOK_S = 0.1
+_DELIVERING_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
 _GIVE_UP_S = 86400.0
 _NONE_BEATS = 5
@@ -55,7 +55,7 @@ class WatchAlarms:
         if self._has_rules and self._flying < _AT_ONCE:
             for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
                 self._send(delivery, settings.alarm_commands)
-        return _FLYING_LOOK_S if self._flying else settings.beat_s
+        return _DELIVERING_S if self._flying else settings.beat_s
 
     def _watch(self, session: Session) -> bool:
         """Measure all rules once, and change the alarms; return whether there are rules."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from emsworker.core.durations import parse_duration
@@ -21,15 +21,6 @@ EARLIEST, LATEST = -2, -1
 _LONGEST_JOB = 180
 DATASETS = ("messages", "claims", "attempts", "retries", "deadletters")
 
-_COMMON = ("subscribe", "subscribepattern", "assign", "dataset", "group", "profile", "failondataloss", "includeheaders")
-_OURS = ("includemeta", "includecancelled", "fetchbytes", "partitionbytes", "pushfilters", "engine")
-_SPLITS = ("minpartitions", "maxrecordsperpartition")
-_STARTS = (
-    "startingoffsets",
-    "startingoffsetsbytimestamp",
-    "startingtimestamp",
-    "startingoffsetsbytimestampstrategy",
-)
 _ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
 _STREAM = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 _CLIENTS = (
@@ -66,44 +57,20 @@ class OffsetLimit:
     strict: bool = True
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """Options of a reader; docs/how-to/spark.md explains each."""
-
-    subscription: TopicSelection
-    dataset: str
-    group: str | None
-    profile: str | None
-    starting: OffsetLimit
-    ending: OffsetLimit
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    partition_bytes: int
-    fetch_bytes: int
-    fail_on_data_loss: bool
-    include_headers: bool
-    include_meta: bool
-    include_cancelled: bool
-    push_filters: bool
-    max_offsets: int | None
-    min_offsets: int | None
-    max_trigger_delay_s: float
-
-
 class OptionReader:
     """Reads options by case-insensitive name, and collects problems.
 
     Args:
         given: the options from Spark.
-        known: the allowed names in lower case.
+        known: the allowed names in lower case; ``None`` for any.
         for_what: the operation in error messages, "a batch read".
     """
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...], for_what: str) -> None:
+    def __init__(self, given: Mapping[str, str], known: Collection[str] | None, for_what: str) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self.problems: list[Problem] = []
         for name, value in given.items():
-            if name.lower() not in known:
+            if known is not None and name.lower() not in known:
                 self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _fix(name, for_what)))
 
     def has(self, name: str) -> bool:
@@ -259,20 +226,49 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def duration(text: str) -> float:
-    """Parse a time like ``500ms``, ``10s`` or ``15m``."""
-    return parse_duration(text)
-
-
 # -- together ----------------------------------------------------------------------------------------------------------
+
+
+def _option(name: str, read: Callable[[str], Any], default: Any = None) -> Any:
+    """Define a field that is the option of this name."""
+    return field(default=default, metadata={"option": (name, read)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """Options of a reader; docs/how-to/spark.md explains each."""
+
+    subscription: TopicSelection
+    starting: OffsetLimit
+    ending: OffsetLimit
+    dataset: str = _option("dataset", one_of(*DATASETS), "messages")
+    group: str | None = _option("group", str)
+    profile: str | None = _option("profile", str)
+    min_partitions: int | None = _option("minPartitions", positive)
+    max_records_per_partition: int | None = _option("maxRecordsPerPartition", positive)
+    partition_bytes: int = _option("partitionBytes", size, 128 << 20)
+    fetch_bytes: int = _option("fetchBytes", size, 8 << 20)
+    fail_on_data_loss: bool = _option("failOnDataLoss", boolean, True)
+    include_headers: bool = _option("includeHeaders", boolean, False)
+    include_meta: bool = _option("includeMeta", boolean, False)
+    include_cancelled: bool = _option("includeCancelled", boolean, False)
+    push_filters: bool = _option("pushFilters", boolean, False)
+    max_offsets: int | None = _option("maxOffsetsPerTrigger", positive)
+    min_offsets: int | None = _option("minOffsetsPerTrigger", positive)
+    max_trigger_delay_s: float = _option("maxTriggerDelay", parse_duration, 900.0)
+
+
+_SIMPLE: dict[str, tuple[str, Callable[[str], Any], Any]] = {
+    one.name: (*one.metadata["option"], one.default) for one in fields(ReadOptions) if one.metadata
+}
+_KNOWN = {name.lower() for name, _, _ in _SIMPLE.values()} | {"subscribe", "subscribepattern", "assign", "engine"}
+_KNOWN |= {f"starting{what}" for what in ("offsets", "timestamp", "offsetsbytimestamp", "offsetsbytimestampstrategy")}
 
 
 def dataset_of(given: Mapping[str, str]) -> tuple[str, bool, bool]:
     """Return the options that select columns, dataset, includeHeaders and includeMeta; ignore the others."""
-    options_in = OptionReader({}, (), "a read")
-    options_in._given = {name.lower(): value for name, value in given.items()}
-    dataset = options_in.get("dataset", one_of(*DATASETS), "messages")
-    headers, meta = options_in.get("includeHeaders", boolean, False), options_in.get("includeMeta", boolean, False)
+    options_in = OptionReader(given, None, "a read")
+    dataset, headers, meta = (options_in.get(*_SIMPLE[name]) for name in ("dataset", "include_headers", "include_meta"))
     options_in.check()
     return dataset, headers, meta
 
@@ -283,29 +279,13 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     Raises:
         ConfigError: names every wrong option.
     """
-    mine = _STREAM if streaming else _ENDS
-    options_in = OptionReader(
-        given, _COMMON + _OURS + _SPLITS + _STARTS + mine, "a streaming read" if streaming else "a batch read"
-    )
+    known = _KNOWN if streaming else _KNOWN - set(_STREAM) | set(_ENDS)
+    options_in = OptionReader(given, known, "a streaming read" if streaming else "a batch read")
     options = ReadOptions(
         subscription=_subscription(options_in),
-        dataset=options_in.get("dataset", one_of(*DATASETS), "messages"),
-        group=options_in.get("group", str, None),
-        profile=options_in.get("profile", str, None),
         starting=_starting(options_in, streaming),
         ending=_ending(options_in),
-        min_partitions=options_in.get("minPartitions", positive, None),
-        max_records_per_partition=options_in.get("maxRecordsPerPartition", positive, None),
-        partition_bytes=options_in.get("partitionBytes", size, 128 << 20),
-        fetch_bytes=options_in.get("fetchBytes", size, 8 << 20),
-        fail_on_data_loss=options_in.get("failOnDataLoss", boolean, True),
-        include_headers=options_in.get("includeHeaders", boolean, False),
-        include_meta=options_in.get("includeMeta", boolean, False),
-        include_cancelled=options_in.get("includeCancelled", boolean, False),
-        push_filters=options_in.get("pushFilters", boolean, False),
-        max_offsets=options_in.get("maxOffsetsPerTrigger", positive, None),
-        min_offsets=options_in.get("minOffsetsPerTrigger", positive, None),
-        max_trigger_delay_s=options_in.get("maxTriggerDelay", duration, 900.0),
+        **{name: options_in.get(*option) for name, option in _SIMPLE.items()},
     )
     _check_together(options_in, options, streaming)
     options_in.check()

@@ -56,16 +56,14 @@ class EmsSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer for ``DataFrame.write``."""
-        from emsworker.spark.rows import Rows
-        from emsworker.spark.sink import EmsWriter
+        from emsworker.spark.sink import EmsWriter, Rows
 
         options = write_options(self.options, streaming=False, overwrite=overwrite)
         return EmsWriter(Rows.of(schema, options.topic), options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Create the writer for ``DataFrame.writeStream``; the driver calls this again at each commit."""
-        from emsworker.spark.rows import Rows
-        from emsworker.spark.sink import EmsStreamWriter
+        from emsworker.spark.sink import EmsStreamWriter, Rows
 
         options = write_options(self.options, streaming=True, overwrite=overwrite)
         return EmsStreamWriter(Rows.of(schema, options.topic), options)

@@ -40,6 +40,9 @@ REPLACED = {
     "bag": "options",
     "pace": "interval",
     "house": "maintenance",
+    "piece": "range, slice or part",
+    "pieces": "ranges, slices or parts",
+    "looks": "samples",
     "duty": "service",
     "duties": "services",
 }

@@ -82,7 +82,7 @@ def test_an_archive_is_compared_with_its_manifests(stream: Stream, spark: Any, t
     (tmp_path / files[0]["path"]).unlink()
     second["parts"][0]["checksum"] += 1
     names[1].write_text(json.dumps(second))
-    third["parts"][0]["lo"] += 5
+    third["parts"][0]["offsets"]["start"] += 5
     third["parts"][0]["rows"] += 1
     names[2].write_text(json.dumps(third))
     (tmp_path / "data" / "orders" / "stray").mkdir()

@@ -147,9 +147,9 @@ class Like(_OfField):
     @property
     def bounds(self) -> Bounds:
         """Bounds on the beginning of a key."""
-        pieces = list(_pattern_pieces(self.pattern))
-        fixed = next((number for number, (wild, _) in enumerate(pieces) if wild), len(pieces))
-        return Bounds.of(self.field.name, "prefix", ("".join(text for _, text in pieces[:fixed]),))
+        parts = list(_pattern_parts(self.pattern))
+        fixed = next((number for number, (wild, _) in enumerate(parts) if wild), len(parts))
+        return Bounds.of(self.field.name, "prefix", ("".join(text for _, text in parts[:fixed]),))
 
     def judge(self, message: Any) -> Truth:
         """Match text against the pattern; any other value is unknown."""
@@ -166,7 +166,7 @@ _WILD = frozenset("%_")
 def _segments(pattern: str) -> list[tuple[re.Pattern[str], int]]:
     """Split a pattern at its ``%`` into segments, each with its length."""
     segments: list[list[str]] = [[]]
-    for wild, text in _pattern_pieces(pattern):
+    for wild, text in _pattern_parts(pattern):
         if wild and text == "%":
             segments.append([])
         else:
@@ -190,7 +190,7 @@ def _is_like(text: str, segments: list[tuple[re.Pattern[str], int]]) -> bool:
     return len(text) - tail_length >= length and tail.match(text, len(text) - tail_length) is not None
 
 
-def _pattern_pieces(pattern: str) -> Iterator[tuple[bool, str]]:
+def _pattern_parts(pattern: str) -> Iterator[tuple[bool, str]]:
     """Yield for each character of a pattern whether it is a wildcard, and the character."""
     for escaped, plain in re.findall(r"\\(.)|(.)", pattern, re.DOTALL):
         yield plain in _WILD, escaped or plain

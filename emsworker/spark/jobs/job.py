@@ -69,6 +69,20 @@ class Options:
     progress: Progress = field(default=silent, repr=False, compare=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfTopics(Options):
+    """Options of a job on topics."""
+
+    topic: tuple[str, ...] = option((), help="Only this topic; may be given several times.", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfGroups(OfTopics):
+    """Options of a job on groups."""
+
+    group: str | None = option(None, help="Only this group.", metavar="NAME")
+
+
 @dataclass(frozen=True)
 class JobResult:
     """Result of a job.

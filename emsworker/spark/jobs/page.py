@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from emsworker.spark.jobs.output import Chart, JobReport, Table, shown
@@ -33,26 +34,35 @@ def page(report: JobReport, summary: Mapping[str, Any]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(report.title)}</title><style>{_STYLE}</style></head>\n"
-        f"<body><h1>{escape(report.title)}</h1>\n" + "\n".join(parts) + "\n</body></html>"
+        f"{_tag('title', escape(report.title))}<style>{_STYLE}</style></head>\n"
+        f"<body>{_tag('h1', escape(report.title))}\n" + "\n".join(parts) + "\n</body></html>"
     )
+
+
+def _tag(name: str, *content: str, **attributes: object) -> str:
+    """Return an element; ``_`` in the name of an attribute stands for ``-``, floats get one digit."""
+    parts = [name]
+    for key, value in attributes.items():
+        text = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
+        parts.append(f'{key.rstrip("_").replace("_", "-")}="{text}"')
+    return f"<{' '.join(parts)}>{''.join(content)}</{name}>"
 
 
 def _table(table: Table) -> str:
+    title = _tag("h2", escape(table.title))
     if not table.rows:
-        return f"<h2>{escape(table.title)}</h2><p>Nothing.</p>"
+        return f"{title}<p>Nothing.</p>"
     numbers = [all(isinstance(v, int | float | None) for v in column) for column in zip(*table.rows, strict=True)]
-    marks = [' class="number"' if number else "" for number in numbers]
-    head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(table.columns, marks, strict=True))
-    body = "\n".join(
-        "<tr>"
-        + "".join(f"<td{mark}>{escape(shown(value))}</td>" for value, mark in zip(row, marks, strict=True))
-        + "</tr>"
-        for row in table.rows
-    )
-    return (
-        f'<h2>{escape(table.title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{body}</tbody></table></div>"
+    marks = [{"class_": "number"} if number else {} for number in numbers]
+
+    def row(tag: str, texts: Iterable[str]) -> str:
+        return _tag("tr", *(_tag(tag, escape(text), **mark) for text, mark in zip(texts, marks, strict=True)))
+
+    body = "\n".join(row("td", map(shown, values)) for values in table.rows)
+    return title + _tag(
+        "div",
+        _tag("table", _tag("thead", row("th", table.columns)), "\n", _tag("tbody", body)),
+        class_="wide",
     )
 
 
@@ -60,19 +70,18 @@ def _table(table: Table) -> str:
 
 
 def _chart(chart: Chart) -> str:
+    title = _tag("h2", escape(chart.title))
     values = [value for series in chart.series.values() for value in series if value is not None]
     if not values:
-        return f"<h2>{escape(chart.title)}</h2><p>Nothing.</p>"
+        return f"{title}<p>Nothing.</p>"
     top = _ceiling(max(*values, 0.0))
     marks = _bars(chart, top) if chart.kind == "bar" else _lines(chart, top)
-    keys = "".join(
-        f'<span class="key"><i style="background:{_color(number)}"></i>{escape(name)}</span>'
+    keys = (
+        _tag("span", _tag("i", style=f"background:{_color(number)}"), escape(name), class_="key")
         for number, name in enumerate(chart.series)
     )
-    return (
-        f'<h2>{escape(chart.title)}</h2><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
-        f'aria-label="{escape(chart.title)}">{_grid(top)}{_labels(chart.labels)}{marks}</svg><div>{keys}</div>'
-    )
+    box = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "width": _WIDTH, "role": "img", "aria_label": chart.title}
+    return title + _tag("svg", *_grid(top), *_labels(chart.labels), *marks, **box) + _tag("div", *keys)
 
 
 def _color(number: int) -> str:
@@ -96,16 +105,11 @@ def _y(value: float, top: float) -> float:
     return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - max(value, 0.0) / top)
 
 
-def _grid(top: float) -> str:
-    lines = []
-    for step in range(5):
-        value = top * step / 4
+def _grid(top: float) -> Iterator[str]:
+    for value in (top * step / 4 for step in range(5)):
         y = _y(value, top)
-        lines.append(
-            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" stroke="currentColor" opacity=".18"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>'
-        )
-    return "".join(lines)
+        yield _tag("line", x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, stroke="currentColor", opacity=".18")
+        yield _tag("text", _short(value), x=_LEFT - 6, y=y + 4, text_anchor="end")
 
 
 def _short(value: float) -> str:
@@ -115,59 +119,39 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _labels(labels: Sequence[str]) -> str:
+def _labels(labels: Sequence[str]) -> Iterator[str]:
     """Draw at most a dozen labels, slanted so that they do not overlap."""
-    step = max(1, math.ceil(len(labels) / 12))
     y = _HEIGHT - _BOTTOM + 16
-    return "".join(
-        f'<text x="{_x(place, len(labels)):.1f}" y="{y}" text-anchor="end" '
-        f'transform="rotate(-25 {_x(place, len(labels)):.1f} {y})">{escape(label[:24])}</text>'
-        for place, label in enumerate(labels)
-        if place % step == 0
-    )
+    for place in range(0, len(labels), max(1, math.ceil(len(labels) / 12))):
+        x = _x(place, len(labels))
+        yield _tag(
+            "text", escape(labels[place][:24]), x=x, y=y, text_anchor="end", transform=f"rotate(-25 {x:.1f} {y})"
+        )
 
 
-def _bars(chart: Chart, top: float) -> str:
+def _bars(chart: Chart, top: float) -> Iterator[str]:
     count = len(chart.labels)
     width = (_WIDTH - _LEFT - _RIGHT) / count * 0.8 / len(chart.series)
-    marks = []
     for number, (name, values) in enumerate(chart.series.items()):
         for place, value in enumerate(values):
             if value is not None:
                 x = _x(place, count) + (number - len(chart.series) / 2) * width
                 y = _y(value, top)
-                marks.append(
-                    f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_y(0, top) - y:.1f}" '
-                    f'fill="{_color(number)}"><title>{_hint(chart, name, place, value)}</title></rect>'
-                )
-    return "".join(marks)
+                hint = _hint(chart, name, place, value)
+                yield _tag("rect", hint, x=x, y=y, width=width, height=_y(0, top) - y, fill=_color(number))
 
 
-def _lines(chart: Chart, top: float) -> str:
-    count = len(chart.labels)
-    marks = []
+def _lines(chart: Chart, top: float) -> Iterator[str]:
     for number, (name, values) in enumerate(chart.series.items()):
-        for run in _runs(values):
-            points = " ".join(f"{_x(place, count):.1f},{_y(value, top):.1f}" for place, value in run)
-            marks.append(f'<polyline points="{points}" fill="none" stroke="{_color(number)}" stroke-width="2"/>')
-            marks += [
-                f'<circle cx="{_x(place, count):.1f}" cy="{_y(value, top):.1f}" r="2.5" fill="{_color(number)}">'
-                f"<title>{_hint(chart, name, place, value)}</title></circle>"
-                for place, value in run
-            ]
-    return "".join(marks)
+        known = [(place, value) for place, value in enumerate(values) if value is not None]
+        at = {place: (_x(place, len(chart.labels)), _y(value, top)) for place, value in known}
+        for _, run in groupby(enumerate(at), lambda one: one[1] - one[0]):  # a gap breaks the line
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at[place] for _, place in run))
+            yield _tag("polyline", points=points, fill="none", stroke=_color(number), stroke_width=2)
+        for place, value in known:
+            x, y = at[place]
+            yield _tag("circle", _hint(chart, name, place, value), cx=x, cy=y, r="2.5", fill=_color(number))
 
 
 def _hint(chart: Chart, name: str, place: int, value: float) -> str:
-    return escape(f"{name}, {chart.labels[place]}: {shown(value)}")
-
-
-def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """Split a series into runs without gaps."""
-    runs: list[list[tuple[int, float]]] = [[]]
-    for place, value in enumerate(values):
-        if value is None:
-            runs.append([])
-        else:
-            runs[-1].append((place, value))
-    return [run for run in runs if run]
+    return _tag("title", escape(f"{name}, {chart.labels[place]}: {shown(value)}"))

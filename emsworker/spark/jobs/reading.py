@@ -13,7 +13,7 @@ from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.selection.filters import Filter
-from emsworker.spark.jobs.job import Options, WrongOption, option
+from emsworker.spark.jobs.job import OfGroups, Options, WrongOption, option
 from emsworker.spark.jobs.session import prepared
 from emsworker.spark.profile import closing_session, open_stream
 
@@ -70,11 +70,9 @@ read_partition = read_whole(0, 65535)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Options):
+class Reading(OfGroups):
     """Options of every report."""
 
-    topic: tuple[str, ...] = option((), help="Only this topic; may be given several times.", metavar="NAME")
-    group: str | None = option(None, help="Only this group.", metavar="NAME")
     since: datetime | None = option(
         None, help="Only messages born at this time (UTC) or later.", metavar="TIME", read=read_time
     )

@@ -46,9 +46,9 @@ class Statements:
         text = (files(package) / f"{name}.sql").read_text(encoding="utf-8")
         for mark, columns in lists.items():
             text = text.replace(f"{{{mark}}}", columns)
-        pieces = _NAME.split(text)
+        parts = _NAME.split(text)
         # As attributes of the object, which are found many times faster than by __getattr__.
-        vars(self).update({name: Sql(_strip(body)) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)})
+        vars(self).update({name: Sql(_strip(body)) for name, body in zip(parts[1::2], parts[2::2], strict=True)})
 
     def __getattr__(self, name: str) -> Sql:
         raise AttributeError(name)

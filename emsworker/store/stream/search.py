@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -61,20 +61,6 @@ def read_bodies(session: Session, topic_id: int, found: Sequence[Found]) -> dict
     """Read the bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile."""
     where = {"topic_id": topic_id, "partition": found[0].partition, "offsets": [one.offset for one in found]}
     return dict(session.rows(_SQL.read_bodies, where))
-
-
-def batches(found: Sequence[Found], most_bytes: int) -> Iterator[list[Found]]:
-    """Split messages into lists whose bodies have at most ``most_bytes`` bytes; a larger message stands alone."""
-    batch: list[Found] = []
-    size = 0
-    for one in found:
-        if batch and size + one.size > most_bytes:
-            yield batch
-            batch, size = [], 0
-        batch.append(one)
-        size += one.size
-    if batch:
-        yield batch
 
 
 def list_extents(session: Session, topic_id: int) -> list[OffsetRange]:

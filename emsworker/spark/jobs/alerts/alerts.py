@@ -29,7 +29,7 @@ from emsworker.core.alarms import (
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.process import forks
-from emsworker.spark.jobs.job import Job, JobResult, Options, option
+from emsworker.spark.jobs.job import Job, JobResult, OfGroups, option
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count, read_span, read_whole
 from emsworker.spark.profile import open_stream
 
@@ -45,7 +45,7 @@ class AlertsFailed(EmsError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlertOptions(Options):
+class AlertOptions(OfGroups):
     """Options of ``ems pipeline alerts``."""
 
     checkpoint: str = option(help="The folder of what it remembers; a restart continues from there.", metavar="FOLDER")
@@ -62,7 +62,7 @@ class AlertOptions(Options):
         None,
         help="Alert when more messages than that are not finished.",
         metavar="N",
-        read=read_whole(0, (1 << 63) - 1),
+        read=read_whole(0, 10**18),
     )
     error_rate: float | None = option(
         None, help="Alert when a larger share of the attempts fails.", metavar="SHARE", read=parse_share
@@ -72,8 +72,6 @@ class AlertOptions(Options):
     lasting: float = option(0.0, help="Alert when a breach has lasted so long.", metavar="SPAN", read=parse_duration)
     every: float = option(10.0, help="How often to measure, at least a second.", metavar="SPAN", read=read_span)
     once: bool = option(False, help="Measure once and end, for cron.")
-    topic: tuple[str, ...] = option((), help="Only this topic; may be given several times.", metavar="NAME")
-    group: str | None = option(None, help="Only this group.", metavar="NAME")
 
     def __post_init__(self) -> None:
         problems = []

@@ -27,11 +27,19 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_uid
 from emsworker.core.offsets import OffsetRange
-from emsworker.spark.jobs.archive.checksums import sums
 from emsworker.spark.jobs.archive.copying import copy, cut
-from emsworker.spark.jobs.archive.manifest import File, Manifest, Part, quoted, read_files, read_manifests, segment_path
+from emsworker.spark.jobs.archive.manifest import (
+    File,
+    Manifest,
+    Part,
+    quoted,
+    read_files,
+    read_manifests,
+    segment_path,
+    sums,
+)
 from emsworker.spark.jobs.folder import Folder, open_folder
-from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
+from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
 from emsworker.spark.planning import Slice
@@ -53,11 +61,10 @@ class ArchiveDiffers(EmsError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveOptions(Options):
+class ArchiveOptions(OfTopics):
     """Options of ``ems pipeline archive``."""
 
     folder: str = option(help="Where the archive is: a path, or a URL that Spark can write to.", metavar="FOLDER")
-    topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
     segment: int = option(
         1_000_000,
         help="Offsets in one segment at most: what is copied before any is deleted.",
@@ -166,7 +173,7 @@ class _Archiver:
                 if manifest.stream == self._stream and manifest.topic_id == self._topic_id:
                     self._drop(manifest, lock)
             while ranges := self._next_ranges():
-                self._look_back(ranges)
+                self._find_left(ranges)
                 self._drop(self._archive(ranges, lock), lock)
                 work = partial(retention.delete_restored, topic_id=self._topic_id, places=self._late, archived=True)
                 self._database.call(work)
@@ -198,7 +205,7 @@ class _Archiver:
                 left -= len(offsets)
         return ranges
 
-    def _look_back(self, ranges: list[OffsetRange]) -> None:
+    def _find_left(self, ranges: list[OffsetRange]) -> None:
         """Find rows of earlier segments that dead letters kept until now: they are archived with this segment."""
         partitions = {one.partition for one in ranges}
         places = self._database.call(partial(retention.list_restored, topic_id=self._topic_id))

@@ -9,8 +9,7 @@ from typing import Any
 
 from emsworker.core.counted import counted
 from emsworker.core.offsets import OffsetRange
-from emsworker.spark.jobs.archive.checksums import sums
-from emsworker.spark.jobs.archive.manifest import Manifest, quoted, read_manifests, segment_path, topics
+from emsworker.spark.jobs.archive.manifest import Manifest, quoted, read_manifests, segment_path, sums, topics
 from emsworker.spark.jobs.folder import Folder
 
 ERROR, NOTE = "error", "note"

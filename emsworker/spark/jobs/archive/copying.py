@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from emsworker.spark import planning
-from emsworker.spark.jobs.archive.checksums import TIMES
-from emsworker.spark.jobs.archive.manifest import schema_of
+from emsworker.spark.jobs.archive.manifest import TIMES, schema_of
 from emsworker.spark.planning import Slice
 from emsworker.spark.profile import call
 

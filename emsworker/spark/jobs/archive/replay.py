@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from emsworker.core.batches import in_batches
 from emsworker.core.counted import counted
 from emsworker.core.model import Group, Order
 from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
@@ -92,19 +94,16 @@ def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutB
 
 
 def _batches(rows: Iterator[Any], most_bytes: int) -> Iterator[tuple[int, list[Row]]]:
-    """Split rows into parts of one partition each, deterministically."""
-    partition, part, size = -1, list[Row](), 0
-    for number, offset, uid, key, tag, headers, body, us, producer in rows:
-        labels = (None if key is None else bytes(key), None if tag is None else bytes(tag))
-        row = Row(offset, UUID(uid).bytes, *labels, bytes(headers), bytes(body), us, producer)
-        if part and (number != partition or len(part) == _ROWS or size + row.weight > most_bytes):
-            yield partition, part
-            part, size = [], 0
-        partition = number
-        part.append(row)
-        size += row.weight
-    if part:
-        yield partition, part
+    """Split rows into batches of one partition each, deterministically."""
+    for partition, of_partition in groupby(rows, lambda row: int(row.partition)):
+        for batch in in_batches(map(_row, of_partition), lambda row: row.weight, most_bytes, most=_ROWS):
+            yield partition, batch
+
+
+def _row(row: Any) -> Row:
+    _, offset, uid, key, tag, headers, body, us, producer = row
+    labels = (None if key is None else bytes(key), None if tag is None else bytes(tag))
+    return Row(offset, UUID(uid).bytes, *labels, bytes(headers), bytes(body), us, producer)
 
 
 JOB = Job("replay", ReplayOptions, run)

@@ -14,7 +14,7 @@ from emsworker.spark.jobs.archive.auditing import ERROR, NOTE, AuditFinding, Tri
 from emsworker.spark.jobs.archive.copying import cut, frame_of
 from emsworker.spark.jobs.archive.manifest import File, read_files, read_manifests
 from emsworker.spark.jobs.folder import open_folder
-from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption, option
+from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.output import JobReport, Table
 from emsworker.spark.jobs.reading import read_span
 from emsworker.spark.jobs.session import prepared
@@ -32,10 +32,9 @@ _COLUMNS = ("check", "severity", "topic", "group", "partition", "count", "detail
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityOptions(Options):
+class QualityOptions(OfTopics):
     """Options of ``ems pipeline quality``."""
 
-    topic: tuple[str, ...] = option((), help="Only this topic; may be repeated.", metavar="NAME")
     folder: str | None = option(None, help="An archive that is to be checked, too.", metavar="FOLDER")
     gap_age: float = option(
         60.0, help="After how long an offset without a row counts as a gap.", metavar="SPAN", read=read_span
@@ -59,7 +58,7 @@ def run(spark: Any, config: QualityOptions) -> JobResult:
     """
     app = open_stream(config.profile)
     with closing_session(app.stream.database) as database:
-        found = _look(database, config.topic)
+        found = _read_stream(database, config.topic)
         summary = {
             "topics": [topic.name for topic in found.topics],
             "offsets": sum(end - log_start for log_start, _, end in found.bounds.values()),
@@ -78,7 +77,7 @@ def run(spark: Any, config: QualityOptions) -> JobResult:
     )
 
 
-def _look(database: Database, wanted: tuple[str, ...]) -> _Stream:
+def _read_stream(database: Database, wanted: tuple[str, ...]) -> _Stream:
     every = database.call(topics.list_topics)
     for name in wanted:
         if name not in {topic.name for topic in every}:
