@@ -15,8 +15,9 @@ import click
 
 from emsworker.spark.jobs import JOBS, load
 from emsworker.spark.jobs.job import Job, JobResult, Options, Shape
-from emsworker.spark.jobs.output import FORMATS, as_text, plain, shown, write
+from emsworker.spark.jobs.output import FORMATS, as_text, write
 from emsworker.spark.jobs.output import as_json as report_json
+from emsworker.spark.jobs.report import plain, shown
 from emsworker.spark.jobs.session import DEFAULT_MASTER, open_session
 
 from .common import TRACEBACK, URL, json_option, stream_options

@@ -14,7 +14,8 @@ from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.spark.jobs import load
 from emsworker.spark.jobs.archive.manifest import read_archive
-from emsworker.spark.jobs.output import JobReport, Table, write
+from emsworker.spark.jobs.output import write
+from emsworker.spark.jobs.report import JobReport, Table
 from emsworker.spark.jobs.session import open_session
 from sample_app.expected import Expected
 from sample_app.figures import Figures, figures

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from emsworker.admin import cursors
+import emsworker.admin.cursors as cursors
 from emsworker.admin.alarms import Alarms
 from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move

@@ -17,7 +17,7 @@ from emsworker.publish.outgoing import Outgoing
 
 
 class Broker(Protocol):
-    """What keeps messages: the stream in MySQL, or one in memory."""
+    """The keeper of messages: the stream in MySQL, or one in memory."""
 
     def topic(self, name: str) -> Topic:
         """Return a topic, created on first use if that is allowed.

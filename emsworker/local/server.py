@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from emsworker.local import ports, process
+import emsworker.local.ports as ports
+import emsworker.local.process as process
 from emsworker.local.errors import ServerFailed
 from emsworker.local.files import ServerState, exclusive, tail
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import emsworker.spark.planning as planning
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.url import DatabaseUrl
-from emsworker.spark import planning
 from emsworker.spark.columns import LOG_APPEND_TIME
 from emsworker.spark.options import read_options
 from emsworker.spark.planning import Slice

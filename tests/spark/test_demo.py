@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emsworker.spark.jobs.job import Job, JobResult, Options
-from emsworker.spark.jobs.output import JobReport, Table
+from emsworker.spark.jobs.report import JobReport, Table
 from sample_app import lake
 from sample_app.expected import Expected, expect
 from sample_app.figures import Figures, figures

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from emsworker.cli import pipeline as command
 from emsworker.core.errors import ConfigError
 from emsworker.spark.jobs.job import Job, JobResult, Options
-from emsworker.spark.jobs.output import Chart, JobReport, Table, as_json, as_text, write
+from emsworker.spark.jobs.output import as_json, as_text, write
+from emsworker.spark.jobs.report import Chart, JobReport, Table
 
 HOSTILE = "</title></style></svg><script>alert(1)</script>\"' onload=x&amp;<b"
 NOW = datetime(2026, 11, 21, 8, 30, 0, 250_000, tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step, advance, evaluate, parse_share
-from emsworker.spark.jobs.alerts.alerts import GroupAlarms
+from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
 
 PLACE = ("orders", "sellers")
 START = datetime(2026, 11, 21, tzinfo=UTC)

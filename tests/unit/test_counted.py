@@ -7,7 +7,7 @@ from pathlib import Path
 from emsworker.cli.output import _cell
 from emsworker.core.counted import counted, plural, seconds_text
 from emsworker.core.ladder import Dead, Ladder
-from emsworker.spark.jobs.output import shown
+from emsworker.spark.jobs.report import shown
 
 ROOT = Path(__file__).resolve().parents[2]
 NOUNS = (

@@ -61,7 +61,7 @@ def run_of(
 ) -> tuple[Executor, ClaimRun, Recorder, Witness]:
     app = Ems("shop", url="mysql://u:p@localhost/shop")
     subscribe(app)
-    (route,) = app.routes.values()
+    (route,) = app.registry.routes.values()
     channel, witness = Recorder(), Witness()
     channel.lost = lost
     whole: Any = channel

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emsworker.spark.jobs.output import Chart, JobReport, Table
 from emsworker.spark.jobs.page import page
+from emsworker.spark.jobs.report import Chart, JobReport, Table
 from verification.soak.running import Soaked
 from verification.soak.series import Series
 

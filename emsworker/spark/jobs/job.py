@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.spark.jobs.output import JobReport
+from emsworker.spark.jobs.report import JobReport
 
 C = TypeVar("C", bound="Options")
 Progress = Callable[[str], None]

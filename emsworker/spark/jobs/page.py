@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from emsworker.spark.jobs.output import Chart, JobReport, Table, shown
+from emsworker.spark.jobs.report import Chart, JobReport, Table, shown
 
 _COLORS = ("#2f6fb0", "#d9792b", "#3a9459", "#b8433f", "#7c5aa6", "#8a6d4b", "#c264a4", "#6b7280")
 _WIDTH, _HEIGHT = 860, 280

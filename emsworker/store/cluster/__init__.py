@@ -1,1 +1,1 @@
-"""What all processes share: clients and leases, schedules, alarms, idempotency keys."""
+"""The state that all processes share: clients and leases, schedules, alarms, idempotency keys."""

@@ -1,1 +1,1 @@
-"""What groups do with the stream: claims, progress, retries, dead letters, cursors, results."""
+"""The side of the groups: claims, progress, retries, dead letters, cursors, results."""

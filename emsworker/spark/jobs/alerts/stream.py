@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from emsworker.core.alarms import Attempts, Metric, Rule
-from emsworker.spark.jobs.alerts.alerts import GroupAlarms
+from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
 from emsworker.spark.profile import call
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.schema import server_now

@@ -8,8 +8,8 @@ from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
-from emsworker.spark.jobs.output import Chart, JobReport, Table
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count
+from emsworker.spark.jobs.report import Chart, JobReport, Table
 
 _COLUMNS = "group topic partition offset attempts reason error deadAt"
 _MOST_BARS = 20

@@ -7,8 +7,8 @@ from typing import Any
 
 from emsworker.admin.monitoring import GroupLag
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
-from emsworker.spark.jobs.output import Chart, JobReport, Table
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_span
+from emsworker.spark.jobs.report import Chart, JobReport, Table
 from emsworker.spark.jobs.reports.outcomes import read_outcomes
 
 _MOST_STEPS = 10_000

@@ -7,8 +7,8 @@ from typing import Any
 
 from emsworker.core.model import TASK_HEADER
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
-from emsworker.spark.jobs.output import Chart, JobReport, Table
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark
+from emsworker.spark.jobs.report import Chart, JobReport, Table
 from emsworker.spark.jobs.reports.outcomes import header, read_outcomes
 
 BY = ("topic", "group", "task", "hour")

@@ -15,8 +15,8 @@ from emsworker.spark.jobs.archive.copying import cut, frame_of
 from emsworker.spark.jobs.archive.manifest import File, read_files, read_manifests
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
-from emsworker.spark.jobs.output import JobReport, Table
 from emsworker.spark.jobs.reading import read_span
+from emsworker.spark.jobs.report import JobReport, Table
 from emsworker.spark.jobs.session import prepared
 from emsworker.spark.planning import Slice
 from emsworker.spark.profile import closing_session, open_stream

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
-from emsworker.spark.jobs.output import Chart, JobReport, Table
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count, read_span
+from emsworker.spark.jobs.report import Chart, JobReport, Table
 from emsworker.spark.jobs.reports.outcomes import ATTEMPT_COLUMNS, FAILURES
 
 RANKED = ("messages", "bytes", "errors")
