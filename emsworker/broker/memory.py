@@ -456,7 +456,7 @@ class MemoryChannel:
         if any(
             held.client_id and not held.detached for (number, _), held in state.claims.items() if number == partition
         ):
-            return NothingClaimed.BUSY
+            return NothingClaimed.EMPTY
         return self._take_ordered(claimant, state, partition)
 
     def _take_ordered(self, claimant: Claimant, state: _GroupState, partition: int) -> Claim | NothingClaimed:
@@ -476,7 +476,9 @@ class MemoryChannel:
             claim = self._take_fresh(claimant, state, partition)
         if isinstance(claim, Claim) and claim.order is Order.KEY:
             blocking = {retry.key for (number, _), retry in state.retries.items() if number == partition}
-            claim.blocked_keys = frozenset(key for key in blocking if key is not None)
+            claim.blocked_keys = frozenset(
+                message.key_bytes for message in claim.messages if message.key_bytes in blocking - {None}
+            )
         return claim
 
     def _is_held(self, state: _GroupState, partition: int, offset: int) -> bool:
