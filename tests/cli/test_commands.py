@@ -9,7 +9,9 @@ import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +21,14 @@ from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
 from emsworker.store.engine.database import Database
 from emsworker.tasks.periodic import declare_schedules
+from tests.support import rows as writing
 from tests.support.commands import Ems, environment, wait_for
 from tests.support.servers import connect
 
 
-def rows(url: str, statement: str) -> list[tuple[object, ...]]:
-    with connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
+def rows(url: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    with connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(statement, values or None)
         return list(cursor.fetchall())
 
 
@@ -191,15 +194,9 @@ def test_a_group_in_use_is_deleted_only_by_force(ems: Ems, url: str, app: App, k
     app.send("orders", 1)
     ems.ok("groups", "create", "orders", "mail")
     if kind == "retry":
-        execute(
-            url, "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (1, 0, 1, 1, NOW(6))"
-        )
+        writing.add_retry(partial(rows, url), 1, 1)
     else:
-        execute(
-            url,
-            "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, claimed_at, "
-            f"progress_at, deadline_at) VALUES (1, 0, 1, 1, 1, 0, '{kind}', 'stream', NOW(6), NOW(6), NOW(6))",
-        )
+        writing.add_claim(partial(rows, url), 1, 1, 1, state=kind)
     for arguments in (["groups", "delete", "orders", "mail"], ["topics", "delete", "orders"]):
         done = ems(*arguments, "--yes")
         assert done.code == 1 and "force" in done.err, done
@@ -438,19 +435,18 @@ def test_a_purged_topic_has_no_messages(ems: Ems, app: App) -> None:
 def test_claimed_is_what_a_live_client_holds(ems: Ems, app: App, url: str) -> None:
     app.send_many("t", range(100))
     ems.ok("groups", "create", "t", "g")
-    columns = "group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at"
-    now = "NOW(6), NOW(6), NOW(6)"
     client = "INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at)"
     execute(
         url,
         f"{client} VALUES ('alive', 'p', 'n', NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)",
         f"{client} VALUES ('gone', 'p', 'n', NOW(6), NOW(6), NOW(6) - INTERVAL 1 SECOND)",
-        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 1, 7, 20, 4, 'start', 'stream', 'alive', {now} FROM ems_group",
-        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 21, 8, 30, 20, 'start', 'stream', 'gone', {now} FROM ems_group",
-        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 31, 9, 33, 30, 'start', 'stream', 'swept', {now} FROM ems_group",
-        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 34, 10, 35, 33, 'waiting', 'stream', NULL, {now} FROM ems_group",
-        "UPDATE ems_cursor SET next_offset = 36",
     )
+    run, ((number,),) = partial(rows, url), rows(url, "SELECT id FROM ems_group")
+    writing.add_claim(run, number, 1, 20, claim_id=7, acked_to=4, client_id="alive")
+    writing.add_claim(run, number, 21, 30, claim_id=8, client_id="gone")
+    writing.add_claim(run, number, 31, 33, claim_id=9, client_id="swept")
+    writing.add_claim(run, number, 34, 35, claim_id=10, state="waiting")
+    writing.set_cursor(run, 36)
     (group,) = ems.ok("groups", "list", "--json").json
     assert [group[name] for name in ("unclaimed", "claimed", "waiting", "lag")] == [65, 16, 15, 96]
     assert [group["partitions"][0][name] for name in ("claimed", "waiting")] == [16, 15]

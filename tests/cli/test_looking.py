@@ -1,6 +1,7 @@
 """Lag, traces and dead letters, each compared with a recount in plain SQL after real work with failures."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from emsworker.admin.monitoring import Monitoring
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.schema import ServerFacts, unsupported
 from tests.cli.test_commands import execute, rows
+from tests.support import rows as writing
 from tests.support.commands import Ems, wait_for
 
 TASKS = """
@@ -76,14 +78,10 @@ def recount(url: str) -> dict[tuple[str, int], tuple[int, ...]]:
 def test_lag_equals_a_recount(worked: Ems, url: str) -> None:
     # A live and a waiting claim, as crashed workers leave them.
     idle = "FROM ems_group WHERE name = 'idle'"
-    columns = "group_id, `partition`, lo, claim_id, hi, acked_to, state, source, claimed_at, progress_at, deadline_at"
-    now = "'stream', NOW(6), NOW(6), NOW(6)"
-    execute(
-        url,
-        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 1, 7, 20, 4, 'start', {now} {idle}",
-        f"INSERT INTO ems_claim ({columns}) SELECT id, 0, 21, 8, 30, 20, 'waiting', {now} {idle}",
-        f"UPDATE ems_cursor SET next_offset = 31 WHERE `partition` = 0 AND group_id = (SELECT id {idle})",
-    )
+    ((number,),) = rows(url, f"SELECT id {idle}")
+    writing.add_claim(partial(rows, url), number, 1, 20, claim_id=7, acked_to=4)
+    writing.add_claim(partial(rows, url), number, 21, 30, claim_id=8, state="waiting")
+    execute(url, f"UPDATE ems_cursor SET next_offset = 31 WHERE `partition` = 0 AND group_id = {number}")
     listed = worked.ok("groups", "list", "--json").json
     told = {
         (one["group"], part["partition"]): (

@@ -10,6 +10,7 @@ from emsworker.core.errors import FenceLost
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, progress
 from emsworker.store.stream.messages import close_hole
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads
 from tests.support.waiting import until
 
@@ -147,8 +148,8 @@ def test_one_of_several_leads(stream: Stream) -> None:
 def test_trap_1_a_tombstone_waits_for_a_producer_that_commits_just_now(stream: Stream) -> None:
     topic, group, me, _ = claimed(stream)
     stream.app().send("t", "next")
-    stream.rows("DELETE FROM ems_message WHERE `offset` = 5")
-    stream.rows("UPDATE ems_cursor SET next_offset = 5")
+    rows.lose(stream.rows, 5)
+    rows.set_cursor(stream.rows, 5)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute(
             "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "

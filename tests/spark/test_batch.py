@@ -14,6 +14,7 @@ from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import progress
 from emsworker.store.stream import scan
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of
 
 Read = Any
@@ -214,8 +215,7 @@ def test_a_fetch_is_bounded_by_bytes(stream: Stream) -> None:
 
 def test_trimmed_offsets_are_told_or_left_out(stream: Stream, direct: Direct) -> None:
     fill(stream, count=10, partitions=1)
-    stream.rows("UPDATE ems_partition SET log_start = 5")
-    stream.rows("DELETE FROM ems_message WHERE `offset` < 5")
+    rows.trim(stream.rows, 5)
     assert direct.offsets() == [5, 6, 7, 8, 9, 10]
     text = failure(lambda: direct.rows(startingOffsets='{"t":{"0":2}}'))
     assert "offsets 2 to 4 of t/0 have been deleted (its log start offset is 5)" in text
@@ -235,8 +235,7 @@ def test_retention_that_overtakes_a_reader_is_told(stream: Stream, profile: None
     given = {"subscribe": "t", "profile": "test"}
     reader = EmsReader(schema, read_options(given, streaming=False))
     (partition,) = reader.partitions()
-    stream.rows("UPDATE ems_partition SET log_start = 5")
-    stream.rows("DELETE FROM ems_message WHERE `offset` < 5")
+    rows.trim(stream.rows, 5)
     with pytest.raises(DataLoss, match="offsets 1 to 4 of t/0 were deleted while they were read"):
         list(reader.read(partition))
     lenient = EmsReader(schema, read_options({**given, "failOnDataLoss": "false"}, streaming=False))

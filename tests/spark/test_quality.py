@@ -9,6 +9,7 @@ from emsworker.spark.jobs.archive.archive import ArchiveOptions
 from emsworker.spark.jobs.job import JobResult
 from emsworker.spark.jobs.reports.quality import QualityOptions
 from tests.spark.archives import fill
+from tests.support import rows
 from tests.support.streams import Stream
 
 
@@ -29,7 +30,7 @@ def test_each_fault_in_the_stream_is_found_and_named(stream: Stream, spark: Any)
     clean = quality(spark)
     assert (findings(clean), clean.failure, clean.summary["offsets"]) == ([], None, 200)
 
-    stream.rows("DELETE FROM ems_message WHERE `offset` BETWEEN 50 AND 52")
+    rows.lose(stream.rows, 50, 51, 52)
     stream.rows("UPDATE ems_message SET born_at = NOW(6) + INTERVAL 1 HOUR WHERE `offset` IN (7, 8)")
     stream.rows("UPDATE ems_claim SET hi = 900 WHERE lo = (SELECT * FROM (SELECT MAX(lo) FROM ems_claim) m)")
     for offset, outcome in ((60, "done"), (60, "done"), (61, "failed")):
@@ -39,15 +40,8 @@ def test_each_fault_in_the_stream_is_found_and_named(stream: Stream, spark: Any)
             offset,
             outcome,
         )
-    stream.rows(
-        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, 51, 1, NOW(6))",
-        group.id,
-    )
-    stream.rows(
-        "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
-        "VALUES (%s, 0, 9, 4711, 9, 8, 'start', 'stream', 'gone', NOW(6) - INTERVAL 1 DAY, NOW(6) - INTERVAL 1 DAY, NOW(6))",
-        group.id,
-    )
+    rows.add_retry(stream.rows, group.id, 51)
+    rows.add_claim(stream.rows, group.id, 9, 9, client_id="gone", idle_s=86400)
     result = quality(spark)
     assert findings(result) == [
         ("future", "error", "orders", None, 0, 2),

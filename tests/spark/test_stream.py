@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.spark.test_batch import fill, insert
+from tests.support import rows
 from tests.support.streams import Stream
 
 
@@ -156,7 +157,7 @@ def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
     from emsworker.spark.planning import DataLoss
 
     fill(stream, count=10, partitions=1)
-    stream.rows("UPDATE ems_partition SET log_start = 5")
+    rows.trim(stream.rows, 5, deleted=False)
     everything = ReadAllAvailable()
     with pytest.raises(DataLoss, match="offsets 2 to 4 of t/0 have been deleted"):
         reader_of().latestOffset({"t": {"0": 2}}, everything)

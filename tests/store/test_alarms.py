@@ -21,6 +21,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.store.cluster import alarms
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads, wait_until
 from tests.support.webhooks import receiver
 
@@ -78,9 +79,9 @@ def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
     assert 90 <= _value(stream, "stuck") < 100
     stream.rows("UPDATE ems_claim SET state = 'waiting'")
     assert _value(stream, "stuck") == 0 and _value(stream, "no_consumer") == 14
-    stream.rows("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 1 MINUTE")
+    rows.hold_back(stream.rows, 60)
     assert _value(stream, "no_consumer") == 0, "what is held back is meant to wait"
-    stream.rows("UPDATE ems_claim SET not_before = NULL")
+    rows.hold_back(stream.rows, None)
     stream.rows("UPDATE ems_group SET paused = 1")
     assert _value(stream, "no_consumer") == 0, "a paused group is meant to rest"
     rules = [Rule("a", Metric.LAG, group="other"), Rule("b", Metric.LAG, topic="nothing")]

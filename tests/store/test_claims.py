@@ -18,6 +18,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.groups import claims, limits, progress
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 
@@ -132,10 +133,10 @@ def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:
     topic, group, me = filled(stream, 4)
     claim = stream.take(topic, group, me)
     progress.give_back(stream.session, flush_of(claim, topic, 2, finished=True), 2)
-    stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
+    rows.hold_back(stream.rows, 60)
     assert claims.find_work(stream.session, [group.id]).work == {}
     assert not claims.take_waiting(stream.session, stream.claimant(topic, group, me))
-    stream.sql.cursor().execute("UPDATE ems_claim SET not_before = NOW(6) WHERE state = 'waiting'")
+    rows.hold_back(stream.rows, 0)
     assert claims.find_work(stream.session, [group.id]).work == {group.id: AvailableWork(waiting=True)}
     adopted = claims.take_waiting(stream.session, stream.claimant(topic, group, me))
     assert adopted and (adopted.lo, adopted.hi) == (3, 4)

@@ -15,6 +15,7 @@ from emsworker.store import topics
 from emsworker.store.groups import claims
 from emsworker.store.groups.claims import find_work
 from emsworker.store.stream import broadcast, search
+from tests.support import rows
 from tests.support.streams import Stream
 
 _SENT: list[dict[str, Any]] = [
@@ -83,7 +84,7 @@ def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out
         app.send("t", tag, tag=tag)
     group = stream.group(topic, filter=Filter(tags=["new"]))
     stream.take(topic, group, stream.client())
-    stream.rows("UPDATE ems_claim SET deadline_at = NOW(6) - INTERVAL 1 SECOND")
+    rows.make_overdue(stream.rows)
     stream.rows("UPDATE ems_client SET renewed_at = NOW(6)")
     assert [one.charged for one in recovery.recover(stream.session, 0.0, 0.0)] == [3]
     assert stream.rows("SELECT `offset` FROM ems_retry") == [(3,)]

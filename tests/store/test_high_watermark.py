@@ -13,6 +13,7 @@ from emsworker.core.model import Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.stream import high_watermark, scan
+from tests.support import rows
 from tests.support.streams import Stream
 
 
@@ -60,10 +61,10 @@ def test_a_long_stream_is_counted_in_steps(stream: Stream, monkeypatch: pytest.M
 def test_below_the_log_start_nothing_is_missed(stream: Stream) -> None:
     topic = stream.topic()
     insert(stream, topic, 5, 6, 8)
-    stream.rows("UPDATE ems_partition SET log_start = 5")
+    rows.trim(stream.rows, 5, deleted=False)
     high_watermark.advance(stream.session)
     assert noted(stream) == [7]
-    stream.rows("UPDATE ems_partition SET log_start = 8")
+    rows.trim(stream.rows, 8, deleted=False)
     assert scan.list_bounds(stream.session, topic.id) == [scan.PartitionBounds(0, log_start=8, high_watermark=8, end=9)]
 
 

@@ -8,6 +8,7 @@ from emsworker import Ems
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
 from emsworker.store.groups import cancel, claims, ordered, progress
 from emsworker.store.groups.claims import AvailableWork, NothingClaimed
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
 
@@ -140,10 +141,10 @@ def test_what_waits_for_its_time_is_not_passed(stream: Stream) -> None:
     topic, group, me = filled(stream, Order.PARTITION, "abcd")
     claim = take(stream, topic, group, me, 2)
     progress.give_back(stream.session, flush_of(claim, topic, 1, finished=True), 1)
-    stream.rows("UPDATE ems_claim SET not_before = NOW(6) + INTERVAL 60 SECOND WHERE state = 'waiting'")
+    rows.hold_back(stream.rows, 60)
     assert claims.find_work(stream.session, [group.id]).work == {}
     assert ordered.take_next(stream.session, stream.claimant(topic, group, me), 0) is NothingClaimed.EMPTY
-    stream.rows("UPDATE ems_claim SET not_before = NULL WHERE state = 'waiting'")
+    rows.hold_back(stream.rows, None)
     assert offsets(take(stream, topic, group, me)) == [2]
 
 

@@ -12,6 +12,7 @@ from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
 from emsworker.store.groups.handlers import HandlerRow
 from emsworker.tasks.handlers import declare_handlers
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 
@@ -137,12 +138,8 @@ def test_f_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream
     stream.rows("UPDATE ems_group SET ordering = %s", order)
     group = dataclasses.replace(group, order=Order(order))
     handlers.declare(stream.session, group.id, [HandlerRow("quick", "retry", "5m", 3)])
-    stream.rows(
-        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, isolation) "
-        "VALUES (%s, 0, 1, 1, UTC_TIMESTAMP(6), 2)",
-        group.id,
-    )
-    stream.rows("UPDATE ems_cursor SET next_offset = 2")
+    rows.add_retry(stream.rows, group.id, 1, isolation=2)
+    rows.set_cursor(stream.rows, 2)
     me = stream.client()
     claimant = stream.claimant(topic, group, me)
     claim = (
@@ -164,19 +161,19 @@ def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(strea
     app.task(name="own", topic="t", group="g", ladder="0.25s 1m", max_attempts=2, on_error="dead")(print)
     app.task(name="plain", topic="t", group="g")(print)
     declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
-    rows = {
+    known = {
         "own": HandlerRow("own", "dead", "250ms 1m", 2),
         "plain": HandlerRow("plain", "retry", None, None),
     }
-    assert handlers.list_handlers(stream.session, group.id) == rows
+    assert handlers.list_handlers(stream.session, group.id) == known
     writes = stream.status("Com_insert")
     declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
     assert stream.status("Com_insert") == writes, "nothing is written where nothing has changed"
     newer = stream.app()
     newer.task(name="own", topic="t", group="g", max_attempts=9)(print)
     declare_handlers(newer.stream.database, group, newer.registry.routes["t", "g"])
-    rows["own"] = HandlerRow("own", "retry", None, 9)
-    assert handlers.list_handlers(stream.session, group.id) == rows, "an older version may still run the other one"
+    known["own"] = HandlerRow("own", "retry", None, 9)
+    assert handlers.list_handlers(stream.session, group.id) == known, "an older version may still run the other one"
     listener = stream.app()
     listener.subscribe("t", "g", max_attempts=7)(print)
     declare_handlers(listener.stream.database, group, listener.registry.routes["t", "g"])

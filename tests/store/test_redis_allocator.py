@@ -9,6 +9,7 @@ import redis
 
 from emsworker import Ems
 from emsworker.publish.allocators.redis import RedisAllocator
+from tests.support import rows
 from tests.support.machine import machine_s
 from tests.support.streams import Stream, in_threads, stored
 
@@ -73,9 +74,8 @@ def test_trap_3_no_offset_below_the_log_start(stream: Stream, redis_url: str, al
     redis_app(stream, redis_url).send_many("t", range(50))
     topic = stream.topic("t")
     group = stream.group(topic)
-    stream.rows("UPDATE ems_partition SET log_start = 51")  # retention: everything is consumed and deleted
-    stream.rows("DELETE FROM ems_message")
-    stream.rows("UPDATE ems_cursor SET next_offset = 51")
+    rows.trim(stream.rows, 51)  # retention: everything is consumed and deleted
+    rows.set_cursor(stream.rows, 51)
     with redis.Redis.from_url(redis_url) as client:
         client.set(next(iter(counters(redis_url))), 7)  # and Redis comes back with an old snapshot
     app = redis_app(stream, redis_url) if allocator == "redis" else stream.app()

@@ -21,6 +21,7 @@ from emsworker.store.groups import claims, dead, ordered, progress
 from emsworker.store.groups.replay import Replayed
 from emsworker.store.stream import retention
 from tests.store.test_flat_cost import SEQUENCE, reads
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
 COUNT = 40
@@ -163,10 +164,7 @@ def test_a3_a_retry_within_a_live_claim_hides_nothing_of_it(stream: Stream, topi
     claim = ordered.take_next(stream.session, stream.claimant(topic, group, stream.client(), 20), 0)
     assert claim and claim.hi == 20
     progress.flush(stream.session, flush_of(claim, topic, 3))
-    stream.rows(
-        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, 6, 0, NOW(6))",
-        group.id,
-    )
+    rows.add_retry(stream.rows, group.id, 6, attempt=0)
     assert counts(Admin(stream.app()).replay("t", "g", Selection()).run()) == (40, 3, 17, 20)
     assert [row[:2] for row in stream.claims(group) if row[3] == "waiting"] == [(1, 3)]
 

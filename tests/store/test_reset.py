@@ -11,13 +11,10 @@ from emsworker.core.model import Group, Topic
 from emsworker.store import topics
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import claims, cursors, dead, progress
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 _WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%ems_retry%' AND id <> CONNECTION_ID()"
-_RETRY_CLAIM = (
-    "INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, client_id, claimed_at, progress_at, deadline_at) "
-    "VALUES (%s, 0, 12, %s, 12, 11, 'start', 'retry', %s, NOW(6), NOW(6), NOW(6) + INTERVAL 1 HOUR)"
-)
 
 
 @pytest.fixture
@@ -98,7 +95,7 @@ def test_a2_forward_leaves_what_is_claimed_to_its_owners(stream: Stream, group: 
 
 
 def test_a2_never_below_the_log_start(stream: Stream, group: Group) -> None:
-    stream.rows("UPDATE ems_partition SET log_start = 5")
+    rows.trim(stream.rows, 5, deleted=False)
     assert cursors.reset(stream.session, group, 0, 1, "test") == 4
     assert stream.cursor(group) == 5
 
@@ -129,7 +126,14 @@ def test_a_reset_waits_for_a_claim_of_retries_that_is_being_made(stream: Stream,
             try:
                 wait_until(lambda: stream.value(_WAITING), what="the reset waits")
             finally:
-                cursor.execute(_RETRY_CLAIM, (group.id, claim_id, me))
+                rows.add_claim(
+                    lambda text, *values: cursor.execute(text, values),
+                    *(group.id, 12, 12),
+                    claim_id=claim_id,
+                    source="retry",
+                    client_id=me,
+                    left_s=3600,
+                )
                 other.commit()
             assert moved.result(30) == -11
     assert stream.retries(group) == [] and stream.claims(group)[1:] == []

@@ -9,6 +9,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
 from emsworker.store.stream.messages import close_hole
+from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets, wait_until
 
 
@@ -17,7 +18,7 @@ def keep(stream: Stream, count: int, **settings: object) -> tuple[Topic, Group]:
     topic = stream.topic("t", **settings)  # type: ignore[arg-type]
     group = stream.group(topic)
     stream.app().send_many("t", range(count))
-    stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 1 DAY")
+    rows.age(stream.rows, 86400)
     return topic, group
 
 
@@ -225,7 +226,7 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     me = stream.client()
     claim = stream.take(topic, group, me)
     progress.flush(stream.session, flush_of(claim, topic, 3, failures=[failed(1), failed(2)]))
-    stream.rows("DELETE FROM ems_message WHERE `offset` = 1")
+    rows.lose(stream.rows, 1)
     stream.make_due()
     retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]

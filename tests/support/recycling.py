@@ -10,7 +10,7 @@ import pymysql
 
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
+from emsworker.store.engine.schema import latest_version, migrate
 from tests.support.servers import (
     START_TIMEOUT_S,
     connect,
@@ -24,6 +24,7 @@ from tests.support.servers import (
 Prepare = Callable[[str], None]
 Shape = tuple[tuple[object, ...], ...]
 _FEW_ROWS = 500
+_VERSION = "ems_schema_version"
 _SHAPE = (
     "SELECT table_name, column_name, column_type, is_nullable, column_default, extra FROM information_schema.columns "
     "WHERE table_schema = DATABASE() ORDER BY 1, 2",
@@ -50,7 +51,7 @@ def prepare_stream(url: str) -> None:
 
 @contextmanager
 def recycled_database(server: LocalDatabase, prepare: Prepare = prepare_stream) -> Iterator[str]:
-    """Yield the URL of a database with tables that are empty; a migration gives it an identity of its own.
+    """Yield the URL of a stream without rows, with an identity of its own.
 
     Args:
         server: a running server.
@@ -107,8 +108,11 @@ def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:
         cursor.execute(_NUMBERED)
         large = {str(row[0]) for row in cursor.fetchall()}
         large |= {table for table, count in filled.items() if count == _FEW_ROWS}
-        for table in filled.keys() - large:
+        for table in filled.keys() - large - {_VERSION}:
             cursor.execute(f"DELETE FROM `{table}`")
+        if _VERSION in filled:  # a stream of its own, which needs no migration
+            cursor.execute(f"DELETE FROM {_VERSION} WHERE version <> %s", (latest_version(),))
+            cursor.execute(f"UPDATE {_VERSION} SET stream_id = UNHEX(REPLACE(UUID(), '-', ''))")
         connection.commit()
         for table in large:
             cursor.execute(f"TRUNCATE TABLE `{table}`")

@@ -24,6 +24,7 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims
 from emsworker.store.groups.claims import Claimant
 from emsworker.store.groups.progress import Flush
+from tests.support import rows
 from tests.support.recycling import recycled_database
 from tests.support.servers import connect
 from tests.support.waiting import until
@@ -158,11 +159,11 @@ class Stream:
 
     def expire(self, client_id: str) -> None:
         """Let a lease run out."""
-        self.rows("UPDATE ems_client SET expires_at = NOW(6) - INTERVAL 1 SECOND WHERE client_id = %s", client_id)
+        rows.run_out(self.rows, client_id)
 
     def make_due(self) -> None:
         """Let the time of every retry come."""
-        self.rows("UPDATE ems_retry SET due_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+        rows.make_due(self.rows)
 
     def recover(self) -> list[recovery.Recovered]:
         """One round of the beat's service."""

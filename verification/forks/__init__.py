@@ -1,0 +1,1 @@
+"""Processes that fork while their threads send."""
