@@ -72,6 +72,18 @@ class Channel(Protocol):
         """
         ...
 
+    def acked_to(self, claim: Claim) -> int | None:
+        """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
+        ...
+
+    def recall(self, claimant: Claimant) -> bool:
+        """Give back, with no attempt charged, the claim that a packet took whose answer was lost.
+
+        Returns:
+            true if there was one.
+        """
+        ...
+
     def transact(
         self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
     ) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emsworker.core.model import Claim, Isolation, Order
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import claims, detaching, ordered, progress
+from emsworker.store.groups import claims, detaching, ordered, progress, recalling
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 
@@ -48,6 +48,14 @@ class MysqlChannel:
     def detach(self, flush: Flush, rest: Claim) -> None:
         """Write progress down, and move the messages that still run to a claim beside the stream."""
         detaching.detach(self.session, flush, rest)
+
+    def acked_to(self, claim: Claim) -> int | None:
+        """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
+        return progress.acked_to(self.session, claim)
+
+    def recall(self, claimant: Claimant) -> bool:
+        """Give back the claim that a packet took whose answer was lost."""
+        return recalling.recall(self.session, claimant)
 
     def close(self) -> None:
         """Close the session."""

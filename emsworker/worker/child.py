@@ -22,6 +22,8 @@ from emsworker.app import Ems
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.lease import LeaseRenewer
+from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
@@ -38,8 +40,6 @@ from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
 from emsworker.worker.consumer import Assignment, Consumer, Shared
-from emsworker.worker.listener import Listener
-from emsworker.worker.poller import Poller
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycling import Recycler
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
+from emsworker.consume.hints import Hint
 from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.lanework import LaneWork
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
+from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
+from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.work import Work
 from emsworker.core.codec import Decoder
@@ -36,9 +39,6 @@ from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
 from emsworker.worker.batching import BatchSizer
-from emsworker.worker.hints import Hint
-from emsworker.worker.permits import CLAIM_S, Limiter, Refunds
-from emsworker.worker.poller import Poller
 from emsworker.worker.recycling import Allowance, Recycler
 
 log = logging.getLogger(__name__)

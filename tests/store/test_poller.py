@@ -10,6 +10,10 @@ from dataclasses import replace
 import pytest
 import redis
 
+from emsworker.consume import poller as module
+from emsworker.consume.hints import Hint
+from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicRule
@@ -21,10 +25,6 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
 from emsworker.store.groups.claims import PollAnswer
-from emsworker.worker import poller as module
-from emsworker.worker.hints import Hint
-from emsworker.worker.listener import Listener
-from emsworker.worker.poller import Poller
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
