@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from emsworker.consume.pull import PullConsumer
 from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
@@ -351,6 +352,45 @@ class Ems(Features, Opening):
         if self.stand_in is not None:
             return self.stand_in.cancel(message, topic)
         return cancel_sent(self.database, message, topic)
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        prefetch: int = 100,
+        timeout: float | str | None = None,
+        idle_timeout: float | str | None = None,
+        filter: Filter | None = None,
+        order: str | None = None,
+    ) -> PullConsumer:
+        """Return a consumer of a group's messages, for programs that want messages and not tasks; it is not open yet.
+
+        ``with app.consumer("orders", "billing") as consumer:`` registers a client; its end gives back what was not
+        settled.
+
+        Args:
+            topic, group: the group; its messages may be run by workers at the same time.
+            prefetch: the most messages in hand at once.
+            timeout: seconds that a message may be in hand, or text like ``"5m"``; by default the group's timeout.
+            idle_timeout: iteration ends if no message has come for that long; by default it goes on.
+            filter, order: of a new group, as in :meth:`subscribe`; a group that exists must have the same.
+
+        Raises:
+            ConfigError: an argument is wrong, or the app runs in memory.
+        """
+        if self.stand_in is not None:
+            raise ConfigError([Problem("consumer", f"{topic}/{group}", "an app in memory has no stream to pull from")])
+        return PullConsumer(
+            self,
+            topic,
+            group,
+            prefetch=prefetch,
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            filter=filter,
+            order=order,
+        )
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
