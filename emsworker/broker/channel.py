@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from emsworker.core.model import Claim, Isolation
 from emsworker.publish.transaction import Transaction
+from emsworker.store.engine.schema import ServerRun
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 
@@ -14,8 +15,26 @@ T = TypeVar("T")
 Send = Callable[[Flush], None]
 
 
+class TransactionLost(Exception):
+    """The connection was lost while a handler's transaction was open; ``__cause__`` is the loss.
+
+    It is not known whether the transaction was committed, and by itself the loss charges no attempt.
+
+    Args:
+        cut: true if the connection itself was lost, not refused by a server that is full, read-only or shutting down.
+    """
+
+    def __init__(self, cut: bool) -> None:
+        self.cut = cut
+        super().__init__("the connection was lost during a transactional handler")
+
+
 class Channel(Protocol):
-    """A connection of one consuming thread. Whatever ends something is refused unless its claim is still ours."""
+    """A connection of one consuming thread. Whatever ends something is refused unless its claim is still ours.
+
+    Every method may also raise :class:`ConnectionLost`, if it is not known what was committed, or :class:`Conflict`, if
+    nothing was.
+    """
 
     def take_range(
         self, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
@@ -72,10 +91,6 @@ class Channel(Protocol):
         """
         ...
 
-    def acked_to(self, claim: Claim) -> int | None:
-        """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
-        ...
-
     def recall(self, claimant: Claimant) -> bool:
         """Give back, with no attempt charged, the claim that a packet took whose answer was lost.
 
@@ -84,17 +99,38 @@ class Channel(Protocol):
         """
         ...
 
+    def acked_to(self, claim: Claim) -> int | None:
+        """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
+        ...
+
+    def server_run(self) -> ServerRun:
+        """Read which server answers, and since when it runs; it tells a restart from a connection that was cut."""
+        ...
+
     def transact(
         self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
     ) -> T:
         """Call a handler in a transaction that commits its SQL and the progress of its claim atomically.
 
-        All of it is done again after a conflict with another transaction.
+        The channel opens a transaction, calls ``call`` with it, and calls ``commit`` with the value that ``call``
+        returned. ``commit`` calls its second argument, ``send``, exactly once: that records the flush within the open
+        transaction and commits both. If ``call``, ``commit`` or ``send`` raises, everything is rolled back and the
+        error is raised unchanged, except for the cases below. After a conflict with another transaction, also one that
+        the handler caught, everything is rolled back and done again from the start, ``call`` included.
 
         Args:
-            call: the handler.
-            commit: called with what it returned and a function that commits a flush; calls that once.
-            is_cut_short: true if an exception from outside may have left the connection in the middle of a packet.
+            call: the handler; its errors are those of the handler.
+            commit: builds the flush and sends it, under the locks of the claim.
+            is_cut_short: asked if ``call`` raised; true if an exception from outside may have left the connection in
+                the middle of a packet, so that it must be dropped and not used for a rollback.
+
+        Returns:
+            the value that ``call`` returned in the attempt that was committed.
+
+        Raises:
+            FenceLost: the claim has another owner by now; the handler's statements were rolled back too.
+            TransactionEnded: the handler has ended the transaction by itself.
+            TransactionLost: the connection was lost, in the handler or in the commit.
         """
         ...
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from emsworker.broker.channel import Send, TransactionLost
+from emsworker.core.errors import TransactionEnded
 from emsworker.core.model import Claim, Isolation, Order
+from emsworker.publish.transaction import Transaction
+from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, is_cut, translate
+from emsworker.store.engine.schema import ServerRun, server_run
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims, detaching, ordered, progress, recalling
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
+
+T = TypeVar("T")
 
 
 class MysqlChannel:
@@ -49,14 +60,71 @@ class MysqlChannel:
         """Write progress down, and move the messages that still run to a claim beside the stream."""
         detaching.detach(self.session, flush, rest)
 
-    def acked_to(self, claim: Claim) -> int | None:
-        """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
-        return progress.acked_to(self.session, claim)
-
     def recall(self, claimant: Claimant) -> bool:
         """Give back the claim that a packet took whose answer was lost."""
         return recalling.recall(self.session, claimant)
 
+    def acked_to(self, claim: Claim) -> int | None:
+        """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
+        return progress.acked_to(self.session, claim)
+
+    def server_run(self) -> ServerRun:
+        """Read which server answers, and since when it runs."""
+        return server_run(self.session)
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def transact(
+        self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
+    ) -> T:
+        """Call a handler in a lent transaction, and commit it with the progress of its claim."""
+
+        def attempt() -> T:
+            returned = self._call(call, is_cut_short)
+            self._commit(partial(commit, returned))
+            return returned
+
+        return self.session.again_on_conflict(attempt)
+
+    def _call(self, call: Callable[[Transaction], T], is_cut_short: Callable[[], bool]) -> T:
+        """Call the handler; an error with which the server rolled it back is raised even if the handler caught it."""
+        session = self.session
+        try:
+            with session.lend() as connection:
+                returned = call(Transaction(connection))
+        except BaseException as error:
+            if is_cut_short():
+                session.drop()  # it may have cut a packet in two; the server rolls back
+                raise
+            meaning = session.rolled_back or translate(error)
+            if isinstance(meaning, ConnectionLost) and not session.alive:
+                raise _lost(meaning) from meaning  # ours, not that of a service which the handler calls
+            if isinstance(meaning, Conflict):
+                session.rollback()
+                raise meaning from error
+            raise
+        if not session.alive:
+            lost = ConnectionLost("the connection was lost in the handler, which did not mind")
+            raise _lost(lost) from lost
+        if (conflict := session.rolled_back) is not None:
+            session.rollback()
+            raise conflict
+        return returned
+
+    def _commit(self, commit: Callable[[Send], None]) -> None:
+        try:
+            commit(partial(progress.commit_with, self.session))
+        except ConnectionLost as error:
+            raise _lost(error) from error
+        except TransactionGone:
+            raise TransactionEnded(
+                "the handler ended its transaction (COMMIT, ROLLBACK or DDL): exactly-once is void for this message"
+            ) from None
+
     def close(self) -> None:
         """Close the session."""
         self.session.close()
+
+
+def _lost(error: ConnectionLost) -> TransactionLost:
+    return TransactionLost(cut=is_cut(error))
