@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from emsworker.consume.pull import PullConsumer
 from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, MessageTooLarge, Problem, TopicRuleError
@@ -16,6 +15,7 @@ from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import TASK_HEADER, NewMessage, Receipt, Topic, TopicKind, priority_header
 from emsworker.core.options import is_whole, refuse_reserved, refuse_unknown
 from emsworker.core.priority import check_priority, level_for
+from emsworker.core.process.forks import undivided
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.features import Features
 from emsworker.opening import Opening
@@ -28,6 +28,7 @@ from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import SENT_WITH, Outgoing, Route, Subscription, Task, check_function, full_name
 
 if TYPE_CHECKING:
+    from emsworker.consume.pull import PullConsumer
     from emsworker.publish.outbox import OutboxTransaction
 
 Function = Callable[..., Any]
@@ -381,6 +382,9 @@ class Ems(Features, Opening):
         """
         if self.stand_in is not None:
             raise ConfigError([Problem("consumer", f"{topic}/{group}", "an app in memory has no stream to pull from")])
+        with undivided:  # what only sends has no need of it
+            from emsworker.consume.pull import PullConsumer
+
         return PullConsumer(
             self,
             topic,

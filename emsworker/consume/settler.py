@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from emsworker.broker.channel import Channel
@@ -17,6 +18,8 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
+
+_ALONE_S = 1.0
 
 
 class InHand:
@@ -58,17 +61,19 @@ class InHand:
     def deliver(self, n: int) -> tuple[list[Message], PulledClaim | None]:
         """Take at most ``n`` messages that may be delivered now.
 
-        Suspect messages are delivered one at a time: a crash must name only one of them.
+        A suspect message has a second for itself, unless it is settled sooner: a crash should name only one of them.
 
         Returns:
             the messages; and their claim if the only one is suspect.
         """
         messages: list[Message] = []
         with self.lock:
-            is_alone = any(pulled.held for pulled in self._claims if pulled.claim.isolation is Isolation.ALONE)
+            alone = [pulled for pulled in self._claims if pulled.claim.isolation is Isolation.ALONE]
+            since = max((run.began for pulled in alone for run in pulled.held.values()), default=-math.inf)
+            is_closed = ticks() < since + _ALONE_S
             for pulled in self._claims:
                 if pulled.claim.isolation is Isolation.ALONE:
-                    if not messages and not is_alone and (suspect := pulled.take(self.timeout_s)) is not None:
+                    if not messages and not is_closed and (suspect := pulled.take(self.timeout_s)) is not None:
                         return [suspect], pulled
                     continue
                 while len(messages) < n and (message := pulled.take(self.timeout_s)) is not None:
