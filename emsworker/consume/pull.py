@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.batching import BatchSizer
 from emsworker.consume.claiming import Claiming, PullSource
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
@@ -89,6 +90,8 @@ class PullConsumer:
         self._open = self._forked = False
         self._died: str | None = None
         self._in_hand = InHand()
+        self._sizer = BatchSizer(source.settings.claim_s, prefetch)  # of claims for iteration
+        self._yielded_at: float | None = None
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -235,7 +238,7 @@ class PullConsumer:
                 trouble = None
             except (ConnectionLost, Conflict) as error:
                 trouble = error
-                self._stopping.wait(min(max(left_s, 0.0), _PAUSE_S))
+                self._in_hand.wait(min(left_s, _PAUSE_S))
             if left_s <= 0:
                 if trouble is not None:
                     raise StoreUnavailable(f"MySQL could not be reached for {wait:g} s: {trouble}") from trouble
@@ -250,15 +253,21 @@ class PullConsumer:
         return [message for message in messages if self._run_of(message).ended is None]
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield messages until :meth:`stop`, or until none has come for ``idle_timeout``."""
+        """Yield messages until :meth:`stop`, or until none has come for ``idle_timeout``.
+
+        It claims as many as the program will need for ``claim_s``, and gives back what waits longer than a second.
+        """
         while (message := self._next(forks.Event())) is not None:
             yield message
 
     def _next(self, cancelled: Any) -> Message | None:
-        until = ticks() + self._idle_s
+        until = (now := ticks()) + self._idle_s
+        if self._yielded_at is not None:
+            self._sizer.record(1, now - self._yielded_at)
         while not self._stopping.is_set() and not cancelled.is_set() and (left_s := until - ticks()) > 0:
             try:
-                if messages := self._fetch(1, self._prefetch, min(left_s, 1.0), cancelled):
+                if messages := self._fetch(1, self._sizer.size, min(left_s, 1.0), cancelled):
+                    self._yielded_at = ticks()
                     return messages[0]
             except StoreUnavailable as error:
                 log.warning("the consumer of %s/%s waits: %s", *self._names, error)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
+from emsworker.consume.batching import BatchSizer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
 from emsworker.consume.isolation import IsolationGate
@@ -38,7 +39,6 @@ from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
-from emsworker.worker.batching import BatchSizer
 
 log = logging.getLogger(__name__)
 

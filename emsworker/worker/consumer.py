@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from emsworker.consume.batching import BatchSizer
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
@@ -38,7 +39,6 @@ from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
-from emsworker.worker.batching import BatchSizer
 from emsworker.worker.recycling import Allowance, Recycler
 
 log = logging.getLogger(__name__)

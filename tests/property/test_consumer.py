@@ -32,6 +32,10 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+# What a lost packet holds: a claim, the progress of one, what is moved out of one, a retry that is done, and any.
+_MARKERS = [b"MAX(r.`offset`)", b"SET acked_to", b"deadline_at, detached", b"DELETE FROM ems_retry", b"COMMIT"]
+
+
 class State(Enum):
     """State of a message in the model."""
 
@@ -84,9 +88,7 @@ class Follower:
         """Do something by chance."""
         roll = self._random.random()
         if roll < 0.12:
-            self._proxy.arm(
-                self._random.choice([b"ems_claim", b"COMMIT", b"ems_retry"]), self._random.choice(list(Cut))
-            )
+            self._proxy.arm(self._random.choice(_MARKERS), self._random.choice(list(Cut)))
         elif roll < 0.45:
             self.fetch(self._random.randint(1, 20), 0.2)
         elif roll < 0.48:
