@@ -81,6 +81,7 @@ class Claiming:
         source: the app.
         place: the topic and the group.
         lease: of the consumer; poller: finds its work.
+        prefetch: the most messages in hand.
     """
 
     def __init__(
@@ -91,12 +92,13 @@ class Claiming:
         place: tuple[Topic, Group],
         lease: LeaseRenewer,
         poller: Poller,
+        prefetch: int,
     ) -> None:
         self.mutex = forks.Lock()  # around every use of the connection
         self._session, self._channel = session, channel
         self._batch_bytes, self._decoder = source.settings.batch_bytes, source.decoder
         self._topic, self._group = place
-        self._lease, self._poller = lease, poller
+        self._lease, self._poller, self._prefetch = lease, poller, prefetch
         self._limiter = Limiter(session, Refunds())
         self._client_id, self._generation = "", -1
         self._was_busy = False
@@ -123,8 +125,8 @@ class Claiming:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, size: int, n: int, in_hand: InHand, wait_s: float) -> PulledClaim | None:
-        """Take a claim of at most ``size`` messages; ``None`` if none was found in time.
+    def take(self, size: int, n: int, in_hand: InHand, wait_s: float) -> bool:
+        """Take a claim of at most ``size`` messages in hand; return false if nothing was found in time.
 
         Args:
             n: the messages that are delivered at once; under limits only those are claimed.
@@ -136,17 +138,22 @@ class Claiming:
             self._recall()
             if self._lease.generation != self._generation:
                 self.register()
-            if self._lease.good and (hint := self._poller.next_hint()) is not None:
-                return (
-                    self._follow_within_limits(hint, n, in_hand) if hint.limited else self._follow(hint, size, in_hand)
-                )
-        if wait_s > 0:
-            seconds = min(wait_s, _SLICE_S)
-            if self._lease.good:
-                self._poller.wait_for_hint(seconds)
-            else:
-                in_hand.wait(min(seconds, _LEASE_WAIT_S))
-        return None
+            if (room := self._prefetch - len(in_hand)) > 0 and self._lease.good:
+                pulled = self._take(min(size, room), min(n, room), in_hand)
+                if pulled is not None:
+                    in_hand.add(pulled)
+                    return True
+        if room < 1 or not self._lease.good:
+            in_hand.wait(min(wait_s, _LEASE_WAIT_S))
+        elif wait_s > 0:
+            self._poller.wait_for_hint(min(wait_s, _SLICE_S))
+        return False
+
+    def _take(self, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
+        hint = self._poller.next_hint()
+        if hint is None:
+            return None
+        return self._follow_within_limits(hint, n, in_hand) if hint.limited else self._follow(hint, size, in_hand)
 
     def _follow_within_limits(self, hint: Hint, n: int, in_hand: InHand) -> PulledClaim | None:
         """Take what is delivered at once, once nothing else is in hand: a slot counts the messages of one claim."""

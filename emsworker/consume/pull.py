@@ -29,7 +29,7 @@ from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, EmsError, LeaseLost, NotInHand, Problem, Reject, Retry, StoreUnavailable
 from emsworker.core.ids import local_ip
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Failure, Message, Order
+from emsworker.core.model import Failure, Group, Message, Order, Topic
 from emsworker.core.options import is_whole
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -103,33 +103,43 @@ class PullConsumer:
             UnknownTopic, UnknownGroup: it does not exist, and auto-create is off.
             StoreUnavailable, AccessDenied, SchemaMissing: the stream cannot be used.
         """
-        source, settings = self._source, self._source.settings
         if self._sides:
             raise EmsError("this consumer was opened before; make another one with app.consumer()")
-        topic = source.catalog.topic(self._names[0])
-        group = source.catalog.group(topic, self._names[1], self._filter, self._order)
-        in_order = [group.id] if group.order is not Order.NONE else []
-        self._ladder = Ladder.parse(group.ladder, group.max_attempts, settings.jitter)
-        database, token = source.database, secrets.token_hex(8)
-        self._lease = LeaseRenewer(database, settings, token, source.name, local_ip(source.url), self._on_death)
-        self._poller = Poller(database, settings, {group.id: topic.id}, in_order, self._on_death)
-        session = database.session()
-        self._claiming = Claiming(session, MysqlChannel(session), source, (topic, group), self._lease, self._poller)
-        channel = MysqlChannel(database.session(patient=False))
-        self._settler = Settler(
-            channel, settings.ack_interval_s, self._in_hand, self._lease, self._claiming, self._time_out, self._on_death
-        )
-        self._in_hand.timeout_s = self._timeout_s or group.timeout_s
-        until_connected(self._claiming.register, settings.publish_timeout_s)
-        self._sides = [self._lease, self._poller, self._settler]
-        if source.redis_url is not None:
-            wake = self._poller.ring
-            self._sides.append(Listener(source.redis_url, source.stream_id, [topic.id], wake, self._on_death))
+        catalog = self._source.catalog
+        topic = catalog.topic(self._names[0])
+        group = catalog.group(topic, self._names[1], self._filter, self._order)
+        self._prepare(topic, group)
+        try:
+            until_connected(self._claiming.register, self._source.settings.publish_timeout_s)
+        except BaseException:
+            self._claiming.close()
+            self._settler.close()
+            raise
         for side in self._sides:
             side.start()
         forks.after_fork(self._leave_to_parent)
         self._open = True
         return self
+
+    def _prepare(self, topic: Topic, group: Group) -> None:
+        source, settings, database = self._source, self._source.settings, self._source.database
+        self._ladder = Ladder.parse(group.ladder, group.max_attempts, settings.jitter)
+        self._in_hand.timeout_s = self._timeout_s or group.timeout_s
+        token, in_order = secrets.token_hex(8), [group.id] if group.order is not Order.NONE else []
+        self._lease = LeaseRenewer(database, settings, token, source.name, local_ip(source.url), self._on_death)
+        self._poller = Poller(database, settings, {group.id: topic.id}, in_order, self._on_death)
+        session = database.session()
+        self._claiming = Claiming(
+            session, MysqlChannel(session), source, (topic, group), self._lease, self._poller, self._prefetch
+        )
+        channel = MysqlChannel(database.session(patient=False))
+        self._settler = Settler(
+            channel, settings.ack_interval_s, self._in_hand, self._claiming, self._time_out, self._on_death
+        )
+        self._sides = [self._lease, self._poller, self._settler]
+        if source.redis_url is not None:
+            wake = self._poller.ring
+            self._sides.append(Listener(source.redis_url, source.stream_id, [topic.id], wake, self._on_death))
 
     def stop(self) -> None:
         """End iteration and every wait; messages in hand can still be settled. It may be called by a signal handler."""
@@ -194,10 +204,13 @@ class PullConsumer:
         self._forked = True
 
     def _check_usable(self) -> None:
-        if self._forked:
-            raise EmsError("this consumer belongs to the parent process; open another one after the fork")
         if not self._open:
             raise EmsError("the consumer is not open; use it inside `with app.consumer(...) as consumer`")
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self._forked:
+            raise EmsError("this consumer belongs to the parent process; open another one after the fork")
         if self._died is not None:
             raise EmsError(f"{self._died}; close the consumer and open another one")
 
@@ -218,22 +231,20 @@ class PullConsumer:
             raise ValueError(f"fetch({n!r}): must be a number of messages, 1 or more")
         if not wait >= 0:
             raise ValueError(f"fetch(wait={wait!r}): must be a number of seconds, 0 or more")
+        self._check_usable()
         return self._fetch(n, n, wait, forks.Event())
 
     def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
         until, trouble = ticks() + wait, None
         while True:
-            self._check_usable()
+            self._check_alive()
             if self._lease.good and (messages := self._deliver(n)):
                 return messages
             if self._stopping.is_set() or cancelled.is_set():
                 return []
             left_s = until - ticks()
             try:
-                if (room := self._prefetch - len(self._in_hand)) < 1:
-                    self._in_hand.wait(min(left_s, _PAUSE_S))
-                elif (pulled := self._claiming.take(min(claim_size, room), n, self._in_hand, left_s)) is not None:
-                    self._in_hand.add(pulled)
+                if self._claiming.take(claim_size, n, self._in_hand, left_s):
                     continue
                 trouble = None
             except (ConnectionLost, Conflict) as error:
@@ -261,6 +272,7 @@ class PullConsumer:
             yield message
 
     def _next(self, cancelled: Any) -> Message | None:
+        self._check_usable()
         until = (now := ticks()) + self._idle_s
         if self._yielded_at is not None:
             self._sizer.record(1, now - self._yielded_at)
@@ -271,6 +283,7 @@ class PullConsumer:
                     return messages[0]
             except StoreUnavailable as error:
                 log.warning("the consumer of %s/%s waits: %s", *self._names, error)
+        self._check_alive()
         return None
 
     # -- settling ------------------------------------------------------------------------------------------------------

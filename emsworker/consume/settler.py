@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from emsworker.broker.channel import Channel
 from emsworker.consume.claiming import Claiming
-from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
 from emsworker.core.errors import FenceLost, NotInHand, RunEnded, TimeLimitExceeded
 from emsworker.core.model import Isolation, Message
@@ -159,8 +158,7 @@ class Settler(Runnable):
         channel: for this thread.
         interval_s: seconds that ends may wait for a write.
         in_hand: the claims.
-        lease: of the consumer.
-        claiming: told of partitions that are free again.
+        claiming: knows the lease, and is told of partitions that are free again.
         time_out: returns the end of a message that has timed out.
         on_death: see :class:`Runnable`.
     """
@@ -170,7 +168,6 @@ class Settler(Runnable):
         channel: Channel,
         interval_s: float,
         in_hand: InHand,
-        lease: LeaseRenewer,
         claiming: Claiming,
         time_out: Callable[[PulledRun, TimeLimitExceeded], Settlement],
         on_death: Callable[[str, BaseException], None],
@@ -179,7 +176,6 @@ class Settler(Runnable):
         self._channel = channel
         self._interval_s = interval_s
         self._in_hand = in_hand
-        self._lease = lease
         self._claiming = claiming
         self._time_out = time_out
         self._mutex = forks.Lock()  # around every use of the channel

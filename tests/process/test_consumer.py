@@ -38,7 +38,7 @@ def make(stream: Stream) -> Iterator[Make]:
     made: list[App] = []
 
     def app(**settings: Any) -> App:
-        made.append(App("puller", url=stream.url, **{**QUICK, **settings}))
+        made.append(App("puller", url=stream._worker_url, **{**QUICK, **settings}))
         return made[-1]
 
     yield app

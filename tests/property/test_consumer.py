@@ -163,7 +163,7 @@ class Follower:
 
     def drain(self) -> None:
         """Ack all that is left."""
-        for _ in range(1000):
+        for _ in range(150):
             self._consumer.ack(*self._held)
             self._become(State.HELD, State.SETTLED)
             self._held = []

@@ -37,6 +37,7 @@ RUNS: dict[str, dict[str, str]] = {
                 "blocking",
                 "progress",
                 "handlers",
+                "recalling",
                 "recovery",
                 "high_watermark",
                 "guards",
