@@ -87,10 +87,10 @@ class Follower:
     def step(self) -> None:
         """Do something by chance."""
         roll = self._random.random()
-        if roll < 0.12:
-            self._proxy.arm(self._random.choice(_MARKERS), self._random.choice(list(Cut)))
+        if roll < (0.03 if self._proxy.armed else 0.22):  # a rare packet gets its chance
+            self._proxy.arm(self._random.choice(_MARKERS), self._random.choice([Cut.BEFORE, Cut.AFTER, Cut.AFTER]))
         elif roll < 0.45:
-            self.fetch(self._random.randint(1, 20), 0.2)
+            self.fetch(self._random.randint(1, 20), 0.05)
         elif roll < 0.48:
             self._crash()
         elif roll < 0.51:
