@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from emsworker.app import Ems as Ems
+    from emsworker.consume.pull import PullConsumer as PullConsumer
     from emsworker.core.config import Settings as Settings
     from emsworker.core.errors import AccessDenied as AccessDenied
     from emsworker.core.errors import AlreadyExists as AlreadyExists
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import InvalidPriority as InvalidPriority
     from emsworker.core.errors import LeaseLost as LeaseLost
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
+    from emsworker.core.errors import NotInHand as NotInHand
     from emsworker.core.errors import PredicateError as PredicateError
     from emsworker.core.errors import Problem as Problem
     from emsworker.core.errors import PublishTimeout as PublishTimeout
@@ -68,6 +70,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Ems": "emsworker.app",
+    "PullConsumer": "emsworker.consume.pull",
     "Settings": "emsworker.core.config",
     "AccessDenied": "emsworker.core.errors",
     "AlreadyExists": "emsworker.core.errors",
@@ -90,6 +93,7 @@ _HOME = {
     "InvalidPriority": "emsworker.core.errors",
     "LeaseLost": "emsworker.core.errors",
     "MessageTooLarge": "emsworker.core.errors",
+    "NotInHand": "emsworker.core.errors",
     "PredicateError": "emsworker.core.errors",
     "Problem": "emsworker.core.errors",
     "PublishTimeout": "emsworker.core.errors",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.port import Broker
@@ -15,6 +15,7 @@ from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, T
 from emsworker.core.ids import check_name
 from emsworker.core.model import NewMessage, Receipt
 from emsworker.core.options import refuse_reserved, refuse_unknown
+from emsworker.core.process.forks import undivided
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, in_utc
@@ -25,6 +26,9 @@ from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
 from emsworker.tasks.task import Subscription, Task, check_function, full_name
 from emsworker.testing import TestApp
+
+if TYPE_CHECKING:
+    from emsworker.consume.pull import PullConsumer
 
 _TIMES = ("countdown", "eta", "delay")
 
@@ -372,6 +376,47 @@ class Ems:
     def close(self) -> None:
         """Close the connections; the app opens new ones at its next send."""
         self._broker.close()
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        prefetch: int = 100,
+        timeout: float | str | None = None,
+        idle_timeout: float | str | None = None,
+        filter: Filter | None = None,
+        order: str | None = None,
+    ) -> PullConsumer:
+        """Return a consumer of a group's messages, for programs that want messages and not tasks; it is not open yet.
+
+        ``with app.consumer("orders", "billing") as consumer:`` registers a client; its end gives back what was not
+        settled.
+
+        Args:
+            topic, group: the group; its messages may be run by workers at the same time.
+            prefetch: the most messages in hand at once.
+            timeout: seconds that a message may be in hand, or text like ``"5m"``; by default the group's timeout.
+            idle_timeout: iteration ends if no message has come for that long; by default it goes on.
+            filter, order: of a new group, as in :meth:`subscribe`; a group that exists must have the same.
+
+        Raises:
+            ConfigError: an argument is wrong, or the app runs in memory.
+        """
+        with undivided:  # what only sends has no need of it
+            from emsworker.consume.pull import PullConsumer
+
+        return PullConsumer(
+            self.stream,
+            self.name,
+            topic,
+            group,
+            prefetch=prefetch,
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            filter=filter,
+            order=order,
+        )
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"

@@ -91,6 +91,14 @@ class Channel(Protocol):
         """
         ...
 
+    def recall(self, claimant: Claimant) -> bool:
+        """Give back, with no attempt charged, the claim that a packet took whose answer was lost.
+
+        Returns:
+            true if there was one.
+        """
+        ...
+
     def acked_to(self, claim: Claim) -> int | None:
         """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
         ...

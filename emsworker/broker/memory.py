@@ -673,6 +673,10 @@ class MemoryChannel:
         stored = _HeldClaim(rest.claim_id, rest.hi, rest.acked_to, ClaimSource.RETRY, rest.client_id, detached=True)
         state.claims[rest.partition, rest.lo] = stored
 
+    def recall(self, claimant: Claimant) -> bool:
+        """Return that there is none: no answer is lost here."""
+        return False
+
     def acked_to(self, claim: Claim) -> int | None:
         """Return the acked offset of a claim; ``None`` if its owner no longer has it."""
         with contextlib.suppress(FenceLost):

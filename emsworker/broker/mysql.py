@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -35,10 +35,6 @@ from emsworker.store.engine.schema import check_version, server_facts, server_no
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
 
 
-def _nothing(_topic_id: int, _partitions: Collection[int]) -> None:
-    pass
-
-
 class MysqlBroker:
     """The stream in MySQL; see :class:`emsworker.broker.port.Broker`. Safe for any number of threads, and for forks.
 
@@ -47,13 +43,13 @@ class MysqlBroker:
         kind_of: returns the kind with which a topic is created.
 
     Attributes:
-        on_publish: called for each topic that this process has written to.
+        wakes: called for each topic that this process has written to.
     """
 
     def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
-        self._settings = settings
+        self.settings = settings
         self._kind_of = kind_of
-        self.on_publish: Wake = _nothing
+        self.wakes: list[Wake] = []
         after_fork(self._leave_to_parent)
 
     # -- where it is ---------------------------------------------------------------------------------------------------
@@ -65,8 +61,8 @@ class MysqlBroker:
         Raises:
             StoreUnavailable: neither is there.
         """
-        if self._settings.url is not None:
-            return self._settings.url
+        if self.settings.url is not None:
+            return self.settings.url
         with undivided:
             from emsworker.local.stack import LocalStack
 
@@ -80,8 +76,8 @@ class MysqlBroker:
     @property
     def redis_url(self) -> str | None:
         """The Redis server, if there is one."""
-        if self._settings.redis_url is not None or self._settings.url is not None:
-            return self._settings.redis_url
+        if self.settings.redis_url is not None or self.settings.url is not None:
+            return self.settings.redis_url
         with undivided:
             from emsworker.local.stack import LocalStack
 
@@ -98,7 +94,7 @@ class MysqlBroker:
             AccessDenied, StoreUnavailable: it cannot be reached.
         """
         claim_role("producer")
-        database = Database(self.url, self._settings.connect_timeout_s, self._settings.publish_timeout_s)
+        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
         database.call(check_version)
         return database
 
@@ -110,24 +106,24 @@ class MysqlBroker:
     @lazy
     def catalog(self) -> Catalog:
         """Topics and groups by name."""
-        return Catalog(self.database, self._settings, self._kind_of)
+        return Catalog(self.database, self.settings, self._kind_of)
 
     @lazy
     def decoder(self) -> Decoder:
         """Reads the bodies that the accept list allows."""
-        return Decoder(self._settings.accept, self._settings.max_decoded_bytes)
+        return Decoder(self.settings.accept, self.settings.max_decoded_bytes)
 
     @lazy
     def producer(self) -> Producer:
         """The process's producer; a forked child gets one of its own."""
         packet = self.database.call(server_facts).max_allowed_packet
-        session, timeout_s = self.database.session(), self._settings.publish_timeout_s
+        session, timeout_s = self.database.session(), self.settings.publish_timeout_s
         return Producer(session, self._allocator(), self._notifier(), self._producer_id, timeout_s, packet)
 
     @lazy
     def outbox(self) -> Outbox:
         """The outbox, for messages that are sent with a transaction or for later."""
-        return Outbox(self.database, self._producer_id, self._notifier().ring, self._settings.publish_timeout_s)
+        return Outbox(self.database, self._producer_id, self._notifier().ring, self.settings.publish_timeout_s)
 
     @lazy
     def _redis_keys(self) -> RedisKeys:
@@ -139,17 +135,15 @@ class MysqlBroker:
         return f"{socket.gethostname()}-{os.getpid()}"[-128:]
 
     def _notifier(self) -> Notifier:
-        return Notifier(
-            self.redis_url, self.stream_id, lambda topic_id, partitions: self.on_publish(topic_id, partitions)
-        )
+        return Notifier(self.redis_url, self.stream_id, self.wakes)
 
     def _allocator(self) -> Allocator:
-        if self._settings.allocator == "redis":
+        if self.settings.allocator == "redis":
             with undivided:
                 from emsworker.publish.allocators.redis import RedisAllocator
 
-            assert self._settings.redis_url is not None, "checked by Settings"
-            return RedisAllocator(self._settings.redis_url, self.stream_id)
+            assert self.settings.redis_url is not None, "checked by Settings"
+            return RedisAllocator(self.settings.redis_url, self.stream_id)
         return MysqlAllocator()
 
     # -- the port ------------------------------------------------------------------------------------------------------
@@ -196,9 +190,9 @@ class MysqlBroker:
         def topic_ids() -> list[int]:
             return [self.catalog.topic(name).id for name in sorted(set(topics))]
 
-        if self._settings.result_backend == "redis":
-            assert self._settings.redis_url is not None, "checked by Settings"
-            redis = RedisResults(self._settings.redis_url, self.stream_id)
+        if self.settings.result_backend == "redis":
+            assert self.settings.redis_url is not None, "checked by Settings"
+            redis = RedisResults(self.settings.redis_url, self.stream_id)
             return ResultsInRedis(redis, self.database, topic_ids, group)
         return MysqlResults(self.database, topic_ids, group)
 

@@ -13,7 +13,7 @@ from emsworker.publish.transaction import Transaction
 from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, is_cut, translate
 from emsworker.store.engine.schema import ServerRun, server_run
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import claims, detaching, ordered, progress
+from emsworker.store.groups import claims, detaching, ordered, progress, recalling
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 
@@ -59,6 +59,10 @@ class MysqlChannel:
     def detach(self, flush: Flush, rest: Claim) -> None:
         """Write progress down, and move the messages that still run to a claim beside the stream."""
         detaching.detach(self.session, flush, rest)
+
+    def recall(self, claimant: Claimant) -> bool:
+        """Give back the claim that a packet took whose answer was lost."""
+        return recalling.recall(self.session, claimant)
 
     def acked_to(self, claim: Claim) -> int | None:
         """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""

@@ -173,6 +173,10 @@ class LeaseLost(EmsError):
     """The client has lost its lease; its work is run elsewhere."""
 
 
+class NotInHand(EmsError):
+    """A consumer was given a message that it has not in hand: settled already, or delivered by another consumer."""
+
+
 class UnknownTask(EmsError):
     """A message names a task that this worker does not know."""
 

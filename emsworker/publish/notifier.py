@@ -6,7 +6,7 @@ Notifications are best effort: a worker that does not receive one finds the mess
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from emsworker.core.process import forks
@@ -35,10 +35,10 @@ class Notifier:
     Args:
         redis_url: the Redis server, or ``None`` for no notifications.
         stream_id: the identity of the stream.
-        here: called for each topic at every publish, for the consumers of this process.
+        here: called for each topic at every publish, for the consumers of this process; the list may change.
     """
 
-    def __init__(self, redis_url: str | None, stream_id: str, here: Wake) -> None:
+    def __init__(self, redis_url: str | None, stream_id: str, here: Sequence[Wake]) -> None:
         self._here = here
         self._stream_id = stream_id
         self._away_until = 0.0
@@ -59,8 +59,9 @@ class Notifier:
         Args:
             places: topic id -> the partitions that were written to, or none if they are not known.
         """
-        for topic_id, partitions in places.items():
-            self._here(topic_id, partitions)
+        for wake in tuple(self._here):
+            for topic_id, partitions in places.items():
+                wake(topic_id, partitions)
         if self._redis is None or ticks() < self._away_until:
             return
         import redis

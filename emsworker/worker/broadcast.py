@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from emsworker.app import Ems
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.coroutines import EventLoop
@@ -37,7 +38,6 @@ from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
-from emsworker.worker.batch_sizer import BatchSizer
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ from emsworker.app import Ems
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.lease import LeaseRenewer
+from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
@@ -33,8 +35,6 @@ from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
 from emsworker.worker.child_spec import ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildSpec
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
-from emsworker.worker.listener import Listener
-from emsworker.worker.poller import Poller
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 
@@ -98,7 +98,7 @@ class Child:
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
         self._sides = [context.lease, context.poller, context.completer]
-        app.stream.on_publish = context.poller.ring
+        app.stream.wakes.append(context.poller.ring)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
             topic_ids |= self._broadcasts.topic_ids if self._broadcasts is not None else set()

@@ -9,12 +9,16 @@ from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.completer import Completer
 from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
+from emsworker.consume.hints import Hint
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
+from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
+from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
@@ -32,10 +36,6 @@ from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
-from emsworker.worker.batch_sizer import BatchSizer
-from emsworker.worker.hints import Hint
-from emsworker.worker.permits import CLAIM_S, Limiter, Refunds
-from emsworker.worker.poller import Poller
 from emsworker.worker.recycler import Allowance, Recycler
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ def test_what_the_pages_name_can_be_imported() -> None:
 def test_what_docstrings_raise_can_be_imported() -> None:
     missing = []
     for path in (ROOT / "emsworker").glob("**/*.py"):
-        if path.relative_to(ROOT / "emsworker").parts[0] in PARTS | {"store", "worker", "publish"}:
+        if path.relative_to(ROOT / "emsworker").parts[0] in PARTS | {"store", "worker", "publish", "broker", "consume"}:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or node.name.startswith("_"):

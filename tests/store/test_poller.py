@@ -10,6 +10,10 @@ from dataclasses import replace
 import pytest
 import redis
 
+from emsworker.consume import poller as module
+from emsworker.consume.hints import Hint
+from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicRule
@@ -21,10 +25,6 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
 from emsworker.store.groups.claims import PollAnswer
-from emsworker.worker import poller as module
-from emsworker.worker.hints import Hint
-from emsworker.worker.listener import Listener
-from emsworker.worker.poller import Poller
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -160,7 +160,7 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
     )
     listener.start()
     here: list[int] = []
-    notifier = Notifier(redis_url, "s", lambda topic, _: here.append(topic))
+    notifier = Notifier(redis_url, "s", [lambda topic, _: here.append(topic)])
     try:
         until(lambda: notifier.ring_at({7: [0]}) or heard, 10, "it listens")
         for places in ({7: {3, 1}}, {8: range(65)}, {9: [0]}):
@@ -177,7 +177,7 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
 
 
 def test_who_publishes_waits_for_no_answer_of_redis(redis_url: str, redis_server: Redis) -> None:
-    notifier = Notifier(redis_url, "s", lambda *_: None)
+    notifier = Notifier(redis_url, "s", [])
     assert notifier._redis is not None
     notifier.ring([7])
     for _ in range(3):

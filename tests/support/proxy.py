@@ -44,6 +44,11 @@ class Proxy:
         """Cut the next connection that sends ``marker``; once."""
         self._armed = (marker, cut)
 
+    @property
+    def armed(self) -> bool:
+        """True if it has yet to cut."""
+        return self._armed is not None
+
     def _accept(self) -> None:
         while True:
             try:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emsworker import Ems
+from emsworker.consume.hints import AGING_EVERY, Chooser, Hint
 from emsworker.core.errors import ConfigError, InvalidPriority
 from emsworker.core.model import NewMessage, Topic, TopicKind, TopicRule
 from emsworker.core.partitioner import MAX_PARTITIONS, level_of, numbered, partition_of
 from emsworker.core.priority import PRIORITIES, level_below, levels_of
-from emsworker.worker.hints import AGING_EVERY, Chooser, Hint
 
 
 @given(st.integers(1, 10), st.sampled_from(PRIORITIES))

@@ -1,8 +1,8 @@
-"""Detaching of long-running messages in a group that runs keys in order, to free the partition for other keys."""
+"""Detaching of messages that take long: the rest of their claim ends, and the partition is free for others."""
 
 from __future__ import annotations
 
-from emsworker.core.model import Claim, ClaimSource
+from emsworker.core.model import Claim, ClaimSource, Order
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.blocking import lock_turn
@@ -30,8 +30,11 @@ def detach(session: Session, progress: Flush, rest: Claim) -> None:
         packet.begin()
         if claim.source is ClaimSource.STREAM:
             add_cut(packet, claim, progress.acked_to, claim.isolation)
-            lock_turn(packet, claim)
-            rows = (where | {"offset": m.offset, "key": m.key} for m in rest.messages)
+            by_key = claim.order is Order.KEY
+            if by_key:
+                lock_turn(packet, claim)
+            keys = ((m.offset, m.key_bytes if by_key else None) for m in rest.messages)
+            rows = (where | {"offset": offset, "key": key} for offset, key in keys)
             packet.insert_many(_SQL.claim_rows, _SQL.claimed_row, rows)
         add_flush(packet, progress)
         if claim.source is ClaimSource.STREAM:

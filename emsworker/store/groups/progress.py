@@ -28,7 +28,7 @@ class Flush:
     """Progress of a claim, to be recorded by its owner.
 
     Args:
-        acked_to: the last finished offset.
+        acked_to: the last finished offset; of a claim of retries any number that grows with each one that has ended.
         was: the acked offset that was recorded before, as far as the owner knows; ``None`` to write in any case.
         running: the message that is being started, recorded only while the claim is suspect.
         timeout_s: how long the running message may take from now on.
@@ -38,7 +38,8 @@ class Flush:
         failures: messages that failed since the last flush.
         results: of messages that ended since the last flush, if a result is to be stored.
         reports: progress of running messages; reports_ended: uids of messages with reports that have ended.
-        blocked: offset and key of messages that were not run because an earlier message of their key is to run again.
+        blocked: offset and key of messages that were not run, because an earlier message of their key is to run again;
+            without a key they are due at once.
     """
 
     claim: Claim
@@ -126,8 +127,8 @@ def add_flush(packet: Packet, progress: Flush) -> None:
         blocking.lock_turn(packet, claim)
     _add_done_retries(packet, progress)
     add_failures(packet, claim, progress.topic_id, progress.failures, claim.client_id)
+    blocking.block(packet, claim, progress.blocked)
     if by_key:
-        blocking.block(packet, claim, progress.blocked)
         ended = [offset for offset, *_ in progress.done_offsets]
         blocking.promote(
             packet, claim, [key for _, key in progress.blocked] + _keys_of(claim, ended, progress.failures)

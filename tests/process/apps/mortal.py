@@ -7,8 +7,8 @@ from typing import Any
 
 from emsworker import Ems, Message
 from emsworker.consume.lease import LeaseRenewer
-from emsworker.worker.listener import Listener
-from emsworker.worker.poller import Poller
+from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
 from tests.process.record import note
 
 app = Ems("mortal")

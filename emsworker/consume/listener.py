@@ -1,4 +1,4 @@
-"""The worker's side of wake-ups over Redis (see :mod:`emsworker.publish.notifier`)."""
+"""The consuming side of wake-ups over Redis (see :mod:`emsworker.publish.notifier`)."""
 
 from __future__ import annotations
 

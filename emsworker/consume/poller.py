@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from emsworker.consume.hints import Chooser, Hint
 from emsworker.core.config import Settings
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -24,7 +25,6 @@ from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import AvailableWork, find_work
 from emsworker.store.stream.messages import close_hole
-from emsworker.worker.hints import Chooser, Hint
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,235 @@
+"""Claims for a consumer that pulls: where there is work, within the limits of the group, under a lease."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from emsworker.broker.channel import Channel
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.consume.hints import Hint
+from emsworker.consume.lease import LeaseRenewer
+from emsworker.consume.permits import Limiter, Refunds
+from emsworker.consume.poller import Poller
+from emsworker.consume.pulled import ClaimWrite, PulledClaim
+from emsworker.core.errors import FenceLost
+from emsworker.core.model import Claim, Group, Order, Topic
+from emsworker.core.partitioner import numbered
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.store.cluster import clients
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.session import Session
+from emsworker.store.groups.claims import Claimant, NothingClaimed
+
+if TYPE_CHECKING:
+    from emsworker.consume.settler import InHand
+
+log = logging.getLogger(__name__)
+
+_LEASE_WAIT_S, _SLICE_S = 0.1, 0.25
+_DOUBT_S = 60.0  # for so long a packet whose answer was lost may still wait for a lock and then commit
+_LOOK_S = 1.0
+
+
+class Claiming:
+    """Takes claims in the threads that fetch, one thread at a time.
+
+    Args:
+        session, channel: one connection.
+        source: the stream.
+        place: the topic and the group.
+        lease: of the consumer; poller: finds its work.
+        prefetch: the most messages in hand.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        channel: Channel,
+        source: MysqlBroker,
+        place: tuple[Topic, Group],
+        lease: LeaseRenewer,
+        poller: Poller,
+        prefetch: int,
+    ) -> None:
+        self.mutex = forks.Lock()  # around every use of the connection
+        self._session, self._channel = session, channel
+        self._batch_bytes, self._decoder = source.settings.batch_bytes, source.decoder
+        self._topic, self._group = place
+        self._lease, self._poller, self._prefetch = lease, poller, prefetch
+        self._limiter = Limiter(session, Refunds())
+        self._client_id, self._generation = "", -1
+        self._was_busy = False
+        self._doubtful: list[tuple[Claimant, float]] = []  # packets whose answers were lost
+        self._look_at = 0.0
+
+    def register(self) -> None:
+        """Register a client, with a lease."""
+        self._client_id, self._generation = self._lease.join_in(self._session)
+
+    def deregister(self) -> None:
+        """Delete the client; a claim that it still has is recovered by the beat."""
+        self._lease.leave(self._client_id)
+        self._limiter.leave()
+        clients.deregister(self._session, [self._client_id])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def holds(self, pulled: PulledClaim) -> bool:
+        """Return whether the lease under which a claim was taken still holds."""
+        return self._lease.good and self._lease.generation == pulled.generation
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, size: int, n: int, in_hand: InHand, wait_s: float) -> bool:
+        """Take a claim of at most ``size`` messages in hand; return false if nothing was found in time.
+
+        Args:
+            n: the messages that are delivered at once; under limits only those are claimed.
+
+        Raises:
+            ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
+        """
+        with self.mutex:
+            self._recall()
+            if self._lease.generation != self._generation:
+                self.register()
+            if (room := self._prefetch - len(in_hand)) > 0 and self._lease.good:
+                pulled = self._take(min(size, room), min(n, room), in_hand)
+                if pulled is not None:
+                    in_hand.add(pulled)
+                    return True
+        if room < 1 or not self._lease.good:
+            in_hand.wait(min(wait_s, _LEASE_WAIT_S))
+        elif wait_s > 0:
+            self._poller.wait_for_hint(min(wait_s, _SLICE_S))
+        return False
+
+    def _take(self, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
+        hint = self._poller.next_hint()
+        if hint is None:
+            return None
+        return self._follow_within_limits(hint, n, in_hand) if hint.limited else self._follow(hint, size, in_hand)
+
+    def _follow_within_limits(self, hint: Hint, n: int, in_hand: InHand) -> PulledClaim | None:
+        """Take what is delivered at once, once nothing else is in hand: a slot counts the messages of one claim."""
+        if len(in_hand):
+            self._poller.hold(hint.group_id, _LEASE_WAIT_S)
+            return None
+        permit = self._limiter.ask(hint.group_id, self._client_id, n, at_once=True)
+        if not permit.granted:
+            self._poller.hold(hint.group_id, permit.wait_s)
+            return None
+        pulled = None
+        try:
+            pulled = self._follow(hint, permit.granted, in_hand)
+            return pulled
+        finally:
+            self._limiter.end(hint.group_id, permit, len(pulled.queue) if pulled is not None else 0)
+
+    def _follow(self, hint: Hint, size: int, in_hand: InHand) -> PulledClaim | None:
+        """Follow a hint; the end of a claim that is settled is written down in the same transaction."""
+        claimant = Claimant(
+            self._topic, self._group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
+        )
+        before = self._take_settled(in_hand, hint)
+        try:
+            claim = self._send(hint, claimant, before, in_hand)
+        finally:
+            if before is not None:
+                before[0].sending.release()
+        self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
+        if not isinstance(claim, Claim):
+            if not self._was_busy:
+                self._poller.forget(hint)
+            return None
+        if claim.hi - claim.lo + 1 >= size:
+            self._poller.more()
+        self._poller.note_work()
+        return PulledClaim(claim, self._topic.id, self._group.timeout_s, self._generation, in_hand.lock)
+
+    def _send(
+        self, hint: Hint, claimant: Claimant, before: tuple[PulledClaim, ClaimWrite] | None, in_hand: InHand
+    ) -> Claim | NothingClaimed:
+        try:
+            claim = self._take_from(hint, claimant, before)
+        except FenceLost as error:
+            assert before is not None, "only the previous claim is fenced"
+            in_hand.lose(before[0], error)
+            return NothingClaimed.BUSY
+        except (ConnectionLost, Conflict) as error:
+            if isinstance(error, ConnectionLost):
+                self._doubtful.append((claimant, ticks() + _DOUBT_S))
+            if before is not None:
+                before[1].in_doubt = True
+            if hint.exclusive:
+                self._poller.again(hint)
+            raise
+        if before is not None:
+            in_hand.confirm(*before)
+        return claim
+
+    def _take_from(
+        self, hint: Hint, claimant: Claimant, before: tuple[PulledClaim, ClaimWrite] | None
+    ) -> Claim | NothingClaimed:
+        flush = before[1].flush if before is not None else None
+        if hint.kind == "waiting":
+            return self._channel.take_waiting(claimant, flush, from_partition=numbered(hint.level, 0))
+        if hint.kind == "retries":
+            return self._channel.take_retries(claimant, flush)
+        wait = self._was_busy or self._poller.alone
+        return self._channel.take_range(claimant, hint.partition, flush, wait=wait)
+
+    def _take_settled(self, in_hand: InHand, hint: Hint) -> tuple[PulledClaim, ClaimWrite] | None:
+        """Return a claim whose messages are all settled, with its last write; of an ordered group the hint's own."""
+        settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
+        for pulled in sorted(settled, key=lambda one: one.claim.partition != hint.partition):
+            if not pulled.sending.acquire(blocking=False):
+                continue
+            with in_hand.lock:
+                write = pulled.finish()
+            if write is not None:
+                return pulled, write
+            pulled.sending.release()
+        return None
+
+    # -- after a claim -------------------------------------------------------------------------------------------------
+
+    def after_settling(self, claims: Iterable[PulledClaim]) -> None:
+        """Note that messages were settled: a partition in order is free, or another message may be delivered."""
+        for pulled in claims:
+            if pulled.all_settled:
+                self.note_written(pulled)
+        self._poller.more()
+
+    def note_written(self, pulled: PulledClaim) -> None:
+        """Note that a claim may have ended: more work of its partition may be there."""
+        if self._group.order is not Order.NONE and pulled.all_settled:
+            self._poller.again(Hint(self._group.id, "stream", pulled.claim.partition, exclusive=True))
+            self._poller.more()
+
+    def leave_slot(self, in_hand: InHand) -> None:
+        """Give the slot of a limited group up if nothing is in hand, and no thread is fetching."""
+        if len(in_hand) or not self.mutex.acquire(blocking=False):
+            return
+        try:
+            self._limiter.leave()
+        except (ConnectionLost, Conflict) as error:
+            log.info("the slot is given up later: %s", error)
+        finally:
+            self.mutex.release()
+
+    def _recall(self) -> None:
+        """Give back claims that were taken by packets whose answers were lost."""
+        if not self._doubtful or ticks() < self._look_at:
+            return
+        left: Sequence[tuple[Claimant, float]] = [
+            (claimant, until)
+            for claimant, until in self._doubtful
+            if not self._channel.recall(claimant) and ticks() < until
+        ]
+        self._doubtful, self._look_at = list(left), ticks() + _LOOK_S

@@ -1,0 +1,485 @@
+"""A consumer for programs that want messages, not tasks: it fetches them, and settles them in any order.
+
+Three threads stand behind it, as behind a worker process: one renews the lease, one looks for work, and one writes down
+what was settled and retries what has timed out. Messages are claimed in the thread that fetches them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.batch_sizer import BatchSizer
+from emsworker.consume.claiming import Claiming
+from emsworker.consume.executor import describe, outcome_of
+from emsworker.consume.lease import LeaseRenewer
+from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
+from emsworker.consume.pulled import PulledRun, Settlement
+from emsworker.consume.settler import InHand, Settler
+from emsworker.core.durations import parse_duration
+from emsworker.core.errors import ConfigError, EmsError, LeaseLost, NotInHand, Problem, Reject, Retry, StoreUnavailable
+from emsworker.core.ids import local_ip
+from emsworker.core.ladder import Ladder
+from emsworker.core.model import Failure, Group, Message, Order, Topic
+from emsworker.core.options import is_whole
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Runnable
+from emsworker.core.selection.filters import Filter
+from emsworker.store.engine.database import until_connected
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MOST, _SIDE_S, _LAST_WORDS_S, _PAUSE_S, _FETCHERS = 100_000, 5.0, 5.0, 0.1, 4
+
+
+class PullConsumer:
+    """A consumer of one group, made by :meth:`Ems.consumer`; a context manager, and an iterator over messages.
+
+    Every method may be called from any thread; those that begin with ``a`` are for coroutines. A process that is forked
+    from this one cannot use it.
+
+    Args:
+        source: the stream.
+        name: of the app, shown in `ems clients`.
+        topic, group: the group of messages.
+        prefetch: the most messages in hand, and so the most in one claim.
+        timeout: seconds that a message may be in hand, or text like ``"5m"``; by default the group's timeout. After
+            that it counts as failed, and is retried as the group's ladder says.
+        idle_timeout: iteration ends if no message has come for that long; by default only :meth:`stop` ends it.
+        filter, order: of a new group, as in :meth:`Ems.subscribe`; another one that exists is refused.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        source: MysqlBroker,
+        name: str,
+        topic: str,
+        group: str,
+        *,
+        prefetch: int = 100,
+        timeout: float | str | None = None,
+        idle_timeout: float | str | None = None,
+        filter: Filter | None = None,
+        order: str | None = None,
+    ) -> None:
+        if not is_whole(prefetch) or not 1 <= prefetch <= _MOST:
+            raise ConfigError([Problem("prefetch", repr(prefetch), f"must be a number of messages from 1 to {_MOST}")])
+        if order is not None and order not in list(Order):
+            raise ConfigError([Problem("order", repr(order), f"must be one of {', '.join(Order)}")])
+        self._source, self._name, self._names = source, name, (topic, group)
+        self._filter, self._order = filter, Order(order or Order.NONE)
+        self._prefetch = prefetch
+        self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
+        self._idle_s = math.inf if idle_timeout is None else _seconds("idle_timeout", idle_timeout)
+        self._sides: list[Runnable] = []
+        self._pools: list[ThreadPoolExecutor] = []
+        self._stopping = forks.Event()
+        self._open = self._forked = False
+        self._died: str | None = None
+        self._in_hand = InHand()
+        self._sizer = BatchSizer(source.settings.claim_s, prefetch)  # of claims for iteration
+        self._yielded_at: float | None = None
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Register a client and begin to look for work; the ``with`` statement does it.
+
+        Raises:
+            ConfigError: the topic is for broadcasts, or the group has another filter or order.
+            UnknownTopic, UnknownGroup: it does not exist, and auto-create is off.
+            StoreUnavailable, AccessDenied, SchemaMissing: the stream cannot be used.
+        """
+        if self._sides:
+            raise EmsError("this consumer was opened before; make another one with app.consumer()")
+        catalog = self._source.catalog
+        topic = catalog.topic(self._names[0])
+        group = catalog.group(topic, self._names[1], self._filter, self._order)
+        self._prepare(topic, group)
+        try:
+            until_connected(self._claiming.register, self._source.settings.publish_timeout_s)
+        except BaseException:
+            self._claiming.close()
+            self._settler.close()
+            raise
+        for side in self._sides:
+            side.start()
+        forks.after_fork(self._leave_to_parent)
+        self._source.wakes.append(self._wake)
+        self._open = True
+        return self
+
+    def _wake(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Look at once for what this process has sent."""
+        if topic_id == self._topic_id:
+            self._poller.ring(topic_id, partitions)
+
+    def _prepare(self, topic: Topic, group: Group) -> None:
+        source, settings, database = self._source, self._source.settings, self._source.database
+        self._ladder = Ladder.parse(group.ladder, group.max_attempts, settings.jitter)
+        self._in_hand.timeout_s = self._timeout_s or group.timeout_s
+        token, in_order = secrets.token_hex(8), [group.id] if group.order is not Order.NONE else []
+        self._lease = LeaseRenewer(database, settings, token, self._name, local_ip(source.url), self._on_death)
+        self._poller = Poller(database, settings, {group.id: topic.id}, in_order, self._on_death)
+        session = database.session()
+        self._claiming = Claiming(
+            session, MysqlChannel(session), source, (topic, group), self._lease, self._poller, self._prefetch
+        )
+        channel = MysqlChannel(database.session(patient=False))
+        self._settler = Settler(
+            channel, settings.ack_interval_s, self._in_hand, self._claiming, self._time_out, self._on_death
+        )
+        self._sides = [self._lease, self._poller, self._settler]
+        self._topic_id = topic.id
+        if source.redis_url is not None:
+            wake = self._poller.ring
+            self._sides.append(Listener(source.redis_url, source.stream_id, [topic.id], wake, self._on_death))
+
+    def stop(self) -> None:
+        """End iteration and every wait; messages in hand can still be settled. It may be called by a signal handler."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Write down what was settled, give back what was not, with no attempt charged, and deregister.
+
+        Raises:
+            FenceLost: the claim of a message that was acked has another owner; the message is delivered again.
+            StoreUnavailable: the server cannot be reached; what was settled since the last write is delivered again.
+        """
+        if not self._open or self._forked:
+            return
+        self._open = False
+        self._source.wakes.remove(self._wake)
+        self._stopping.set()
+        for side in self._sides:
+            if side is not self._lease:
+                side.stop()
+        for side in self._sides:
+            if side is not self._lease:
+                side.join(_SIDE_S)
+        for pool in self._pools:
+            pool.shutdown(wait=False)
+        try:
+            self._end()
+        finally:
+            self._lease.stop()
+            self._lease.join(_SIDE_S)
+            self._claiming.close()
+            self._settler.close()
+        self._in_hand.raise_lost()
+
+    def _end(self) -> None:
+        """Give everything back under the client id, and then the client id."""
+        with self._claiming.mutex:
+            self._in_hand.give_back()
+            until = ticks() + _LAST_WORDS_S
+            while not self._settler.write_all() and ticks() < until:
+                forks.Event().wait(_PAUSE_S)
+            left_s = max(_PAUSE_S, until - ticks())
+            until_connected(self._claiming.deregister, left_s)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except EmsError as reason:
+            if error is None:
+                raise
+            log.warning("the consumer of %s/%s ended with an error and lost settlements: %s", *self._names, reason)
+
+    def _on_death(self, name: str, error: BaseException) -> None:
+        self._died = f"thread {name} of the consumer died of {error!r}"
+        self._stopping.set()
+
+    def _leave_to_parent(self) -> None:
+        self._forked = True
+
+    def _check_usable(self) -> None:
+        if not self._open:
+            raise EmsError("the consumer is not open; use it inside `with app.consumer(...) as consumer`")
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self._forked:
+            raise EmsError("this consumer belongs to the parent process; open another one after the fork")
+        if self._died is not None:
+            raise EmsError(f"{self._died}; close the consumer and open another one")
+
+    # -- fetching ------------------------------------------------------------------------------------------------------
+
+    def fetch(self, n: int = 1, wait: float = 1.0) -> list[Message]:
+        """Return at most ``n`` messages as soon as there is one; an empty list if none has come in time.
+
+        Args:
+            n: fewer are returned if fewer are available at once, or if ``prefetch`` messages are in hand.
+            wait: seconds to wait for the first message.
+
+        Raises:
+            StoreUnavailable: the server could not be reached in that time.
+            ValueError: an argument is out of range.
+        """
+        if not is_whole(n) or n < 1:
+            raise ValueError(f"fetch({n!r}): must be a number of messages, 1 or more")
+        if not wait >= 0:
+            raise ValueError(f"fetch(wait={wait!r}): must be a number of seconds, 0 or more")
+        self._check_usable()
+        return self._fetch(n, n, wait, forks.Event())
+
+    def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
+        until, trouble = ticks() + wait, None
+        while True:
+            self._check_alive()
+            if self._lease.good and (messages := self._deliver(n)):
+                return messages
+            if self._stopping.is_set() or cancelled.is_set():
+                return []
+            left_s = until - ticks()
+            try:
+                if self._claiming.take(claim_size, n, self._in_hand, left_s):
+                    continue
+                trouble = None
+            except (ConnectionLost, Conflict) as error:
+                trouble = error
+                self._in_hand.wait(min(left_s, _PAUSE_S))
+            if left_s <= 0:
+                if trouble is not None:
+                    raise StoreUnavailable(f"MySQL could not be reached for {wait:g} s: {trouble}") from trouble
+                return []
+
+    def _deliver(self, n: int) -> list[Message]:
+        """Return messages that were claimed; a suspect one is written down before, so that a crash charges only it."""
+        messages, suspect = self._in_hand.deliver(n)
+        if suspect is not None and not self._settler.announce(suspect):
+            self._in_hand.put_back(messages)
+            return []
+        return [message for message in messages if self._run_of(message).ended is None]
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until :meth:`stop`, or until none has come for ``idle_timeout``.
+
+        It claims as many as the program will need for ``claim_s``, and gives back what waits longer than a second.
+        """
+        while (message := self._next(forks.Event())) is not None:
+            yield message
+
+    def _next(self, cancelled: Any) -> Message | None:
+        self._check_usable()
+        until = (now := ticks()) + self._idle_s
+        if self._yielded_at is not None:
+            self._sizer.record(1, now - self._yielded_at)
+        while not self._stopping.is_set() and not cancelled.is_set() and (left_s := until - ticks()) > 0:
+            try:
+                if messages := self._fetch(1, self._sizer.size, min(left_s, 1.0), cancelled):
+                    self._yielded_at = ticks()
+                    return messages[0]
+            except StoreUnavailable as error:
+                log.warning("the consumer of %s/%s waits: %s", *self._names, error)
+        self._check_alive()
+        return None
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    def ack(self, *messages: Message) -> None:
+        """Count messages as done. This is written down within ``ack_interval_s``; :meth:`flush` waits for it.
+
+        Messages that ended are not delivered again, except after a crash within that time.
+
+        Raises:
+            NotInHand: one was settled already, or is another consumer's; none was settled.
+            RunEnded: one has timed out, and is retried; none was settled.
+            FenceLost: the claim has another owner by now, so that the message is delivered again.
+            LeaseLost: the lease ran out, and the server cannot be reached; the message may be delivered again.
+        """
+        self._settle(messages, lambda message, run: Settlement(message, ticks() - run.began))
+
+    def nack(
+        self,
+        *messages: Message,
+        delay: float | str | None = None,
+        dead: bool = False,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """Count the attempt at messages as failed: they are retried, or become dead letters.
+
+        Args:
+            delay: seconds until the next attempt, or text like ``"10s"``; by default the group's ladder decides.
+            dead: make them dead letters at once; otherwise they are when they have used up their attempts.
+            error: stored with the attempt; an exception as it would be after a handler has raised it.
+
+        Raises:
+            ValueError: ``delay`` is not a duration, or given together with ``dead``; none was settled.
+            EmsError: as :meth:`ack`.
+        """
+        if dead and delay is not None:
+            raise ValueError(f"nack(delay={delay!r}, dead=True): a dead letter is not retried")
+        reason = _reason(delay, dead, error)
+        text = describe(error) if isinstance(error, BaseException) else error or str(reason)
+        self._settle(messages, lambda message, run: self._failed(message, run, reason, text))
+
+    def release(self, *messages: Message) -> None:
+        """Give messages back with no attempt charged; they are delivered again at once, to any consumer.
+
+        Raises:
+            EmsError: as :meth:`ack`.
+        """
+        self._settle(messages, lambda message, run: Settlement(message, released=True))
+
+    def extend(self, message: Message, seconds: float) -> None:
+        """Let a message stay in hand for at least this many seconds from now.
+
+        Raises:
+            EmsError: as :meth:`ack`.
+            ValueError: not a valid time span.
+        """
+        self._check_usable()
+        self._run_of(message).extend(seconds)
+
+    def flush(self) -> None:
+        """Wait until everything that was settled is written down.
+
+        Raises:
+            FenceLost: the claim of a settled message has another owner; the message is delivered again. It is raised
+                once for all that was lost since the last call.
+            StoreUnavailable: the server could not be reached within ``publish_timeout_s``.
+        """
+        self._check_usable()
+        timeout_s = self._source.settings.publish_timeout_s
+        if not self._settler.flush(timeout_s):
+            raise StoreUnavailable(f"what was settled could not be written down for {timeout_s:g} s")
+        self._in_hand.raise_lost()
+
+    def _settle(self, messages: Sequence[Message], end: Callable[[Message, PulledRun], Settlement]) -> None:
+        self._check_usable()
+        runs = [self._run_of(message) for message in messages]
+        if len(set(runs)) < len(runs):
+            raise NotInHand("a message was given twice; nothing was settled")
+        self._in_hand.settle([(run, end(run.message, run)) for run in runs])
+        self._claiming.after_settling({run.pulled for run in runs})
+        if not self._lease.good:
+            self._confirm(runs)
+
+    def _confirm(self, runs: Sequence[PulledRun]) -> None:
+        """Ask the server at once, because the lease may have run out, for example while the process was stopped."""
+        if not self._settler.flush(_SIDE_S):
+            raise LeaseLost("the lease ran out and the server cannot be reached; messages may be delivered again")
+        self._in_hand.raise_lost([run.pulled for run in runs])
+
+    def _run_of(self, message: Message) -> PulledRun:
+        run = message.run
+        if not isinstance(run, PulledRun) or run.pulled.owner is not self._in_hand:
+            raise NotInHand(f"{message!r} was not delivered by this consumer")
+        return run
+
+    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str) -> Settlement:
+        ran_s = ticks() - run.began
+        decision = self._ladder.next(message.attempt, error)
+        outcome = outcome_of(error, decision)
+        failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s)
+        return Settlement(message, ran_s, failure)
+
+    def _time_out(self, run: PulledRun, error: BaseException) -> Settlement:
+        return self._failed(run.message, run, error, str(error))
+
+    # -- for coroutines ------------------------------------------------------------------------------------------------
+
+    async def afetch(self, n: int = 1, wait: float = 1.0) -> list[Message]:
+        """Fetch messages; see :meth:`fetch`. If it is cancelled, it keeps no message in hand."""
+        return await self._fetching(lambda cancelled: self._fetch(n, n, wait, cancelled))
+
+    async def aack(self, *messages: Message) -> None:
+        """Ack messages; see :meth:`ack`."""
+        await self._in_thread(1, partial(self.ack, *messages))
+
+    async def anack(self, *messages: Message, **how: Any) -> None:
+        """Nack messages; see :meth:`nack`."""
+        await self._in_thread(1, partial(self.nack, *messages, **how))
+
+    async def arelease(self, *messages: Message) -> None:
+        """Release messages; see :meth:`release`."""
+        await self._in_thread(1, partial(self.release, *messages))
+
+    async def aextend(self, message: Message, seconds: float) -> None:
+        """Extend a message's time; see :meth:`extend`."""
+        await self._in_thread(1, partial(self.extend, message, seconds))
+
+    async def aflush(self) -> None:
+        """Wait until everything is written down; see :meth:`flush`."""
+        await self._in_thread(1, self.flush)
+
+    async def __aenter__(self) -> Self:
+        self._pools = [ThreadPoolExecutor(size, f"ems-pull-{size}") for size in (_FETCHERS, 1)]
+        return await self._in_thread(1, self.open)
+
+    async def __aexit__(self, *reason: Any) -> None:
+        await asyncio.shield(asyncio.to_thread(self.__exit__, *reason))
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages; see :meth:`__iter__`."""
+
+        def one(cancelled: Any) -> list[Message]:
+            message = self._next(cancelled)
+            return [] if message is None else [message]
+
+        while messages := await self._fetching(one):
+            yield messages[0]
+
+    async def _fetching(self, fetch: Callable[[Any], list[Message]]) -> list[Message]:
+        cancelled = forks.Event()
+        future = self._submit(0, partial(fetch, cancelled))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            cancelled.set()
+            future.add_done_callback(self._put_back)
+            raise
+
+    def _put_back(self, future: Future[list[Message]]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._in_hand.put_back(future.result())
+
+    def _submit(self, pool: int, call: Callable[[], T]) -> Future[T]:
+        if not self._pools:
+            raise EmsError("coroutines use a consumer inside `async with app.consumer(...) as consumer`")
+        return self._pools[pool].submit(call)
+
+    async def _in_thread(self, pool: int, call: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._submit(pool, call))
+
+
+def _reason(delay: float | str | None, dead: bool, error: BaseException | str | None) -> BaseException:
+    """The error by which the ladder decides."""
+    text = str(error or "nacked by the consumer")
+    if dead:
+        return Reject(text)
+    if delay is not None:
+        return Retry(text, countdown=parse_duration(delay))
+    return error if isinstance(error, BaseException) else Retry(text)
+
+
+def _seconds(name: str, value: float | str) -> float:
+    try:
+        if (seconds := parse_duration(value)) > 0:
+            return seconds
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(value), str(error))]) from None
+    raise ConfigError([Problem(name, repr(value), "must be more than 0 seconds")])
