@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from emsworker.broker.channel import Channel
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.hints import Hint
+from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
@@ -22,9 +22,6 @@ from emsworker.store.cluster import clients
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import Claimant, NothingClaimed
-
-if TYPE_CHECKING:
-    from emsworker.consume.settler import InHand
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,12 @@ from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claiming import Claiming
 from emsworker.consume.executor import describe, outcome_of
+from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import PulledRun, Settlement
-from emsworker.consume.settler import InHand, Settler
+from emsworker.consume.settler import Settler
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, EmsError, LeaseLost, NotInHand, Problem, Reject, Retry, StoreUnavailable
 from emsworker.core.ids import local_ip

@@ -1,0 +1,147 @@
+"""The messages that a consumer has in hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
+from emsworker.core.errors import FenceLost, NotInHand, RunEnded, TimeLimitExceeded
+from emsworker.core.model import Isolation, Message
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+
+log = logging.getLogger(__name__)
+
+_ALONE_S = 1.0
+
+
+class InHand:
+    """The claims of a consumer and their messages; thread-safe.
+
+    Attributes:
+        lock: held around every access to a claim.
+        timeout_s: the seconds that a message may be in hand.
+    """
+
+    def __init__(self) -> None:
+        self.lock = forks.Lock()
+        self._changed = forks.Condition(self.lock)
+        self._claims: list[PulledClaim] = []
+        self._lost: list[tuple[PulledClaim, FenceLost]] = []
+        self.timeout_s = 0.0
+
+    def __len__(self) -> int:
+        """The number of messages that were claimed and not settled."""
+        with self.lock:
+            return sum(len(pulled.held) + len(pulled.queue) for pulled in self._claims)
+
+    def add(self, pulled: PulledClaim) -> None:
+        """Add a new claim."""
+        with self.lock:
+            pulled.owner = self
+            self._claims.append(pulled)
+
+    def claims(self) -> list[PulledClaim]:
+        """Return the claims that are not finished."""
+        with self.lock:
+            return list(self._claims)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something was settled, for at most this many seconds."""
+        with self._changed:
+            self._changed.wait(max(0.0, seconds))
+
+    def deliver(self, n: int) -> tuple[list[Message], PulledClaim | None]:
+        """Take at most ``n`` messages that may be delivered now.
+
+        A suspect message has a second for itself, unless it is settled sooner: a crash should name only one of them.
+
+        Returns:
+            the messages; and their claim if the only one is suspect.
+        """
+        messages: list[Message] = []
+        with self.lock:
+            alone = [pulled for pulled in self._claims if pulled.claim.isolation is Isolation.ALONE]
+            since = max((run.began for pulled in alone for run in pulled.held.values()), default=-math.inf)
+            is_closed = ticks() < since + _ALONE_S
+            for pulled in self._claims:
+                if pulled.claim.isolation is Isolation.ALONE:
+                    if not messages and not is_closed and (suspect := pulled.take(self.timeout_s)) is not None:
+                        return [suspect], pulled
+                    continue
+                while len(messages) < n and (message := pulled.take(self.timeout_s)) is not None:
+                    messages.append(message)
+        return messages, None
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Return messages that did not reach the program, to be delivered again."""
+        with self.lock:
+            for message in reversed(list(messages)):
+                run = message.run
+                if isinstance(run, PulledRun) and run.ended is None:
+                    run.pulled.put_back(message)
+
+    def settle(self, ends: Sequence[tuple[PulledRun, Settlement]]) -> None:
+        """End messages in hand, all or none.
+
+        Raises:
+            NotInHand, RunEnded, FenceLost: one is no longer in hand.
+        """
+        with self.lock:
+            for run, _ in ends:
+                if run.ended is not None:
+                    raise run.ended
+            for run, settlement in ends:
+                run.pulled.settle(settlement, NotInHand(f"{run.message!r} was settled already"))
+            self._changed.notify_all()
+
+    def time_out(self, end: Callable[[PulledRun, TimeLimitExceeded], Settlement]) -> None:
+        """End messages whose time is over."""
+        with self.lock:
+            now = ticks()
+            for pulled in self._claims:
+                for run in pulled.overdue(now):
+                    error = TimeLimitExceeded(f"was in hand for {now - run.began:.1f} s, longer than its limit")
+                    log.warning("%r timed out: it %s", run.message, error)
+                    pulled.settle(end(run, error), RunEnded(f"{run.message!r} has timed out, and is retried"))
+                    self._changed.notify_all()
+
+    def give_back(self) -> None:
+        """Take everything out of hand, so that the next writes give it back."""
+        with self.lock:
+            for pulled in self._claims:
+                pulled.give_back()
+
+    def confirm(self, pulled: PulledClaim, write: ClaimWrite) -> None:
+        """Note that a write was committed."""
+        with self.lock:
+            pulled.confirm(write)
+            self._drop_finished()
+
+    def lose(self, pulled: PulledClaim, error: FenceLost) -> None:
+        """Note that a claim has another owner."""
+        with self.lock:
+            claim = pulled.claim
+            log.warning("claim %d..%d has another owner; its messages are delivered again", claim.lo, claim.hi)
+            if pulled.unsaved:
+                self._lost.append((pulled, error))
+            pulled.lose(error)
+            self._drop_finished()
+
+    def _drop_finished(self) -> None:
+        self._claims = [pulled for pulled in self._claims if not pulled.finished]
+        self._changed.notify_all()
+
+    def raise_lost(self, among: Sequence[PulledClaim] | None = None) -> None:
+        """Raise an error, once, if messages were settled and their claims were lost before that was written down.
+
+        Args:
+            among: only of these claims.
+        """
+        with self.lock:
+            found = [error for pulled, error in self._lost if among is None or pulled in among]
+            self._lost = [one for one in self._lost if one[1] not in found]
+        if found:
+            raise found[0]
