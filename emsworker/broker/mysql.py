@@ -19,10 +19,7 @@ from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, Topic
 from emsworker.core.process.forks import after_fork, lazy, undivided
 from emsworker.core.process.role import claim_role
 from emsworker.core.selection.filters import Filter
-from emsworker.publish.allocators import Allocator
-
-# All that sending needs is imported at once: a forked child inherits the lock of a module that a thread imports.
-from emsworker.publish.allocators.mysql import MysqlAllocator
+from emsworker.publish.allocators import open_allocator
 from emsworker.publish.cancel import cancel_sent
 from emsworker.publish.catalog import Catalog
 from emsworker.publish.notifier import Notifier, Wake
@@ -118,7 +115,14 @@ class MysqlBroker:
         """The process's producer; a forked child gets one of its own."""
         packet = self.database.call(server_facts).max_allowed_packet
         session, timeout_s = self.database.session(), self.settings.publish_timeout_s
-        return Producer(session, self._allocator(), self._notifier(), self._producer_id, timeout_s, packet)
+        return Producer(
+            session,
+            open_allocator(self.settings, self.stream_id),
+            self._notifier(),
+            self._producer_id,
+            timeout_s,
+            packet,
+        )
 
     @lazy
     def outbox(self) -> Outbox:
@@ -136,15 +140,6 @@ class MysqlBroker:
 
     def _notifier(self) -> Notifier:
         return Notifier(self.redis_url, self.stream_id, self.wakes)
-
-    def _allocator(self) -> Allocator:
-        if self.settings.allocator == "redis":
-            with undivided:
-                from emsworker.publish.allocators.redis import RedisAllocator
-
-            assert self.settings.redis_url is not None, "checked by Settings"
-            return RedisAllocator(self.settings.redis_url, self.stream_id)
-        return MysqlAllocator()
 
     # -- the port ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from emsworker.core.options import (
 from emsworker.core.url import DatabaseUrl
 
 _MOST_KEPT = 1_000_000_000
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def _check_installed(name: str) -> None:
@@ -50,6 +52,11 @@ def _check_redis_url(value: str) -> None:
         _ = urlsplit(value).port
     except ValueError:  # its own text may repeat the password
         raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
+
+
+def _check_allocator(value: str) -> None:
+    if value not in ("mysql", "redis") and not _CLASS.fullmatch(value):
+        raise ValueError("must be mysql, redis, or a class that implements Allocator, like myshop.offsets:Allocator")
 
 
 def _check_name(value: str) -> None:
@@ -80,7 +87,11 @@ class Settings:
     redis_url: str | None = option(
         None, text(_check_redis_url), help="a Redis server for notifications and the redis allocator", secret=True
     )
-    allocator: str = option("mysql", choice(("mysql", "redis")), help="the allocator of offsets: mysql or redis")
+    allocator: str = option(
+        "mysql",
+        text(_check_allocator),
+        help="the allocator of offsets: mysql, redis, or a class, module:Class",
+    )
     topic: str = option("default", text(_check_name), help="the topic of tasks that name none")
     group: str = option("workers", text(_check_name), help="the group of tasks that name none")
     serializer: str = option(

@@ -11,6 +11,7 @@ import pytest
 
 from emsworker import Ems, Middleware
 from emsworker.core.errors import (
+    ConfigError,
     ContentRefused,
     EncodeError,
     InvalidName,
@@ -376,3 +377,16 @@ def test_trap_12_a_forked_child_sends_over_a_connection_of_its_own(stream: Strea
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert app.send("t", "parent again").offset == 3
+
+
+def test_an_allocator_of_the_users_own_hands_out_offsets(stream: Stream) -> None:
+    app = stream.app(allocator="tests.support.paper_allocator:PaperAllocator")
+    assert [one.offset for one in app.send_many("t", range(3))] == [1, 2, 3]
+    other = stream.app()
+    assert other.send("t", 3).offset == 4
+    assert app.send("t", 4).offset == 5, "an offset that is taken is found out, and MySQL asked"
+    assert type(app.stream.producer._allocator).__name__ == "PaperAllocator"
+    with pytest.raises(ConfigError, match="no_such_module"):
+        stream.app(allocator="no_such_module:Allocator").send("t", 5)
+    with pytest.raises(ConfigError, match="must be mysql, redis, or a class"):
+        stream.app(allocator="paper")

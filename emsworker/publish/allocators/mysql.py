@@ -7,6 +7,9 @@ is raised inside the publishing transaction for a while: two statements and a co
 
 from __future__ import annotations
 
+from typing import Self
+
+from emsworker.core.config import Settings
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.messages import Placement
@@ -20,6 +23,11 @@ class MysqlAllocator:
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], int] = {}
         self._contended: dict[tuple[int, int], float] = {}
+
+    @classmethod
+    def open(cls, settings: Settings, stream_id: str) -> Self:
+        """Make the allocator of a process; see :class:`Allocator`."""
+        return cls()
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
         """Return the place right behind our last messages, or leave it to MySQL's counter."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from typing import Self
 
 import redis
 
+from emsworker.core.config import Settings
 from emsworker.core.process.clock import ticks
 from emsworker.publish.redis_connection import RedisConnection
 from emsworker.store.engine.session import Session
@@ -55,6 +57,12 @@ class RedisAllocator:
         self._stream_id = stream_id
         self._seeded: set[tuple[int, int]] = set()
         self._away_until = 0.0
+
+    @classmethod
+    def open(cls, settings: Settings, stream_id: str) -> Self:
+        """Make the allocator of a process; see :class:`Allocator`."""
+        assert settings.redis_url is not None, "checked by Settings"
+        return cls(settings.redis_url, stream_id)
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
         """Take offsets from Redis, or leave it to MySQL's counter while Redis is down."""

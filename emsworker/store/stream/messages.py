@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from emsworker.core.model import NewMessage
+from emsworker.core.process.clock import ticks
 from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows
@@ -71,6 +72,8 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         try:
             session.send(alone)
         except Conflict:
+            if ticks() > until:
+                raise
             session.again_on_conflict(lambda: session.send(alone), until)
         return [base]
 
