@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 
 import pymysql
 import pytest
@@ -13,12 +14,14 @@ from pymysql.cursors import SSCursor
 from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
+from emsworker.store.engine import schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
+from emsworker.store.groups import progress
 from tests.support.servers import _execute, connect, set_globals
-from tests.support.streams import Stream, in_threads, wait_until
+from tests.support.streams import Stream, flush_of, in_threads, offsets, wait_until
 
 
 def test_migrating_is_repeatable(database: str) -> None:
@@ -401,3 +404,30 @@ def _waits_for_a_lock(url: str) -> bool:
         cursor.execute(waiting, ("%lock%", "SELECT GET_LOCK%"))
         row = cursor.fetchone()
         return row is not None and row[0] > 0
+
+
+def test_tables_of_the_version_before_are_upgraded_under_running_processes(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a release with a new migration: what runs goes on, what starts with the old code is refused."""
+    app, topic = stream.app(), stream.topic()
+    app.send_many("t", [1, 2, 3])
+    group, me = stream.group(topic), stream.client()
+    claim = stream.take(topic, group, me, batch=2)
+    identity = stream_id(stream.session)
+    added = tmp_path / "0999_note.sql"
+    added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL;\n")
+    old = schema._migrations()
+    with monkeypatch.context() as newer:
+        newer.setattr(schema, "_migrations", lambda: {**old, 999: added})
+        with pytest.raises(SchemaMissing, match="run `ems migrate`"):
+            check_version(stream.session)
+        assert migrate(stream.session) == [999]
+        assert migrate(stream.session) == []
+        check_version(stream.session)
+        assert stream_id(stream.session) == identity
+    progress.flush(stream.session, flush_of(claim, topic, 2))
+    assert app.send("t", 4).offset == 4
+    assert offsets(stream.take(topic, group, me)) == [3, 4]
+    with pytest.raises(SchemaMissing, match=r"version 999.*install a newer emsworker"):
+        stream.app().send("t", 5)
