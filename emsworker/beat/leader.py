@@ -87,7 +87,7 @@ class Beat(Runnable):
         self.sleep(min([self._next_claim_of_leadership, *self._next[self.leading].values()]) - ticks())
 
     def _skip_turn(self, error: Exception, pause_s: float, *, exc_info: bool = False) -> None:
-        self._trouble.note("the beat missed a turn", error, exc_info=exc_info)
+        self._trouble.note("a service of the beat failed", error, exc_info=exc_info)
         self._next_claim_of_leadership = 0.0
         self.sleep(pause_s)
 

@@ -113,7 +113,7 @@ class Recovered:
 def recover_claims(session: Session, settings: Settings) -> float:
     """Recover lost claims: give back those of dead clients, and move stuck messages to retry."""
     for one in recover(session, settings.jitter, settings.lease_s):
-        charged = f"message {one.charged} charged" if one.charged is not None else "nobody charged"
+        charged = f"message {one.charged} charged" if one.charged is not None else "no message charged"
         lease = f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else ""
         log.warning(
             "recovered a claim of %s (group %d, partition %d): %s%s, %s",

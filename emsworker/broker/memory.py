@@ -333,7 +333,7 @@ class MemoryBroker:
         if held is None:
             raise EmsError(
                 f"transaction={type(transaction).__name__}: in memory only the open transaction of a handler or of "
-                "`with app.transaction() as tx` can send, because nobody tells when another one is committed; "
+                "`with app.transaction() as tx` can send, because there is no notice when another one is committed; "
                 "test this on a real stream with the fixture ems_stream"
             )
         return held

@@ -127,7 +127,7 @@ class MysqlBroker:
     @lazy
     def outbox(self) -> Outbox:
         """The outbox, for messages that are sent with a transaction or for later."""
-        return Outbox(self.database, self._producer_id, self._notifier().ring, self.settings.publish_timeout_s)
+        return Outbox(self.database, self._producer_id, self._notifier().notify, self.settings.publish_timeout_s)
 
     @lazy
     def _redis_keys(self) -> RedisKeys:

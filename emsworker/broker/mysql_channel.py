@@ -104,7 +104,7 @@ class MysqlChannel:
                 raise meaning from error
             raise
         if not session.alive:
-            lost = ConnectionLost("the connection was lost in the handler, which did not mind")
+            lost = ConnectionLost("the connection was lost in the handler, which ignored the error")
             raise _lost(lost) from lost
         if (conflict := session.rolled_back) is not None:
             session.rollback()

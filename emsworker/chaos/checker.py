@@ -93,11 +93,13 @@ def _phantoms(facts: Facts) -> Iterator[Violation]:
     asked, topics = facts.history.sent, {topic for topic, _ in facts.history.sent}
     for run in facts.history.runs:
         if run.topic in topics and (run.topic, run.uid) not in asked:
-            yield Violation(Kind.PHANTOM, _where(*run.place), f"{run.uid} was run, and nobody sent it", run.group)
+            yield Violation(Kind.PHANTOM, _where(*run.place), f"{run.uid} was run, but it was never sent", run.group)
     for topic, places in facts.places.items():
         for uid, found in places.items():
             if topic in topics and (topic, uid) not in asked:
-                yield Violation(Kind.PHANTOM, _where(topic, *found[0]), f"{uid} is in the stream, and nobody sent it")
+                yield Violation(
+                    Kind.PHANTOM, _where(topic, *found[0]), f"{uid} is in the stream, but it was never sent"
+                )
             if len(found) > 1:
                 yield Violation(
                     Kind.DUPLICATE, _where(topic, *found[1]), f"{uid} is in the stream {counted(len(found), 'time')}"
@@ -109,7 +111,7 @@ def _effects(facts: Facts) -> Iterator[Violation]:
     for group, effects in facts.rules.effects.items():
         for uid, count in effects.items():
             if uid not in asked:
-                yield Violation(Kind.PHANTOM, uid, "there is an effect of it, and nobody sent it", group)
+                yield Violation(Kind.PHANTOM, uid, "it has an effect, but it was never sent", group)
             elif count > facts.most_effects(group, asked[uid]):
                 yield Violation(Kind.EFFECT, uid, f"its effect is there {counted(count, 'time')}", group)
         # A message that was finished only now may have got its effect after these were counted.

@@ -83,7 +83,7 @@ def _holes(facts: Facts) -> Iterator[Violation]:
             if cursor > before + 1:
                 yield Violation(Kind.HOLE, where, f"a cursor is at {cursor}, past offsets that are empty")
             elif facts.rules.settled and facts.groups_of(topic):  # readers close holes; without a group there is none
-                yield Violation(Kind.HOLE, where, "the offsets are empty, and nobody has closed them")
+                yield Violation(Kind.HOLE, where, "the offsets are empty and were not closed")
 
 
 def _at(facts: Facts, claim: ClaimSnapshot, offset: int) -> str:

@@ -49,7 +49,7 @@ class Listener(Runnable):
         try:
             self._listen(client_of(self._redis_url, socket_connect_timeout=1.0, health_check_interval=5))
         except (redis.RedisError, OSError) as error:
-            self._trouble.note("redis is away, this process polls meanwhile", error)
+            self._trouble.note("Redis is unavailable; this process polls", error)
             self.sleep(_AWAY_S)
 
     def _listen(self, client: Any) -> None:

@@ -64,7 +64,7 @@ class Poller(Runnable):
         self._lock = forks.Lock()
         self._found = forks.Condition(self._lock)  # the consumers wait on it
         self._wake = forks.Condition(self._lock)  # the poller waits on it
-        self._rung = False
+        self._notified = False
         self._idle = 0
         self._hints: list[Hint] = []
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
@@ -134,7 +134,7 @@ class Poller(Runnable):
         """Note that a claim has been finished; more work may follow soon."""
         self._interval.note()
 
-    def ring(self, topic_id: int, partitions: Collection[int]) -> None:
+    def notify(self, topic_id: int, partitions: Collection[int]) -> None:
         """Send idle threads to new messages; poll at once for groups that the last poll did not find open.
 
         Args:
@@ -145,7 +145,7 @@ class Poller(Runnable):
             groups = self._open.get(topic_id, ())
             hints = [Hint(group_id, "stream", number) for group_id in groups for number in partitions]
             if not hints or len(groups) < self._groups_of[topic_id]:
-                self._rung = True
+                self._notified = True
                 self._wake.notify()
             self._hints += [hint for hint in hints if hint not in self._hints]
             self._fresh.update(hints)
@@ -174,11 +174,11 @@ class Poller(Runnable):
         """Wait until the next poll is due; return whether a notification has arrived."""
         with self._lock:
             began = ticks()
-            while not self._rung and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
+            while not self._notified and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
                 self._wake.wait(end - ticks())
             if ticks() >= self._due_at:  # it is about to be sent
                 self._interval.note()
-            rung, self._rung = self._rung, False
+            rung, self._notified = self._notified, False
             return rung
 
     def _next_look(self, began: float) -> float:
@@ -205,7 +205,7 @@ class Poller(Runnable):
                 self._interval.note()
                 self._found.notify(len(hints))
             self._blocked = bool(closed)
-            self._rung |= any(closed)
+            self._notified |= any(closed)
 
     def _note_open(self, group_ids: Collection[int]) -> None:
         self._open = {}

@@ -129,7 +129,7 @@ class PullConsumer:
     def _wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once for what this process has sent."""
         if topic_id == self._topic_id:
-            self._poller.ring(topic_id, partitions)
+            self._poller.notify(topic_id, partitions)
 
     def _prepare(self, topic: Topic, group: Group) -> None:
         source, settings, database = self._source, self._source.settings, self._source.database
@@ -149,7 +149,7 @@ class PullConsumer:
         self._sides = [self._lease, self._poller, self._settler]
         self._topic_id = topic.id
         if source.redis_url is not None:
-            wake = self._poller.ring
+            wake = self._poller.notify
             self._sides.append(Listener(source.redis_url, source.stream_id, [topic.id], wake, self._on_death))
 
     def stop(self) -> None:

@@ -49,12 +49,12 @@ class Notifier:
 
             self._redis = RedisConnection(redis_url)
 
-    def ring(self, topic_ids: Iterable[int]) -> None:
+    def notify(self, topic_ids: Iterable[int]) -> None:
         """Notify the idle workers of these topics, best effort: never raises, never waits long."""
-        self.ring_at(dict.fromkeys(topic_ids, ()))
+        self.notify_at(dict.fromkeys(topic_ids, ()))
 
-    def ring_at(self, places: Mapping[int, Collection[int]]) -> None:
-        """Notify the idle workers of these topics as :meth:`ring` does, and name the partitions.
+    def notify_at(self, places: Mapping[int, Collection[int]]) -> None:
+        """Notify the idle workers of these topics as :meth:`notify` does, and name the partitions.
 
         Args:
             places: topic id -> the partitions that were written to, or none if they are not known.
@@ -70,7 +70,7 @@ class Notifier:
             for topic_id, partitions in places.items():
                 self._redis.tell("PUBLISH", channel_of(self._stream_id, topic_id), _text_of(partitions))
         except redis.RedisError as error:
-            log.warning("redis is away (%s); workers find new messages by polling", error)
+            log.warning("Redis is unavailable (%s); workers find new messages by polling", error)
             self._away_until = ticks() + _AWAY_S
 
 

@@ -88,19 +88,19 @@ class Outbox:
     Args:
         database: the stream.
         producer_id: kept with every message.
-        ring: notifies the idle workers of topics.
+        notify: notifies the idle workers of topics.
         timeout_s: seconds to wait for a connection.
     """
 
     def __init__(
-        self, database: Database, producer_id: str, ring: Callable[[Iterable[int]], None], timeout_s: float
+        self, database: Database, producer_id: str, notify: Callable[[Iterable[int]], None], timeout_s: float
     ) -> None:
         self._database = database
         self._timeout_s = timeout_s
         self._producer_id = producer_id
-        self._ring = ring
+        self._notify = notify
         self._idle: deque[Session] = deque()
-        self._mover = _Mover(database, ring)
+        self._mover = _Mover(database, notify)
 
     def send(
         self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
@@ -258,7 +258,7 @@ class Outbox:
 
     def _move(self, session: Session) -> None:
         try:
-            self._ring(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
+            self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
         except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 
@@ -285,9 +285,9 @@ class Outbox:
 class _Mover:
     """A thread that moves messages for two seconds after a send in a transaction that the caller commits."""
 
-    def __init__(self, database: Database, ring: Callable[[Iterable[int]], None]) -> None:
+    def __init__(self, database: Database, notify: Callable[[Iterable[int]], None]) -> None:
         self._database = database
-        self._ring = ring
+        self._notify = notify
         self._lock = forks.Lock()
         self._until = 0.0
         self._stopped = forks.Event()
@@ -310,12 +310,12 @@ class _Mover:
                 try:
                     moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
                 except (ConnectionLost, Conflict, EmsError) as error:
-                    log.info("the outbox missed a turn, the beat takes it: %s", error)
+                    log.info("the outbox could not move messages; the beat will: %s", error)
                 except Exception:  # a thread that died here would never be started again
-                    log.warning("the outbox missed a turn, the beat takes it", exc_info=True)
+                    log.warning("the outbox could not move messages; the beat will", exc_info=True)
                 else:
                     if moved:
-                        self._ring(moved)
+                        self._notify(moved)
                 self._stopped.wait(_LOOK_S)
 
     def _goes_on(self) -> bool:

@@ -179,7 +179,7 @@ class Producer:
             messages = tickets[0].messages if len(tickets) == 1 else [m for one in tickets for m in one.messages]
             for wave in _without_repeats(messages):
                 self._publish(wave)
-            self._notifier.ring_at(_places(messages))
+            self._notifier.notify_at(_places(messages))
             error = None
         except Exception as reason:
             error = reason

@@ -124,7 +124,7 @@ def _commit(options: WriteOptions, batch: SinkBatch, tasks: Sequence[Staged]) ->
             database.call(partial(staging.give_up, tasks=tasks))
         topics = database.call(partial(staging.move, batch=batch, producer_id=who))
         topics |= database.call(partial(staging.tidy, producer_id=who))
-        Notifier(app.stream.redis_url, app.stream.stream_id, ()).ring(topics)
+        Notifier(app.stream.redis_url, app.stream.stream_id, ()).notify(topics)
 
 
 def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:

@@ -124,7 +124,7 @@ class BroadcastReader(Runnable):
         self._on_hang = on_hang
         self._listeners: list[BroadcastListener] = []
         self._ends: Ends = {}
-        self._rung = forks.Event()
+        self._notified = forks.Event()
         self._pause_s = _IDLE_S
         self._next_look = 0.0
         self._running: tuple[BroadcastListener, ClaimRun] | None = None
@@ -166,7 +166,7 @@ class BroadcastReader(Runnable):
         for listener in self._listeners:
             own = {key[1]: one for key, one in self._ends.items() if key[0] == listener.topic.id}
             self._take_places(listener, own, {partition: one.end for partition, one in own.items()})
-        self._rung.set()
+        self._notified.set()
 
     def _take_places(
         self, listener: BroadcastListener, extents: dict[int, ReadableExtent], beginning: dict[int, int]
@@ -198,15 +198,15 @@ class BroadcastReader(Runnable):
         self._next_look = ticks() + min(_LOOK_S, self._settings.poll_max_s)
         found = any(listener.behind(self._ends) for listener in self._listeners)
         if found:
-            self._rung.set()
+            self._notified.set()
         return found
 
     # -- its own side --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Wait until there is something to read, and work through it."""
-        self._rung.wait(self._pause_s)
-        self._rung.clear()
+        self._notified.wait(self._pause_s)
+        self._notified.clear()
         self._pause_s = _IDLE_S
         try:
             while not self.stopping.is_set() and self._read_round():
@@ -215,7 +215,7 @@ class BroadcastReader(Runnable):
         except (ConnectionLost, Conflict) as error:
             self._trouble.note("cannot read broadcasts", error)
             self.sleep(_AWAY_S)
-            self._rung.set()
+            self._notified.set()
 
     def _read_round(self) -> bool:
         """Read one batch of each partition that has something to read; return whether anything was read."""
@@ -369,7 +369,7 @@ class BroadcastReader(Runnable):
     def stop(self) -> None:
         """Ask the thread to end after the running message."""
         super().stop()
-        self._rung.set()
+        self._notified.set()
 
     def shut_down(self) -> None:
         """Store the last positions, and sign off."""

@@ -98,12 +98,12 @@ class Child:
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
         self._sides = [context.lease, context.poller, context.completer]
-        app.stream.wakes.append(context.poller.ring)
+        app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
             topic_ids |= self._broadcasts.topic_ids if self._broadcasts is not None else set()
             self._listener = Listener(
-                app.stream.redis_url, app.stream.stream_id, topic_ids, context.poller.ring, self._on_death
+                app.stream.redis_url, app.stream.stream_id, topic_ids, context.poller.notify, self._on_death
             )
             self._listener.start()
         for thread in [*self._sides, *self._workers]:

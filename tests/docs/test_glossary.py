@@ -43,6 +43,11 @@ REPLACED = {
     "piece": "range, slice or part",
     "pieces": "ranges, slices or parts",
     "looks": "samples",
+    "opening": "preamble, or a broker's parts",
+    "stand_in": "broker in memory",
+    "standin": "broker in memory",
+    "ring": "notify",
+    "rung": "notified",
     "duty": "service",
     "duties": "services",
 }

@@ -58,8 +58,8 @@ def test_redis_being_away_is_no_death(one_stream: Stream, redis_url: str, redis_
     try:
         one_stream.send("plain", [{"n": 1}])
         one_stream.wait_ended([1], 20)
-        until(lambda: "redis is away, this process polls meanwhile" in worker.text(), 20, "it is told")
-        never(lambda: worker.text().count("redis is away") > 1, 3, "it is told again and again")
+        until(lambda: "Redis is unavailable; this process polls" in worker.text(), 20, "it is told")
+        never(lambda: worker.text().count("Redis is unavailable") > 1, 3, "it is told again and again")
     finally:
         redis_server.start()
     until(lambda: "redis is there again" in worker.text(), 20, "it has reconnected")

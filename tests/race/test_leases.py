@@ -68,4 +68,4 @@ def test_the_beat_tells_for_how_long_a_lease_had_been_over(stream: Stream, caplo
         recovery.recover_claims(stream.session, Settings())
     told = {record.args[0]: record.getMessage() for record in caplog.records if isinstance(record.args, tuple)}
     assert "orphaned, its lease was over for " in told[expired]
-    assert "orphaned, nobody charged" in told[gone]
+    assert "orphaned, no message charged" in told[gone]

@@ -150,7 +150,7 @@ def test_a_worker_and_its_dead_letters_say_nothing_of_it(marked: str, tmp_path: 
         worker.wait_ready()
         assert "--url" in _looks(worker.process.pid), "these are the command lines"
         assert MARK not in _looks(worker.process.pid)
-        wait_for(lambda: "redis is away" in worker.tell(), worker.tell)
+        wait_for(lambda: "Redis is unavailable" in worker.tell(), worker.tell)
         ems.ok("send", "--task", "fail", "default", "[]", "--url", marked)
         found = wait_for(lambda: ems.ok("dead", "list", "--json", "--url", marked).json, worker.tell)
         place = f"{found[0]['topic']}/{found[0]['partition']}/{found[0]['offset']}"

@@ -238,5 +238,5 @@ def test_a_worker_and_a_producer_live_on_tls_alone(
         sent = [add.delay(n, 1) for n in range(5)]
         assert [app.result(one).get(timeout=30) for one in sent] == [1, 2, 3, 4, 5]
         assert worker.stop() == 0
-        assert "redis is away" not in worker.text() and "denied" not in worker.text(), worker.text()
+        assert "Redis is unavailable" not in worker.text() and "denied" not in worker.text(), worker.text()
         app.close()

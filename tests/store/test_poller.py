@@ -43,14 +43,14 @@ def polling(stream: Stream, *groups: Group) -> Iterator[Poller]:
 
 
 def _look(poller: Poller) -> None:
-    poller._rung = True
+    poller._notified = True
     poller.step()
 
 
 def _looks_after(poller: Poller, ring: Callable[[], None]) -> bool:
     """Whether ringing asks for a look; if so, it looks."""
     ring()
-    if rung := poller._rung:
+    if rung := poller._notified:
         poller.step()
     return rung
 
@@ -64,7 +64,7 @@ def test_a_thread_is_sent_where_something_was_published_without_a_look(stream: S
     first, second = stream.group(topic, "first"), stream.group(topic, "second")
     with polling(stream, first, second) as poller:
         assert poller.next_hint() is None
-        assert not _looks_after(poller, lambda: poller.ring(topic.id, [2]))
+        assert not _looks_after(poller, lambda: poller.notify(topic.id, [2]))
         found = {poller.next_hint() for _ in range(4)}
         assert found == {Hint(first.id, "stream", 2), Hint(second.id, "stream", 2)}
 
@@ -75,7 +75,7 @@ def test_a_waiting_thread_is_woken(stream: Stream, topic: Topic) -> None:
         woken = threading.Thread(target=poller.wait_for_hint, args=(60.0,))
         woken.start()
         until(lambda: poller._idle == 1, 5, "it waits")
-        poller.ring(topic.id, [0])
+        poller.notify(topic.id, [0])
         woken.join(5)
         assert not woken.is_alive()
         assert poller.next_hint() == Hint(group.id, "stream", 0)
@@ -83,8 +83,8 @@ def test_a_waiting_thread_is_woken(stream: Stream, topic: Topic) -> None:
 
 def test_without_a_place_it_looks(stream: Stream, topic: Topic) -> None:
     with polling(stream, stream.group(topic)) as poller:
-        assert _looks_after(poller, lambda: poller.ring(topic.id, ()))
-        assert _looks_after(poller, lambda: poller.ring(topic.id + 1, [0])), "of a topic that only broadcasts"
+        assert _looks_after(poller, lambda: poller.notify(topic.id, ()))
+        assert _looks_after(poller, lambda: poller.notify(topic.id + 1, [0])), "of a topic that only broadcasts"
         assert poller.next_hint() is None
 
 
@@ -98,7 +98,7 @@ def test_where_a_thread_may_not_just_go_it_looks_first(stream: Stream, topic: To
     elif why == "write-only":
         topics.change_topic(stream.session, replace(topic, rule=TopicRule.WRITE))
     with polling(stream, group) as poller:
-        assert _looks_after(poller, lambda: poller.ring(topic.id, [0]))
+        assert _looks_after(poller, lambda: poller.notify(topic.id, [0]))
         assert poller.next_hint() is None
 
 
@@ -106,18 +106,18 @@ def test_one_group_of_a_topic_may_go_while_it_looks_for_the_other(stream: Stream
     free, paused = stream.group(topic, "free"), stream.group(topic, "paused")
     topics.change_group(stream.session, replace(paused, paused=True))
     with polling(stream, free, paused) as poller:
-        poller.ring(topic.id, [1])
+        poller.notify(topic.id, [1])
         assert poller.next_hint() == Hint(free.id, "stream", 1)
-        assert _looks_after(poller, lambda: poller.ring(topic.id, [1]))
+        assert _looks_after(poller, lambda: poller.notify(topic.id, [1]))
 
 
 def test_who_was_rung_for_since_is_not_forgotten(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     with polling(stream, group) as poller:
-        poller.ring(topic.id, [0])
+        poller.notify(topic.id, [0])
         hint = poller.next_hint()
         assert hint is not None
-        poller.ring(topic.id, [0])  # after the claim that found nothing, and before its thread tells so
+        poller.notify(topic.id, [0])  # after the claim that found nothing, and before its thread tells so
         poller.forget(hint)
         assert poller.next_hint() == hint
         poller.forget(hint)
@@ -131,7 +131,7 @@ def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, mo
 
         def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
             look = real(session, group_ids)
-            poller.ring(topic.id, [1])
+            poller.notify(topic.id, [1])
             return look
 
         monkeypatch.setattr(module, "find_work", find_work)
@@ -142,7 +142,7 @@ def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, mo
 def test_who_was_paused_meanwhile_loses_what_was_rung_for(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     with polling(stream, group) as poller:
-        poller.ring(topic.id, [0])
+        poller.notify(topic.id, [0])
         topics.change_group(stream.session, replace(group, paused=True))
         _look(poller)
         assert poller.next_hint() is None
@@ -162,10 +162,10 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
     here: list[int] = []
     notifier = Notifier(redis_url, "s", [lambda topic, _: here.append(topic)])
     try:
-        until(lambda: notifier.ring_at({7: [0]}) or heard, 10, "it listens")
+        until(lambda: notifier.notify_at({7: [0]}) or heard, 10, "it listens")
         for places in ({7: {3, 1}}, {8: range(65)}, {9: [0]}):
-            notifier.ring_at(places)
-        notifier.ring([8])
+            notifier.notify_at(places)
+        notifier.notify([8])
         with redis.Redis.from_url(redis_url) as other:
             other.publish("ems:s:wake:7", "of another version")
         until(lambda: heard[-1:] == [(7, [])], 5, "all have come")
@@ -179,25 +179,25 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
 def test_who_publishes_waits_for_no_answer_of_redis(redis_url: str, redis_server: Redis) -> None:
     notifier = Notifier(redis_url, "s", [])
     assert notifier._redis is not None
-    notifier.ring([7])
+    notifier.notify([7])
     for _ in range(3):
         with redis.Redis.from_url(redis_url) as other:
             other.client_kill_filter(_type="normal", skipme=True)  # as after an idle hour
-        notifier.ring([7])
+        notifier.notify([7])
         assert notifier._redis.unanswered == 1 and not notifier._away_until, "it has connected again, and told"
     assert redis_server.pid is not None
     os.kill(redis_server.pid, signal.SIGSTOP)
     try:
         for _ in range(connection._MOST_UNANSWERED):
-            notifier.ring([7])
+            notifier.notify([7])
         assert notifier._redis.unanswered >= connection._MOST_UNANSWERED and not notifier._away_until, (
             "to wait for one ends in this"
         )
-        notifier.ring([7])
-        notifier.ring([7])
+        notifier.notify([7])
+        notifier.notify([7])
         assert notifier._away_until, "it is left alone for a second"
     finally:
         os.kill(redis_server.pid, signal.SIGCONT)
     notifier._away_until = 0.0
-    notifier.ring([7])
+    notifier.notify([7])
     assert notifier._redis.ask("PING") == b"PONG" and notifier._redis.unanswered == 0

@@ -79,7 +79,7 @@ STATE: dict[str, Callable[[Config, State], bool]] = {
 
 
 def begins_as_owner(cfg: Config, s: State, label: Label) -> bool:
-    """Nobody begins a message of a claim that is somebody else's by now."""
+    """Nobody begins a message of a claim that is has another owner."""
     k = label[1]
     assert isinstance(k, int)
     hold = s.clients[k].hold

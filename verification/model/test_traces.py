@@ -171,7 +171,7 @@ def zombie(transactions: list[Transaction]) -> list[Transaction]:
 
 
 def hole_passed(transactions: list[Transaction]) -> list[Transaction]:
-    """A cursor goes over offsets that nobody has closed."""
+    """A cursor goes over offsets that were not closed."""
     return [one for one in transactions if not any(c.row.get("kind") == "tombstone" for c in one.changes)]
 
 

@@ -105,6 +105,6 @@ class RedisAllocator:
             return int(self._redis.ask("EVAL", script.text, *rest))
 
     def _stay_away(self, error: redis.RedisError) -> None:
-        log.warning("redis is away (%s); offsets come from MySQL meanwhile", error)
+        log.warning("Redis is unavailable (%s); offsets come from MySQL", error)
         self._away_until = ticks() + _AWAY_S
         self._seeded.clear()  # a counter that comes back may be older than what MySQL has handed out since

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import encodings.idna  # else imported for the first host name; see emsworker.opening  # noqa: F401
+import encodings.idna  # else imported for the first host name; see emsworker.preamble  # noqa: F401
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class Connection(_Connection):
     In a forked child it is closed without a message to the server, which goes on serving the parent.
 
     Attributes:
-        opening: statements to send ahead of the next one, to open a transaction.
+        preamble: statements to send ahead of the next one, to open a transaction.
         lent: True while a handler has it, and until the session is restored.
         moved: True if the handler may have chosen another database.
         rolled_back_by: the error with which the server rolled back the lent transaction.
@@ -50,7 +50,7 @@ class Connection(_Connection):
         inherited: True if the parent process opened it.
     """
 
-    opening: tuple[Sql, ...] = ()
+    preamble: tuple[Sql, ...] = ()
     lent: bool = False
     moved: bool = False
     rolled_back_by: MySQLError | None = None
@@ -67,7 +67,7 @@ class Connection(_Connection):
         after_fork(self._leave_to_parent)
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
-        """Send a statement after those of ``opening``; the result that follows is the statement's own.
+        """Send a statement after those of ``preamble``; the result that follows is the statement's own.
 
         Raises:
             MySQLError: the server's error, or the earlier one that rolled back the lent transaction.
@@ -76,12 +76,12 @@ class Connection(_Connection):
             raise InterfaceError(0, "this connection belongs to the process that forked this one; open another here")
         if self.lent:
             self._note(sql)
-        opening, self.opening = self.opening, ()
-        if not opening:
+        preamble, self.preamble = self.preamble, ()
+        if not preamble:
             return super().query(sql, unbuffered)
         text = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
-        super().query(join(";", opening).encode() + b";" + text, unbuffered)
-        for _ in opening[1:]:
+        super().query(join(";", preamble).encode() + b";" + text, unbuffered)
+        for _ in preamble[1:]:
             super().next_result()
         if self._result.has_next:
             return self.next_result(unbuffered)
@@ -90,7 +90,7 @@ class Connection(_Connection):
     @property
     def is_plain(self) -> bool:
         """True if :meth:`query` would do nothing but send the statement and read its result."""
-        return not (self.opening or self.lent or self.inherited)
+        return not (self.preamble or self.lent or self.inherited)
 
     def _note(self, sql: str | bytes) -> None:
         if self.rolled_back_by is not None:

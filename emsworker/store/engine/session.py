@@ -337,7 +337,7 @@ class Session:
     def begin(self) -> None:
         """Open a transaction, in the packet of the first statement that follows."""
         with self._mapped_errors():
-            self._open().opening = (_SQL.begin,)
+            self._open().preamble = (_SQL.begin,)
 
     def commit(self) -> None:
         """Commit the open transaction."""
@@ -376,7 +376,7 @@ class Session:
         """
         with self._mapped_errors():
             connection = self._open()
-        connection.opening = (_SQL.unset_autocommit, _SQL.mark_transaction)
+        connection.preamble = (_SQL.unset_autocommit, _SQL.mark_transaction)
         loan = Loan(connection, _FULL_DECODERS)
         try:
             yield connection
@@ -408,7 +408,7 @@ class Session:
         return fill(_SQL.use_database, {"database": identifier(self._url.database)})
 
     def _undo(self, connection: Connection) -> None:
-        never_begun, connection.opening = bool(connection.opening), ()
+        never_begun, connection.preamble = bool(connection.preamble), ()
         lent = connection.lent
         self.returned()
         if not lent:
@@ -445,7 +445,7 @@ class Session:
         if connection is None or not self.connected:
             return False
         begun = connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
-        return bool(connection.opening or connection.lent or begun)
+        return bool(connection.preamble or connection.lent or begun)
 
     def _open(self) -> Connection:
         if self._connection is not None and self._pid != os.getpid():

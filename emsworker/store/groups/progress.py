@@ -109,7 +109,7 @@ def send_fenced(packet: Packet) -> list[Result]:
     try:
         return packet.send()
     except AssertionBroken:
-        raise FenceLost("the claim is somebody else's by now; nothing was kept") from None
+        raise FenceLost("the claim has another owner by now; nothing was kept") from None
 
 
 def add_flush(packet: Packet, progress: Flush) -> None:

@@ -17,7 +17,7 @@ _what = ContextVar("what", default="")
 
 
 def _marked(self: session.Session, sql: str) -> list[session.Result]:
-    if self.in_transaction and not self._open().opening:
+    if self.in_transaction and not self._open().preamble:
         return _send(self, sql)
     mark = f"SET @trace_tx = UUID_SHORT(), @trace_what = '{_what.get()}'"
     return _send(self, f"{mark};\n{sql}")[1:]

@@ -282,7 +282,7 @@ class _Archiver:
                 parts += [part] if part.rows or dataset == "messages" else []
             if found:
                 raise ArchiveDiffers(
-                    f"the files of {self._topic!r} have rows of {dataset} that nobody asked for: {found}"
+                    f"the files of {self._topic!r} have rows of {dataset} that were not asked for: {found}"
                 )
         return parts, files
 
@@ -356,7 +356,7 @@ def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
     return (
         f"{part.dataset}{of} of {topic}/{part.offsets.partition}, {part.offsets}: the server has "
         f"{counted(part.rows, 'row')} ({part.checksum:x}), the files {spark_sum.rows} ({spark_sum.checksum:x}); "
-        "nothing was deleted. If somebody changed rows meanwhile (a purge, a requeued dead letter), run the job again; "
+        "nothing was deleted. If rows were changed meanwhile (a purge, a requeued dead letter), run the job again; "
         "else check the disk"
     )
 
