@@ -51,12 +51,12 @@ class Log:
         self._name, self._number = "", 0
         self._file = -1
         self._written = 0
-        self._opening = forks.Lock()
+        self._preamble = forks.Lock()
 
     def note(self, event: str, **values: Any) -> None:
         """Append one event with its time; it is stored when this returns."""
         if self._pid != os.getpid():
-            with self._opening:
+            with self._preamble:
                 if self._pid != os.getpid():  # a forked child inherits the file, but must not write to it
                     self._name, self._number = f"{os.getpid()}-{new_uid().hex()}", 0
                     self._open()
@@ -64,7 +64,7 @@ class Log:
         if self._roll_bytes is None:
             self._write(line)
             return
-        with self._opening:  # no thread writes to a file after its successor exists
+        with self._preamble:  # no thread writes to a file after its successor exists
             if self._written >= self._roll_bytes:
                 full = self._file
                 self._number += 1

@@ -155,12 +155,12 @@ class Poller(Runnable):
 
     def step(self) -> None:
         """Wait until the next poll is due, and poll."""
-        rung = self._wait()
+        notified = self._wait()
         if self.stopping.is_set():
             return
         try:
             self._look()
-            if self._also is not None and self._also(self._session, rung):
+            if self._also is not None and self._also(self._session, notified):
                 self._interval.note()
         except (ConnectionLost, Conflict) as error:
             self._trouble.note("cannot look for work", error)
@@ -178,8 +178,8 @@ class Poller(Runnable):
                 self._wake.wait(end - ticks())
             if ticks() >= self._due_at:  # it is about to be sent
                 self._interval.note()
-            rung, self._notified = self._notified, False
-            return rung
+            notified, self._notified = self._notified, False
+            return notified
 
     def _next_look(self, began: float) -> float:
         pause_s = self._interval.pause_s(began)

@@ -87,7 +87,7 @@ class TestApp:
         self._channel = self._broker.channel()
         self._before: Broker | None = None
         self._running = False
-        self._turns = count(1)
+        self._numbers = count(1)
         self._last_turn: dict[int, int] = {}
 
     # -- in place of the stream ----------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class TestApp:
         for group_id in sorted(work, key=lambda one: self._last_turn.get(one, 0)):
             claim = next(self._claims(readers[group_id], work[group_id]), None)
             if claim is not None:
-                self._last_turn[group_id] = next(self._turns)
+                self._last_turn[group_id] = next(self._numbers)
                 return readers[group_id], claim
         return None
 

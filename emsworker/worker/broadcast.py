@@ -190,9 +190,9 @@ class BroadcastReader(Runnable):
 
     # -- the poller's side ---------------------------------------------------------------------------------------------
 
-    def look(self, session: Session, rung: bool) -> bool:
-        """Check for something to read, over the poller's session; at limited intervals unless ``rung``."""
-        if not rung and ticks() < self._next_look:
+    def look(self, session: Session, notified: bool) -> bool:
+        """Check for something to read, over the poller's session; at limited intervals unless ``notified``."""
+        if not notified and ticks() < self._next_look:
             return False
         self._ends = store.find_ends(session, list(self.topic_ids))
         self._next_look = ticks() + min(_LOOK_S, self._settings.poll_max_s)

@@ -47,7 +47,6 @@ REPLACED = {
     "stand_in": "broker in memory",
     "standin": "broker in memory",
     "ring": "notify",
-    "rung": "notified",
     "duty": "service",
     "duties": "services",
 }
