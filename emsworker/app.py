@@ -53,15 +53,25 @@ class Ems:
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
         self.name = check_name("app", name)
-        self.settings = Settings.load(config, **settings)
         self.middleware = tuple(middleware)
         if wrong := [one for one in self.middleware if not isinstance(one, Middleware)]:
             raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
+        self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
         self._broker: Broker = MysqlBroker(self.settings, self.registry.kind_of)
         self._becomes_eager = self.settings.eager
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Change settings of an app that has not been used yet, as `ems worker --url` does.
+
+        Raises:
+            ConfigError: a setting is unknown or wrong.
+        """
+        self.settings = self.registry.settings = replace(self.settings, **changes)
+        self._broker.close()
+        self._broker = MysqlBroker(self.settings, self.registry.kind_of)
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Catalog:
             UnknownTopic: it does not exist, and auto-create is off.
             InvalidName: no topic can have that name.
         """
-        known = self._topics.get(name)
+        known = self._topics.get(name) if isinstance(name, str) else None
         if known is not None and ticks() < known[1]:
             return known[0]
         with self._lock:

@@ -33,7 +33,7 @@ class Registry:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.routes: dict[tuple[str, str], Route] = {}
         self.broadcasts: dict[str, BroadcastRoute] = {}
         self.schedules: dict[str, Periodic] = {}
@@ -69,7 +69,7 @@ class Registry:
         return HandlerOptions.checked(self._time_limits() | dict(given))
 
     def _time_limits(self) -> dict[str, Any]:
-        return {name: getattr(self._settings, name) for name in _LIMITS}
+        return {name: getattr(self.settings, name) for name in _LIMITS}
 
     def add_task(self, task: Task, order: str | None) -> None:
         """Add a task to its route.

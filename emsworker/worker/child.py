@@ -9,7 +9,6 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from emsworker.app import Ems
@@ -70,7 +69,7 @@ class Child:
         watch_threads(self._on_death)
         app = load_app(self._spec.app)
         if self._spec.url is not None:
-            app.settings = replace(app.settings, url=self._spec.url, redis_url=self._spec.redis_url)
+            app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s = app.settings.stop_timeout_s
         self._begun = True
         self._start(app)

@@ -45,7 +45,7 @@ def test_on_a_real_stream(ems_stream, ems_app):
         assert cursor.fetchall() == ((7,),)
 
 def test_each_test_has_a_stream_of_its_own(ems_app):
-    assert ems_app.catalog.topic("t").id == 1
+    assert ems_app.stream.catalog.topic("t").id == 1
     assert ems_app.send("t", 1).offset == 1
 """
 

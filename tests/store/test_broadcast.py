@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,7 +102,7 @@ def test_r10_a_reader_stops_at_a_hole_until_it_is_filled_or_closed(stream: Strea
 
 
 def replace_gap(app: Ems, seconds: float) -> Ems:
-    app.settings = replace(app.settings, gap_timeout_s=seconds)
+    app.reconfigure(gap_timeout_s=seconds)
     return app
 
 

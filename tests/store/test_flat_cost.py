@@ -70,6 +70,7 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
     topic = stream.topic()
     done, retrying = stream.group(topic, "done"), stream.group(topic, "retrying")
     me = stream.client()
+    stream.rows("ANALYZE TABLE ems_message, ems_claim, ems_retry, ems_client, ems_cursor, ems_group")
     fill(stream, topic, done, retrying)
     session = stream.session
     uids = [new_uid() for _ in range(BATCH)]
