@@ -1,5 +1,7 @@
 """``ems chaos``: real workers are broken, the check agrees; then something is taken away, and it does not."""
 
+import pytest
+
 from tests.support.commands import Ems, wait_for
 from tests.support.servers import connect
 
@@ -24,6 +26,7 @@ APP = """
 QUICK = {"lease_s": "2", "renew_s": "0.5", "lease_margin_s": "0.5", "beat_s": "0.2", "beat_lease_s": "1.5"}
 
 
+@pytest.mark.slow
 def test_break_and_check(bare: Ems, url: str) -> None:
     ems = Ems(
         {**bare.environ, "EMS_URL": url, **{f"EMS_{name.upper()}": value for name, value in QUICK.items()}}, bare.folder

@@ -507,6 +507,7 @@ def test_a_forked_child_cannot_use_it(stream: Stream, make: Make) -> None:
     stream.wait_settled(1)
 
 
+@pytest.mark.slow
 def test_it_survives_lost_connections(stream: Stream, make: Make) -> None:
     send(stream, 300)
     seen: list[int] = []

@@ -4,6 +4,8 @@ import re
 import signal
 from collections import Counter
 
+import pytest
+
 from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import kill
@@ -52,6 +54,7 @@ def test_a_stopped_worker_loses_its_work_and_finishes_nothing_of_it_afterwards(s
     assert len(by) == 1 and by[0][0] not in old
 
 
+@pytest.mark.slow
 def test_an_idle_worker_gets_the_rest_of_a_slow_ones_claim(stream: Stream) -> None:
     slow = stream.worker(topics=["acts"], groups=["a"])
     stream.send("acts", [{"n": n} for n in range(2000)])

@@ -40,6 +40,7 @@ def _others_are_well(stream: Stream) -> None:
     assert set(stream.rows("SELECT DISTINCT `offset` FROM ems_attempt")) <= {(POISON + 1,)}, "no neighbour is charged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["exit", "kill", "fail then kill"])
 def test_f_p3_a_tasks_own_attempts_and_ladder_hold_when_it_kills_its_worker(stream: Stream, deed: str) -> None:
     worker = stream.worker(APP, GROUP, topics=["calls"])
@@ -73,6 +74,7 @@ def test_f_on_error_holds_for_a_task_that_kills_its_worker(one_stream: Stream, t
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", ["keyed", "batched"])
 def test_f_the_same_with_keys_in_order_and_in_batches(one_stream: Stream, topic: str) -> None:
     stream = one_stream
@@ -121,6 +123,7 @@ def test_g_a_message_that_loses_its_connection_every_time_comes_to_an_end(stream
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_g_a_proxy_that_cuts_silent_connections(stream: Stream) -> None:
     """A transaction that is silent for longer comes to an end; a handler that holds no connection loses nothing."""
     with proxied(stream.url, idle_s=1.0) as (proxy, url):
@@ -137,6 +140,7 @@ def test_g_a_proxy_that_cuts_silent_connections(stream: Stream) -> None:
         assert worker.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lease_s", "away_s"), [(2, 2.5), (60, 0)])
 def test_g_restarts_of_the_server_charge_nobody(stream: Stream, tmp_path: Path, lease_s: int, away_s: float) -> None:
     """With a lease that outlives them it is the worker that decides, otherwise the beat."""

@@ -144,6 +144,7 @@ def _dropped(stream: Stream, url: str) -> Iterator[None]:
         migrate(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [_revoked, _dropped])
 def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: MakeUser, trouble: Any) -> None:
     url = as_role("worker", ["auto-create"])
