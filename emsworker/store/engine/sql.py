@@ -153,6 +153,12 @@ def fill(statement: Sql, parts: Mapping[str, Part]) -> Sql:
     return Sql(pattern % pick(parts))
 
 
+@functools.lru_cache(256)
+def nest(statement: Sql, name: str, inner: Sql) -> Sql:
+    """Replace one parameter of a statement by other SQL, whose parameters become the statement's own."""
+    return Sql(statement.replace(f"%({name})s", inner))
+
+
 def fill_rows(row: Sql, common: Mapping[str, Part], columns: Mapping[str, Sequence[Part]]) -> list[Sql]:
     """Return many rows of a template, faster than by :func:`fill`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows
+from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, insertion, nest
 from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)
@@ -88,6 +89,12 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.again_on_conflict(attempt, until)
 
 
+@functools.cache
+def _insert_one(head: Sql, row: Sql, known_offset: Sql) -> Sql:
+    """Return the statement of one message with a known offset, with parameters; made once."""
+    return nest(insertion(head, [row]), "offset", known_offset)
+
+
 def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
     """Return the only statement, a transaction by itself, of a batch whose place is known; ``None`` if it takes more.
 
@@ -99,7 +106,7 @@ def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
         return packet.only_statement
     where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
     parts = {**where, "base": batch.placement.base or 0, "message": _body_of(batch.messages[0])}
-    text = fill(_SQL.insert_message, parts)
+    text = fill(_insert_one(_SQL.insert_messages, _SQL.message_row, _SQL.known_offset), parts)
     return text if len(text) <= session.most_bytes else None
 
 

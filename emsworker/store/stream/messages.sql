@@ -17,11 +17,6 @@ IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 -- name: insert_messages
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
 
--- name: insert_message
--- One message with a known offset, by all rules of insert_messages and known_offset.
-INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
-(%(topic_id)s,%(partition)s,(SELECT IF(log_start <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE),NOW(6),%(message)s)
-
 -- name: message_row
 (%(topic_id)s,%(partition)s,%(offset)s,NOW(6),%(message)s)
 
