@@ -15,9 +15,9 @@ import pytest
 
 from emsworker import Ems, Message, PullConsumer
 from emsworker.core.model import Order
-from tests.property.settings import LONG_S, rounds
 from tests.support.proxy import Cut, Proxy, proxied
 from tests.support.streams import Stream
+from verification.property.settings import LONG_S, rounds
 
 _MESSAGES, _STEPS, _SEEDS = 60, 100, 3
 _SETTINGS: dict[str, Any] = {
