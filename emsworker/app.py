@@ -222,8 +222,9 @@ class Ems:
                 written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        refuse_unknown("send()", options, MESSAGE_OPTIONS)
-        refuse_reserved(options.get("headers"))
+        if options:
+            refuse_unknown("send()", options, MESSAGE_OPTIONS)
+            refuse_reserved(options.get("headers"))
         outgoing = [Outgoing(topic, body, **options)]
         receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
         self._note_sent(outgoing, receipts, transaction)

@@ -75,7 +75,7 @@ class Outgoing:
     @property
     def is_direct(self) -> bool:
         """True if it can be written to the stream at once, without the outbox."""
-        return not self.is_delayed and self.dedup_key is None
+        return self.countdown is None and self.eta is None and self.delay is None and self.dedup_key is None
 
     def _due(self) -> tuple[float, datetime | None]:
         """Return the seconds, or the time, before which it is not read."""

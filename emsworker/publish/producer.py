@@ -106,10 +106,10 @@ class Producer:
             message.receipt, message.error, message.in_doubt = None, None, False
             size += self._size_of(message)
         if size <= self._max_bytes and len(messages) <= _MAX_ROWS:
-            self._submit(_Ticket(messages))
+            self._send_together(messages)
         else:
             for part in self._packets(messages):
-                self._submit(_Ticket(part))
+                self._send_together(part)
         return [message.receipt for message in messages if message.receipt is not None]
 
     def _size_of(self, message: NewMessage) -> int:
@@ -135,6 +135,23 @@ class Producer:
             yield part
 
     # -- group commit --------------------------------------------------------------------------------------------------
+
+    def _send_together(self, messages: Sequence[NewMessage]) -> None:
+        """Send the messages of one packet: at once if no thread is sending, else with the next one that does."""
+        leads = False
+        try:
+            with self._mutex:
+                leads = not self._busy
+                self._busy = True
+            if leads:  # then nobody is queued: no ticket is needed
+                self._commit(messages)
+        finally:
+            if leads:
+                self._hand_over()
+        if not leads:
+            self._submit(_Ticket(messages))
+        elif (error := next((one.error for one in messages if one.error is not None), None)) is not None:
+            raise error
 
     def _submit(self, ticket: _Ticket) -> None:
         try:
@@ -176,10 +193,7 @@ class Producer:
             "the sending thread was interrupted; the message may or may not have landed"
         )
         try:
-            messages = tickets[0].messages if len(tickets) == 1 else [m for one in tickets for m in one.messages]
-            for wave in _without_repeats(messages):
-                self._publish(wave)
-            self._notifier.notify_at(_places(messages))
+            self._commit([message for ticket in tickets for message in ticket.messages])
             error = None
         except Exception as reason:
             error = reason
@@ -195,10 +209,12 @@ class Producer:
 
     def _pass_on(self, ticket: _Ticket) -> None:
         """Make the first in the queue the leader, if this ticket was."""
-        with self._mutex:
-            if not ticket.leads:
-                return
+        if ticket.leads:
             ticket.leads = False
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        with self._mutex:
             if not self._queue:
                 self._busy = False
                 return
@@ -208,11 +224,17 @@ class Producer:
 
     # -- one flush -----------------------------------------------------------------------------------------------------
 
+    def _commit(self, messages: Sequence[NewMessage]) -> None:
+        for wave in _without_repeats(messages):
+            self._publish(wave)
+        self._notifier.notify_at(_places(messages))
+
     def _publish(self, messages: Sequence[NewMessage]) -> None:
         """Place and insert the messages until none is open, and handle what prevented it."""
         deadline = ticks() + self._timeout_s
         obstacle: Exception | None = None
-        while todo := [message for message in messages if message.is_open]:
+        todo = messages
+        while todo:
             if ticks() > deadline:
                 raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: {obstacle}") from obstacle
             batches = self._batches(todo)
@@ -221,9 +243,11 @@ class Producer:
             except (Conflict, ConnectionLost, Duplicate, AssertionBroken) as error:
                 self._settle(error, todo, batches, deadline)
                 obstacle = error
+                todo = [message for message in todo if message.is_open]
                 continue
             for batch, base in zip(batches, bases, strict=True):
                 self._confirm(batch, base)
+            return
 
     def _confirm(self, batch: PartitionBatch, base: int) -> None:
         self._allocator.landed(batch.topic_id, batch.partition, base, len(batch.messages))

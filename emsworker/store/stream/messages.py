@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
@@ -19,8 +20,7 @@ _TOMBSTONES_A_STATEMENT = 1000
 _ROW_BYTES = 768  # its uid, its producer's name, times and numbers
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Placement of a run of messages in a partition.
 
     Args:
@@ -30,7 +30,7 @@ class Placement:
     base: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PartitionBatch:
     """Messages for one partition in one statement, in this order."""
 
@@ -67,7 +67,9 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         Conflict: others kept the partition locked; the transaction was rolled back.
         Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; the transaction was rolled back.
     """
-    ordered = sorted(batches, key=lambda batch: (batch.topic_id, batch.partition))
+    ordered = list(batches)
+    if len(ordered) > 1:
+        ordered.sort(key=lambda batch: (batch.topic_id, batch.partition))
     base = ordered[0].placement.base if len(ordered) == 1 else None
     if base is not None and (alone := _as_one_statement(session, ordered[0])) is not None:
         try:
