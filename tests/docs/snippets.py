@@ -26,7 +26,7 @@ from tests.support.servers import connect
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SHOWN = {"console", "ini"}
+_SHOWN = {"console", "ini", "mermaid"}
 _BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 
 

@@ -14,6 +14,13 @@ app = Ems("forking", timeout_s=30, max_attempts=2, ladder="100ms", jitter=0.0)
 _processes: Any = multiprocessing.get_context("fork")
 
 
+def _join(child: Any, seconds: float) -> None:
+    """Wait for a child. A start in another thread may collect its exit code at the same time; then it comes later."""
+    until = time.monotonic() + seconds
+    while child.exitcode is None and time.monotonic() < until:
+        child.join(0.2)
+
+
 def _send(n: int) -> None:
     app.send("sent", {"n": n})
     app.send("sent", {"n": n}, countdown=0.01)
@@ -27,7 +34,7 @@ def fork(n: int) -> None:
     app.send("busy", {"n": n}, countdown=0.001)
     child = _processes.Process(target=_send, args=(n,))
     child.start()
-    child.join(20)
+    _join(child, 20)
     note("end", n=n, code=child.exitcode)
 
 
@@ -36,7 +43,7 @@ def terminate(n: int) -> None:
     child = _processes.Process(target=time.sleep, args=(60,))
     child.start()
     child.terminate()
-    child.join(10)
+    _join(child, 10)
     note("end", n=n, code=child.exitcode)
 
 
@@ -59,5 +66,5 @@ def fork_in_a_transaction(transaction: Any, message: Any) -> None:
     transaction.execute("INSERT INTO effect (n, pid) VALUES (%s, 0)", (message.body["n"],))
     child = _processes.Process(target=_send, args=(message.body["n"],))
     child.start()
-    child.join(20)
+    _join(child, 20)
     note("end", n=message.body["n"], code=child.exitcode)
