@@ -15,7 +15,7 @@ from emsworker.core.settings import settings_of
 from emsworker.web.overview import HOURS, charts_of, hours_of, lines_of
 from emsworker.web.page import MOST_COUNTED, Page, Visit, read_number
 
-PLAN_SCAN = 2_000_000
+PLAN_SCAN = 500_000
 
 
 def groups(visit: Visit) -> Response:
