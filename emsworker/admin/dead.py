@@ -157,7 +157,7 @@ class DeadLetters:
 
     def page(
         self,
-        only: DeadFilter = DeadFilter(),  # noqa: B008 - it is frozen
+        only: DeadFilter = DeadFilter(),
         *,
         after: str | None = None,
         limit: int = 50,
@@ -196,7 +196,7 @@ class DeadLetters:
 
     def classes(
         self,
-        only: DeadFilter = DeadFilter(),  # noqa: B008 - it is frozen
+        only: DeadFilter = DeadFilter(),
         *,
         most: int = 100_000,
         limit: int = 200,

@@ -179,26 +179,14 @@ class Monitoring:
             ConfigError: ``points`` or the times are wrong, or a group was given without a topic.
         """
         refuse(_POINTS.problems("points", points))
-        if group is not None and topic is None:
-            raise ConfigError([Problem("group", repr(group), "name its topic, too")])
-        topic_id = self._topics(topic)[0].id if topic is not None else 0
+        owner = self._owner(topic, group)
 
         def work(session: Any) -> list[SamplePoint]:
             end = until or server_now(session)
             start = since or end - _SERIES
             if start >= end:
                 raise ConfigError([Problem("since", start.isoformat(), f"must lie before until ({end.isoformat()})")])
-            group_id = 0
-            if topic is not None and group is not None:
-                found = [
-                    one.id for one in topic_store.list_groups(session) if (one.topic_id, one.name) == (topic_id, group)
-                ]
-                if not found:
-                    raise UnknownGroup(
-                        f"topic {topic!r} has no group {group!r}; `ems groups list` shows those that exist"
-                    )
-                group_id = found[0]
-            return sample_store.read_series(session, topic_id, group_id, start, end, points)
+            return sample_store.read_series(session, *owner, start, end, points)
 
         return self._database.call(work)
 
@@ -218,6 +206,20 @@ class Monitoring:
             return found
 
         return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
+
+    def _owner(self, topic: str | None, group: str | None) -> tuple[int, int]:
+        """Return the ids of a topic and a group by which their samples are found; 0 for all."""
+        if topic is None and group is not None:
+            raise ConfigError([Problem("group", repr(group), "name its topic, too")])
+        if topic is None:
+            return 0, 0
+        topic_id = self._topics(topic)[0].id
+        if group is None:
+            return topic_id, 0
+        for one in self._database.call(topic_store.list_groups):
+            if (one.topic_id, one.name) == (topic_id, group):
+                return topic_id, one.id
+        raise UnknownGroup(f"topic {topic!r} has no group {group!r}; `ems groups list` shows those that exist")
 
     def clients(self) -> list[ClientView]:
         """All clients with their leases, including expired ones that are not removed yet."""

@@ -1,7 +1,7 @@
 """Beat services that take samples of every group, for charts, and delete old ones.
 
-A sample costs what the lag of all groups costs: index dives for each cursor, and bounded counts. Its rows are written in
-one statement. At 1,000 groups that is 1,000 rows every 10 seconds; 72 hours of one group take 25,920 rows.
+A sample costs what the lag of all groups costs: index dives for each cursor, and bounded counts. Its rows are written
+in one statement. At 1,000 groups that is 1,000 rows every 10 seconds; 72 hours of one group take 25,920 rows.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class OutlineRow(NamedTuple):
 def list_messages(
     session: Session, topic_id: int, partitions: Sequence[int], after: tuple[int, int] | None, limit: int, newest: bool
 ) -> list[OutlineRow]:
-    """Return rows of some partitions of a topic, in the order of the stream or from its end, one partition at a time."""
+    """Return rows of some partitions of a topic, in the order of the stream or from its end."""
     found: list[OutlineRow] = []
     statement, begin = (_OUTLINE.list_newest_messages, _PAST_OFFSETS) if newest else (_OUTLINE.list_messages, 0)
     for partition in sorted(partitions, reverse=newest):
