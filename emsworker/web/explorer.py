@@ -7,6 +7,7 @@ import re
 from starlette.responses import RedirectResponse, Response
 
 from emsworker.admin import Selection, parse_place
+from emsworker.admin.paging import encode_token
 from emsworker.core.errors import ConfigError, EmsError, InvalidName
 from emsworker.core.ids import parse_uid
 from emsworker.web.page import Page, Visit
@@ -72,13 +73,12 @@ def around(visit: Visit) -> Response:
     """Show the messages before and after a place."""
     topic, partition, offset = parse_place("/".join(visit.place(name) for name in ("topic", "partition", "offset")))
     visit.shared.admin.topic(topic)
-    lists = visit.shared.admin.lists
-    begin = f"{partition}/{max(0, offset - _AROUND - 1)}"
     selection = Selection(start=str(max(1, offset - _AROUND)), end=str(offset + _AROUND), partition=partition)
     if visit.may("reader"):
         found = visit.shared.admin.messages.list(topic, selection, limit=2 * _AROUND + 1, bodies=False).messages
     else:
-        found = lists.messages(topic, partition, after=begin, limit=2 * _AROUND + 1, newest=False).rows
+        begin = encode_token((partition, max(0, offset - _AROUND - 1)))
+        found = visit.shared.admin.lists.messages(topic, partition, after=begin, limit=2 * _AROUND + 1, newest=False).rows
     return visit.render("around.html", topic=topic, partition=partition, offset=offset, found=found)
 
 

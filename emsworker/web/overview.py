@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from emsworker.admin.monitoring import GroupLag, SamplePoint
+from emsworker.admin.monitoring import GroupLag
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.settings import settings_of
+from emsworker.store.inspect.samples import SamplePoint
 from emsworker.web.charts import Chart, Line, draw
 from emsworker.web.page import MOST_COUNTED, Page, Visit
 

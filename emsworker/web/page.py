@@ -18,12 +18,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from emsworker.admin import Admin
 from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
-from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, SamplePoint, TopicSize
+from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
+from emsworker.store.inspect.samples import SamplePoint
 from emsworker.web import texts
 from emsworker.web.access import Level, Visitor
 from emsworker.web.snapshot import Snapshot
