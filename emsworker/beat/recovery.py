@@ -80,7 +80,9 @@ def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapp
     decision = options_of(_handler(suspect, handlers)).decide(group, suspect.attempt, error)
     suspicious = outcome is Outcome.ORPHANED
     return Failure.decided(
-        *(suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious), class_name(error)
+        *(suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious),
+        class_name(error),
+        told=False,
     )
 
 

@@ -133,7 +133,9 @@ class Completer(Runnable):
         decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
         kind = class_name(error)
         outcome = Outcome.TIMEOUT
-        return Failure.decided(message.offset, message.attempt, outcome, str(error), decision, ran_s, error_type=kind)
+        return Failure.decided(
+            message.offset, message.attempt, outcome, str(error), decision, ran_s, error_type=kind, told=False
+        )
 
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""
