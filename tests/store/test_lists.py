@@ -206,6 +206,8 @@ def test_samples_become_a_series(stream: Stream) -> None:
         assert (last.unclaimed, last.claimed, last.lag, last.running) == (110, 30, 140, 1)
         assert last.in_per_s == pytest.approx(5, rel=0.5) and last.out_per_s == pytest.approx(1, rel=0.5)
         assert last.oldest_s is not None and last.oldest_s >= 0
+    latest = monitoring.rates()["t", "g"]
+    assert (latest.lag, latest.in_per_s) == (140, pytest.approx(5, rel=0.5))
     assert [point.in_per_s for point in monitoring.series("news", since=lately)] == [None, 0]
 
     head = "INSERT INTO ems_sample SELECT 1, 999, NOW(6) - INTERVAL 10 * n SECOND, n, 0, 0, 0, 0, 0, NULL, 50000 - n, 0"
