@@ -32,6 +32,8 @@ _COMMANDS = {
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
     "readers": ("readers", "List the positions of named readers of broadcast topics; delete old ones."),
     "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
+    "web": ("web", "Run the dashboard, a web site."),
+    "audit": ("web", "List what people have changed by the dashboard, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "pipeline": ("pipeline", "Run a job of the data pipeline on Spark: reports, archive, restore and others."),
     "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),

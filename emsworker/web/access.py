@@ -1,4 +1,4 @@
-"""Access to the dashboard: who asks, at which level, and if a request that changes something comes from its own pages."""
+"""Access to the dashboard: who asks, at which level, and if a change was asked for by one of our own pages."""
 
 from __future__ import annotations
 

@@ -46,7 +46,13 @@ class Change:
         self, action: str, target: str, detail: Any = None, count: Callable[[object], int] = count_changed
     ) -> Iterator[None]:
         """Record what the block changes as one action."""
-        text = "" if detail in (None, {}) else detail if isinstance(detail, str) else json.dumps(detail, ensure_ascii=False)
+        text = (
+            ""
+            if detail in (None, {})
+            else detail
+            if isinstance(detail, str)
+            else json.dumps(detail, ensure_ascii=False)
+        )
         try:
             with Audit(self._database).record(self.visit.visitor.name, action, target, text, count) as self.action:
                 yield
@@ -163,7 +169,9 @@ def _retry_now(change: Change) -> None:
         groups.setdefault((topic, group), []).append((partition, offset))
     for topic, group in groups:
         change.admin.group(topic, group)
-    with change.recorded("retry now", ", ".join(f"{topic}/{group}" for topic, group in groups), {"selected": len(places)}):
+    with change.recorded(
+        "retry now", ", ".join(f"{topic}/{group}" for topic, group in groups), {"selected": len(places)}
+    ):
         for (topic, group), chosen in groups.items():
             change.admin.retry_now(topic, group, chosen)
 

@@ -98,12 +98,20 @@ def draw(title: str, times: Sequence[datetime], lines: Sequence[Line], *, second
     places = [round(x(at), 1) for at in times]
     drawn = []
     for line in lines:
-        runs = _runs([None if value is None else (place, round(y(value), 1)) for place, value in zip(places, line.values, strict=True)])
+        runs = _runs(
+            [
+                None if value is None else (place, round(y(value), 1))
+                for place, value in zip(places, line.values, strict=True)
+            ]
+        )
         last = next((value for value in reversed(line.values) if value is not None), None)
         drawn.append(Drawn(line.name, line.css, _path(runs), _area(runs), "-" if last is None else show(last)))
     levels = [index * step for index in range(round(top / step) + 1)]
     y_ticks = tuple(Tick(round(y(level), 1), "0" if level == 0 else show(level)) for level in levels)
-    words = [f"{line.name} is {line.latest} now, at most {show(_highest(given))}" for line, given in zip(drawn, lines, strict=True)]
+    words = [
+        f"{line.name} is {line.latest} now, at most {show(_highest(given))}"
+        for line, given in zip(drawn, lines, strict=True)
+    ]
     return Chart(title, tuple(drawn), _time_ticks(times[0], times[-1], x), y_ticks, f"{title}: {'; '.join(words)}.")
 
 
@@ -130,7 +138,9 @@ def _time_ticks(first: datetime, last: datetime, x: object) -> tuple[Tick, ...]:
     while (at := midnight + timedelta(seconds=number * step_s)) <= last:
         place = x(at)  # type: ignore[operator]
         if place < WIDTH - 24:
-            ticks.append(Tick(round(place, 1), at.strftime("%d %b" if at.hour == at.minute == at.second == 0 else form)))
+            ticks.append(
+                Tick(round(place, 1), at.strftime("%d %b" if at.hour == at.minute == at.second == 0 else form))
+            )
         number += 1
     return tuple(ticks)
 

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by task and error class, listed, one with its error, and the confirmation of a change of all."""
+"""Dead letters: by task and error class, in a list, one by one; and the confirmation of a change of all."""
 
 from __future__ import annotations
 
@@ -53,15 +53,16 @@ def dead(visit: Visit) -> Response:
     by_class = visit.shared.snapshot.get(
         ("classes", only), 3.0, lambda: visit.shared.admin.dead.classes(replace(only), most=MOST_COUNTED)
     )
-    page = visit.shared.admin.dead.list(only, after=visit.asked("after"), limit=_PAGE)
-    return visit.render("dead.html", **_values(given, classes=by_class, page=page))
+    after, letters = visit.asked("after"), visit.shared.admin.dead
+    page, note = visit.detailed(lambda details: letters.page(only, after=after, limit=_PAGE, details=details))
+    return visit.render("dead.html", **_values(given, classes=by_class, page=page, note=note))
 
 
 def _values(given: dict[str, str], **more: Any) -> dict[str, Any]:
     classes = more.get("classes", ())
     count = sum(one.count for one in classes)
     capped = any(one.capped for one in classes)
-    return {"given": given, "problem": None, "page": None, "classes": (), "count": count, "capped": capped} | more
+    return {"given": given, "problem": None, "note": None, "page": None, "classes": (), "count": count, "capped": capped} | more
 
 
 def letter(visit: Visit) -> Response:

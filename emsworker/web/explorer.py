@@ -1,4 +1,4 @@
-"""Explorer of messages: search by predicate, jump to a time, the surroundings of a place; and the jump from the header."""
+"""Explorer of messages: by predicate, from a time, around a place; and the search field of the header."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def around(visit: Visit) -> Response:
         found = visit.shared.admin.messages.list(topic, selection, limit=2 * _AROUND + 1, bodies=False).messages
     else:
         begin = encode_token((partition, max(0, offset - _AROUND - 1)))
-        found = visit.shared.admin.lists.messages(topic, partition, after=begin, limit=2 * _AROUND + 1, newest=False).rows
+        found = visit.shared.admin.lists.messages(
+            topic, partition, after=begin, limit=2 * _AROUND + 1, newest=False
+        ).rows
     return visit.render("around.html", topic=topic, partition=partition, offset=offset, found=found)
 
 
@@ -102,7 +104,9 @@ def jump(visit: Visit) -> Response:
     for lag in visit.shared.lags():
         if what in (lag.group.name, f"{lag.topic.name}/{lag.group.name}"):
             return RedirectResponse(visit.url(f"/groups/{_quoted(lag.topic.name)}/{_quoted(lag.group.name)}"), 303)
-    return visit.error(404, "Nothing of that name", f"{what!r} is no message id, place (topic/partition/offset), topic or group.")
+    return visit.error(
+        404, "Nothing of that name", f"{what!r} is no message id, place (topic/partition/offset), topic or group."
+    )
 
 
 def _quoted(name: str) -> str:

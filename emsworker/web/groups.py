@@ -89,7 +89,10 @@ def planned(visit: Visit, admin: Any, kind: str, given: dict[str, str]) -> Plan:
     partition = read_number("partition", given.get("partition"), None, 65535)
     if kind == "reset":
         moves = admin.reset_group(topic, name, _needed(given, "to"), partition=partition, dry_run=True)
-        rows = [{"partition": one.partition, "cursor": one.cursor, "to": one.to, "skipped": one.skipped, "again": one.again} for one in moves]
+        rows = [
+            {"partition": one.partition, "cursor": one.cursor, "to": one.to, "skipped": one.skipped, "again": one.again}
+            for one in moves
+        ]
         skipped, again = sum(one.skipped for one in moves), sum(one.again for one in moves)
         return Plan(kind, given, rows, skipped + again, f"{skipped:,} messages are skipped and {again:,} run again.")
     if kind == "skip":
@@ -102,8 +105,12 @@ def planned(visit: Visit, admin: Any, kind: str, given: dict[str, str]) -> Plan:
         fix = f"covers {replay.length:,} offsets, more than are looked at here; narrow it, or use `ems groups replay`"
         raise ConfigError([Problem("selection", "this", fix)])
     parts = replay.plan()
-    rows = [{"partition": one.last[0], "from": one.offsets.start, "to": one.last[1], "chosen": one.chosen, "again": one.again,
-             "live": one.live, "unclaimed": one.unclaimed} for one in parts]  # fmt: skip
+    counts = ("chosen", "again", "live", "unclaimed")
+    rows = [
+        {"partition": one.last[0], "from": one.offsets.start, "to": one.last[1]}
+        | {name: getattr(one, name) for name in counts}
+        for one in parts
+    ]
     count = sum(one.again for one in parts)
     return Plan(kind, given, rows, count, f"{count:,} messages run again; those that are live or unclaimed run anyway.")
 
@@ -171,7 +178,14 @@ def move(visit: Visit) -> Response:
         except ConfigError as error:
             problem = str(error)
     return visit.render(
-        "move.html", 400 if problem else 200, kind=kind, topic=topic, group=name, given=given, plan=plan, problem=problem
+        "move.html",
+        400 if problem else 200,
+        kind=kind,
+        topic=topic,
+        group=name,
+        given=given,
+        plan=plan,
+        problem=problem,
     )
 
 

@@ -40,7 +40,9 @@ def lines_of(visit: Visit, lags: Sequence[GroupLag]) -> list[GroupLine]:
     """Return the groups with their rates; those of the longest lags only, because each rate is a look-up."""
     rated = {id(one) for one in sorted(lags, key=lambda one: -one.lag)[:_RATED_GROUPS]}
     working = any(view.row.alive for view in visit.shared.clients())
-    return [_line(one, latest(visit, one.topic.name, one.group.name) if id(one) in rated else None, working) for one in lags]
+    return [
+        _line(one, latest(visit, one.topic.name, one.group.name) if id(one) in rated else None, working) for one in lags
+    ]
 
 
 def latest(visit: Visit, topic: str | None, group: str | None) -> SamplePoint | None:

@@ -242,7 +242,7 @@ class Visit:
         return RedirectResponse(target, 303)
 
     def _did(self) -> Any:
-        """Return the action that the visitor has just done, from the audit itself: no page shows a text of its address."""
+        """Return the action that the visitor has just done, from the audit: no page shows a text of its address."""
         action = self.asked("did")
         if action is None:
             return None
@@ -275,7 +275,19 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("compact", "whole", "rate", "duration", "since", "stamp", "size", "short_id", "short_client", "readable", "last_line"):
+    for name in (
+        "compact",
+        "whole",
+        "rate",
+        "duration",
+        "since",
+        "stamp",
+        "size",
+        "short_id",
+        "short_client",
+        "readable",
+        "last_line",
+    ):
         made.filters[name] = getattr(texts, name)
     made.filters["path"] = lambda text: quote(str(text), safe="")
     made.globals["asset"] = _asset

@@ -75,7 +75,7 @@ def ems_web(
     operator_url: str | None = None,
     redact: Redact | None = None,
 ) -> Starlette:
-    """Return the dashboard as an ASGI application; run it by a server, or mount it: ``app.mount("/ems", ems_web(...))``.
+    """Return the dashboard as an ASGI application, to be served, or to be mounted in another one.
 
     Args:
         stream: an app, or the URL of its database. The user needs the privileges of the role viewer, and those of
@@ -158,7 +158,9 @@ class Dashboard:
                 text = "This request did not come from a page of the dashboard, so nothing was changed."
                 response = visit.error(403, "Refused", text)
             elif not visitor.may(page.level):
-                response = visit.error(403, "Not allowed", f"This needs the level {page.level}; yours is {visitor.level}.")
+                response = visit.error(
+                    403, "Not allowed", f"This needs the level {page.level}; yours is {visitor.level}."
+                )
             elif page.level == "operator" and self._shared.operator is None:
                 text = "No database user for changes is set (EMS_WEB_OPERATOR_URL), so this dashboard only reads."
                 response = visit.error(403, "Not allowed", text)

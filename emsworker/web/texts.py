@@ -14,7 +14,7 @@ PREVIEW_BYTES = 64 << 10
 def compact(number: float | None) -> str:
     """Return a number in at most five characters or so: 950, 12.3k, 4.5M."""
     if number is None:
-        return "–"
+        return "-"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size * 10 or (size >= 1e6 and abs(number) >= size):
             return f"{number / size:.3g}{unit}"
@@ -23,13 +23,13 @@ def compact(number: float | None) -> str:
 
 def whole(number: int | None) -> str:
     """Return a number with its thousands apart."""
-    return "–" if number is None else f"{number:,}"
+    return "-" if number is None else f"{number:,}"
 
 
 def rate(per_s: float | None) -> str:
     """Return a rate, like 12/s, or 3/min for a small one."""
     if per_s is None:
-        return "–"
+        return "-"
     if per_s == 0:
         return "0/s"
     return f"{compact(per_s)}/s" if per_s >= 0.5 else f"{compact(per_s * 60)}/min"
@@ -38,7 +38,7 @@ def rate(per_s: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units: 2d 3h, 4m 10s, 1.5s, 20ms."""
     if seconds is None:
-        return "–"
+        return "-"
     seconds = max(0.0, seconds)
     if seconds < 1:
         return "0s" if seconds < 0.001 else f"{seconds * 1000:.0f}ms"
@@ -56,20 +56,20 @@ def duration(seconds: float | None) -> str:
 def since(when: datetime | None, now: datetime) -> str:
     """Return a time beside the present one: ``3m ago``, ``in 20s``."""
     if when is None:
-        return "–"
+        return "-"
     seconds = (now - when).total_seconds()
     return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
 
 
 def stamp(when: datetime | None) -> str:
     """Return a time in UTC, to the millisecond."""
-    return "–" if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    return "-" if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
 def size(count: int | None) -> str:
     """Return a number of bytes: 512 B, 1.5 KB, 3 MB."""
     if count is None:
-        return "–"
+        return "-"
     amount = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < 1000 or unit == "GB":
@@ -80,13 +80,13 @@ def size(count: int | None) -> str:
 
 def short_id(text: str | None) -> str:
     """Return the beginning and the end of an id: the beginning is its time, the end its chance."""
-    return "–" if not text else text if len(text) <= 17 else f"{text[:8]}…{text[-6:]}"
+    return "-" if not text else text if len(text) <= 17 else f"{text[:8]}…{text[-6:]}"
 
 
 def short_client(text: str | None) -> str:
     """Return address, process and thread of a client id, without its middle."""
     if not text:
-        return "–"
+        return "-"
     parts = text.rsplit("-", 3)
     return f"{parts[0]} · {parts[1]} · {parts[3]}" if len(parts) == 4 else text
 

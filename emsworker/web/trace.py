@@ -53,12 +53,19 @@ def trace(visit: Visit) -> Response:
         return visit.render("trace.html", what=None, found=[], note=None)
     found, note = visit.detailed(lambda details: _find(visit, what, details))
     pages = [
-        {"trace": one, "id": _id_of(one), "events": [(group, events_of(one, group)) for group in one.groups], "body": body_of(visit, one)}
+        {
+            "trace": one,
+            "id": _id_of(one),
+            "events": [(group, events_of(one, group)) for group in one.groups],
+            "body": body_of(visit, one),
+        }
         for one in found
     ]
     delayed = [] if found else _delayed(visit, what)
     if not found and not delayed:
-        raise UnknownMessage(f"no message {what} is kept: it was never sent, was cancelled, or retention has deleted it")
+        raise UnknownMessage(
+            f"no message {what} is kept: it was never sent, was cancelled, or retention has deleted it"
+        )
     return visit.render("trace.html", what=what, found=pages, delayed=delayed, note=note)
 
 
@@ -89,25 +96,53 @@ def events_of(one: Trace, group: GroupTrace) -> list[Event]:
     """Return what happened to a message in a group, the earliest first."""
     events = []
     if one.message is not None:
-        events.append(Event(one.message.born_at, "sent", "Sent", f"by {one.message.producer_id}" if one.message.producer_id else ""))
+        events.append(
+            Event(
+                one.message.born_at, "sent", "Sent", f"by {one.message.producer_id}" if one.message.producer_id else ""
+            )
+        )
     claim = group.history.claim
     if claim is not None:
         size = claim.hi - claim.lo + 1
-        events.append(Event(claim.claimed_at, "claimed", "Claimed", f"in a range of {size:,} from offset {claim.lo}, by {claim.client_id or 'nobody yet'}"))
+        events.append(
+            Event(
+                claim.claimed_at,
+                "claimed",
+                "Claimed",
+                f"in a range of {size:,} from offset {claim.lo}, by {claim.client_id or 'nobody yet'}",
+            )
+        )
     for attempt in group.history.attempts:
         good = attempt.outcome in (Outcome.DONE, Outcome.IGNORED)
         ran = f" after {attempt.ran_ms:,} ms" if attempt.ran_ms is not None else ""
-        events.append(Event(attempt.ended_at, "good" if good else "bad", f"Attempt {attempt.attempt}: {attempt.outcome.value}{ran}", f"by {attempt.client_id}" if attempt.client_id else "", attempt.error))
+        events.append(
+            Event(
+                attempt.ended_at,
+                "good" if good else "bad",
+                f"Attempt {attempt.attempt}: {attempt.outcome.value}{ran}",
+                f"by {attempt.client_id}" if attempt.client_id else "",
+                attempt.error,
+            )
+        )
     events.sort(key=lambda event: (event.at is None, event.at))
     if (retry := group.history.retry) is not None:
         if retry.claimed_at is not None:
-            events.append(Event(retry.claimed_at, "claimed", "Claimed for its next attempt", f"by {retry.client_id}" if retry.client_id else ""))
+            events.append(
+                Event(
+                    retry.claimed_at,
+                    "claimed",
+                    "Claimed for its next attempt",
+                    f"by {retry.client_id}" if retry.client_id else "",
+                )
+            )
         elif retry.due_at is None:
             events.append(Event(None, "wait", "Blocked", "waits for an earlier message of its key"))
         else:
             events.append(Event(retry.due_at, "wait", f"Attempt {retry.attempt + 1} is due"))
     if (dead := group.history.dead) is not None:
-        events.append(Event(dead.dead_at, "bad", "Dead letter", f"after {dead.attempts} attempts", getattr(dead, "error", None)))
+        events.append(
+            Event(dead.dead_at, "bad", "Dead letter", f"after {dead.attempts} attempts", getattr(dead, "error", None))
+        )
     if group.state is TraceState.DONE and not group.history.attempts:
         events.append(Event(claim.progress_at if claim else None, "good", "Done", "in its first attempt"))
     return events
