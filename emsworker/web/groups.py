@@ -184,6 +184,7 @@ def move(visit: Visit) -> Response:
         topic=topic,
         group=name,
         given=given,
+        shown={field: given.get(field) for field in FIELDS[kind]},
         plan=plan,
         problem=problem,
     )

@@ -287,6 +287,7 @@ def environment() -> Environment:
         "short_client",
         "readable",
         "last_line",
+        "moment",
     ):
         made.filters[name] = getattr(texts, name)
     made.filters["path"] = lambda text: quote(str(text), safe="")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from emsworker.store.engine.sql import utc
+
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 PREVIEW_BYTES = 64 << 10
 
@@ -53,12 +55,18 @@ def duration(seconds: float | None) -> str:
     return f"{rest}s"
 
 
+def moment(when: datetime | str) -> datetime:
+    """Return a time in UTC, also of one that is still as the server writes it."""
+    return utc(when) if isinstance(when, str) else when
+
+
 def since(when: datetime | None, now: datetime) -> str:
     """Return a time beside the present one: ``3m ago``, ``in 20s``."""
     if when is None:
         return "-"
     seconds = (now - when).total_seconds()
-    return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+    span = duration(round(abs(seconds)) if abs(seconds) >= 1 else 0)
+    return f"{span} ago" if seconds >= 0 else f"in {span}"
 
 
 def stamp(when: datetime | None) -> str:

@@ -107,8 +107,8 @@ def _history(stream: Stream, topic: int, groups: list[int], other: int, last: in
     for age in ages:
         step, before = before - age, age
         hour = (now.timestamp() - age) / 3600
-        arrive = 22 + 14 * math.sin(hour / 3.82) + 5 * math.sin(hour * 9.1) + (60 if 1.1 < age / 3600 < 1.3 else 0)
-        leave = min(arrive + 6, 45 + 4 * math.sin(hour * 5)) if finished + 45 * step < written else arrive
+        arrive = 24 + 9 * math.sin(hour / 3.82) + 4 * math.sin(hour * 9.1) + (40 if 0.5 < age / 3600 < 0.7 else 0)
+        leave = 34 + 3 * math.sin(hour * 25) if written - finished > 340 else arrive * (1 + 0.06 * math.sin(hour * 40))
         written += arrive * step
         finished = min(written, finished + leave * step)
         lag = round(written - finished) + 140
