@@ -12,7 +12,7 @@ from emsworker.web.texts import compact, duration
 WIDTH, HEIGHT = 440, 164
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 10, 24
 _STEPS_S = (10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400)
-_TIME_STEPS_S = (5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 28800, 43200, 86400)
+_TIME_STEPS_S = (5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _step(highest: float, seconds: bool) -> float:
 
 def _time_ticks(first: datetime, last: datetime, x: object) -> tuple[Tick, ...]:
     span_s = (last - first).total_seconds()
-    step_s = next((step for step in _TIME_STEPS_S if span_s / step <= 5), 86400)
+    step_s = next((step for step in _TIME_STEPS_S if span_s / step <= 6), 86400)
     form = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < 86400 else "%d %b"
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
     number = math.ceil((first - midnight).total_seconds() / step_s)

@@ -62,7 +62,15 @@ def _values(given: dict[str, str], **more: Any) -> dict[str, Any]:
     classes = more.get("classes", ())
     count = sum(one.count for one in classes)
     capped = any(one.capped for one in classes)
-    return {"given": given, "problem": None, "note": None, "page": None, "classes": (), "count": count, "capped": capped} | more
+    return {
+        "given": given,
+        "problem": None,
+        "note": None,
+        "page": None,
+        "classes": (),
+        "count": count,
+        "capped": capped,
+    } | more
 
 
 def letter(visit: Visit) -> Response:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from emsworker.admin import Selection, parse_place
+from emsworker.admin import Selection, StoredMessage, parse_place
+from emsworker.admin.lists import MessageOutline
 from emsworker.admin.paging import encode_token
 from emsworker.core.errors import ConfigError, EmsError, InvalidName
 from emsworker.core.ids import parse_uid
@@ -22,7 +26,7 @@ def messages(visit: Visit) -> Response:
     topics = [one.topic.name for one in visit.shared.sizes()]
     topic = visit.asked("topic") or (topics[0] if topics else None)
     given = {name: visit.asked(name) for name in ("from", "to", "key", "tag", "where", "partition", "after")}
-    values = {"topics": sorted(topics), "topic": topic, "given": given, "newest": visit.asked("order") != "oldest",
+    values: dict[str, Any] = {"topics": sorted(topics), "topic": topic, "given": given, "newest": visit.asked("order") != "oldest",
               "page": None, "outline": None, "problem": None, "scan": _SCAN}  # fmt: skip
     if topic is None:
         return visit.render("messages.html", **values)
@@ -74,6 +78,7 @@ def around(visit: Visit) -> Response:
     topic, partition, offset = parse_place("/".join(visit.place(name) for name in ("topic", "partition", "offset")))
     visit.shared.admin.topic(topic)
     selection = Selection(start=str(max(1, offset - _AROUND)), end=str(offset + _AROUND), partition=partition)
+    found: Sequence[StoredMessage | MessageOutline]
     if visit.may("reader"):
         found = visit.shared.admin.messages.list(topic, selection, limit=2 * _AROUND + 1, bodies=False).messages
     else:
@@ -110,8 +115,6 @@ def jump(visit: Visit) -> Response:
 
 
 def _quoted(name: str) -> str:
-    from urllib.parse import quote
-
     return quote(name, safe="")
 
 

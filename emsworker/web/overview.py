@@ -86,7 +86,7 @@ def charts_of(points: Sequence[SamplePoint]) -> list[Chart]:
         draw("Messages per second", times, [
             Line("in", "b", [one.in_per_s for one in points]), Line("out", "a", [one.out_per_s for one in points]),
         ]),
-        draw("Age of the oldest unfinished message", times, [
+        draw("Age of the oldest", times, [
             Line("oldest", "c", [None if one.oldest_s is None else float(one.oldest_s) for one in points])
         ], seconds=True),
     )  # fmt: skip

@@ -43,7 +43,9 @@ def furnish(stream: Stream, *, nasty: bool = False) -> Ems:
                       headers={"ems-task": task, "trace": f"t{number}{mark}"})  # fmt: skip
     app.send_many("mails", [{"to": f"customer{number}@example.com"} for number in range(30)])
     for minutes in (1, 5, 90, 60 * 26):
-        app.send_call("mails", {"to": "later"}, countdown=minutes * 60, headers={"ems-task": "shop.remind" + mark}, key="k" + mark)
+        app.send_call(
+            "mails", {"to": "later"}, countdown=minutes * 60, headers={"ems-task": "shop.remind" + mark}, key="k" + mark
+        )
     client = _client(stream, "10.0.0.7", "worker-1" + mark)
     for name in ("worker-1" + mark, "worker-2"):
         for _ in range(2):
@@ -81,7 +83,16 @@ def _fail(stream: Stream, orders: Any, work: Any, client: str, mark: str) -> Non
         dead = "3 of 3 attempts failed" + mark if number < 6 else None
         error = f"{TRACEBACK}{kind}: {text}{mark}"
         failures.append(
-            Failure(message.offset, 3 if dead else 1, Outcome.FAILED, error, None if dead else 40.0 * number, dead, 0.412, error_type=kind)
+            Failure(
+                message.offset,
+                3 if dead else 1,
+                Outcome.FAILED,
+                error,
+                None if dead else 40.0 * number,
+                dead,
+                0.412,
+                error_type=kind,
+            )
         )
     progress.flush(stream.session, flush_of(claim, orders, claim.hi, failures=failures))
 
@@ -117,5 +128,3 @@ def _history(stream: Stream, topic: int, groups: list[int], other: int, last: in
             for topic_id, group_id in [(0, 0), (topic, 0), *((topic, group) for group in groups), (other, last)]
         ]
         samples.add_samples(stream.session, rows, now - timedelta(seconds=age))
-
-

@@ -71,5 +71,7 @@ def get_action(session: Session, action_id: bytes) -> AuditRow | None:
 
 
 def _row(row: tuple[Any, ...]) -> AuditRow:
-    *texts, changed, steps, begun_at, ended_at = row
-    return AuditRow(*texts, int(changed), int(steps), utc(begun_at), utc(ended_at))
+    action_id, actor, action, target, detail, changed, steps, begun_at, ended_at = row
+    return AuditRow(
+        action_id, actor, action, target, detail, int(changed), int(steps), utc(begun_at), utc(ended_at)
+    )
