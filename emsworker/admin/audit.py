@@ -48,8 +48,9 @@ class Audit:
         action_id, session = new_uid(), self._database.thread_session()
 
         def note(result: object) -> None:
-            texts = {"actor": actor, "action": action, "target": target, "detail": detail}
-            store.note_step(session, action_id, count(result), **texts)
+            if changed := count(result):
+                texts = {"actor": actor, "action": action, "target": target, "detail": detail}
+                store.note_step(session, action_id, changed, **texts)
 
         session.before_commit = note
         try:

@@ -15,9 +15,9 @@ from tests.web.stage import furnish
 Visiting = Callable[..., TestClient]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stream(server: LocalDatabase) -> Iterator[Stream]:
-    """A furnished stream on each server."""
+    """A furnished stream on each server, for all tests of a file: furnishing takes longer than looking."""
     with recycled_database(server) as url, open_stream(url) as made:
         furnish(made)
         yield made

@@ -24,11 +24,12 @@ TRACEBACK = (
 )
 
 
-def furnish(stream: Stream, *, nasty: bool = False) -> Ems:
+def furnish(stream: Stream, *, nasty: bool = False, rich: bool = False) -> Ems:
     """Fill a stream: orders that are worked on, retried and dead; delayed mails; a paused group; three days of samples.
 
     Args:
         nasty: every text that a user chooses has markup in it.
+        rich: with more messages, and a history for the charts.
     """
     mark = NASTY if nasty else ""
     app = stream.app()
@@ -36,12 +37,12 @@ def furnish(stream: Stream, *, nasty: bool = False) -> Ems:
     stream.topic("prices")
     work, audit = stream.group(orders, "workers"), stream.group(orders, "audit")
     senders = stream.group(mails, "senders")
-    for number in range(240):
+    for number in range(240 if rich else 80):
         task = ("shop.charge", "shop.ship", "shop.invoice")[number % 3] + mark
         body = {"order": 4700 + number, "card": {"number": "4111-1111", "owner": f"Ann{mark}"}, "total": 19.5}
         app.send_call("orders", body, key=f"customer-{number % 40}{mark}", tag=("new", "vip")[number % 7 == 0] + mark,
                       headers={"ems-task": task, "trace": f"t{number}{mark}"})  # fmt: skip
-    app.send_many("mails", [{"to": f"customer{number}@example.com"} for number in range(30)])
+    app.send_many("mails", [{"to": f"customer{number}@example.com"} for number in range(30 if rich else 3)])
     for minutes in (1, 5, 90, 60 * 26):
         app.send_call(
             "mails", {"to": "later"}, countdown=minutes * 60, headers={"ems-task": "shop.remind" + mark}, key="k" + mark
@@ -62,7 +63,7 @@ def furnish(stream: Stream, *, nasty: bool = False) -> Ems:
         schedules.declare(stream.session, [schedules.Declared(name, spec, "Europe/Berlin", *call)])
     assert slot
     _alarms(stream, mark)
-    _history(stream, orders.id, [work.id, audit.id], mails.id, senders.id)
+    _history(stream, orders.id, [work.id, audit.id], mails.id, senders.id, 72 * 3600 if rich else 60)
     return app
 
 
@@ -109,10 +110,10 @@ def _alarms(stream: Stream, mark: str) -> None:
     assert isinstance(mark, str)
 
 
-def _history(stream: Stream, topic: int, groups: list[int], other: int, last: int) -> None:
-    """Samples of three hours, each ten seconds, and before that of three days, each ten minutes."""
+def _history(stream: Stream, topic: int, groups: list[int], other: int, last: int, longest_s: int) -> None:
+    """Samples of the last three hours, each ten seconds, and each ten minutes before that."""
     now = datetime.now(UTC)
-    ages = [*range(72 * 3600, 3 * 3600, -600), *range(3 * 3600, 0, -10)]
+    ages = [*range(longest_s, 3 * 3600, -600), *range(min(longest_s, 3 * 3600), 0, -10)]
     written = finished = 0.0
     before = ages[0] + 10
     for age in ages:

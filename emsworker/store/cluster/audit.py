@@ -51,8 +51,10 @@ def note_step(session: Session, action_id: bytes, changed: int, **texts: str) ->
         changed: the number of things that the step changed.
         texts: ``actor``, ``action``, ``target`` and ``detail``; longer ones are cut.
     """
-    cut = {name: _storable(texts[name])[:length] for name, length in _LENGTHS.items()}
-    session.execute(_SQL.note_step, {"action_id": action_id, "changed": changed} | cut)
+    step = {"action_id": action_id, "changed": changed}
+    if not session.execute(_SQL.add_step, step).affected:
+        cut = {name: _storable(texts[name])[:length] for name, length in _LENGTHS.items()}
+        session.execute(_SQL.add_action, step | cut)
 
 
 def _storable(text: str) -> str:
