@@ -15,7 +15,6 @@ from emsworker.web.charts import Chart, Line, draw
 from emsworker.web.page import MOST_COUNTED, Page, Visit
 
 HOURS = (1, 6, 24, 72)
-_RATED_GROUPS = 20
 _LATEST_S = 120.0
 
 
@@ -37,17 +36,14 @@ class GroupLine:
 
 
 def lines_of(visit: Visit, lags: Sequence[GroupLag]) -> list[GroupLine]:
-    """Return the groups with their rates; those of the longest lags only, because each rate is a look-up."""
-    rated = {id(one) for one in sorted(lags, key=lambda one: -one.lag)[:_RATED_GROUPS]}
-    working = any(view.row.alive for view in visit.shared.clients())
-    return [
-        _line(one, latest(visit, one.topic.name, one.group.name) if id(one) in rated else None, working) for one in lags
-    ]
+    """Return the groups with their rates."""
+    rates, working = visit.shared.rates(), any(view.row.alive for view in visit.shared.clients())
+    return [_line(one, rates.get((one.topic.name, one.group.name)), working) for one in lags]
 
 
-def latest(visit: Visit, topic: str | None, group: str | None) -> SamplePoint | None:
-    """Return the newest sample of a group or the stream, if it is fresh."""
-    points = visit.shared.series(topic, group, 1)
+def latest(visit: Visit) -> SamplePoint | None:
+    """Return the newest sample of the stream, if it is fresh."""
+    points = visit.shared.series(None, None, 1)
     if not points or (visit.now - points[-1].at).total_seconds() > _LATEST_S:
         return None
     return points[-1]
@@ -104,11 +100,11 @@ def overview(visit: Visit) -> Response:
         "overview.html",
         lines=sorted(lines_of(visit, lags), key=lambda line: (-line.lag.lag, line.lag.topic.name, line.lag.group.name)),
         lag=sum(one.lag for one in lags),
-        running=sum(one.claimed for one in lags),
+        running=sum(one.running for one in lags),
         retries=sum(one.retries for one in lags),
         dead=sum(one.dead for one in lags),
         oldest_s=max(ages, default=None),
-        sample=latest(visit, None, None),
+        sample=latest(visit),
         workers=len({view.row.process_id for view in clients if view.row.alive}),
         threads=sum(view.row.alive for view in clients),
         beating=any(leader.alive for leader in leaders),

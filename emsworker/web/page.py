@@ -89,6 +89,10 @@ class Shared:
         """Return every topic with its size."""
         return self.snapshot.get("sizes", 5.0, self.monitoring.ranking)
 
+    def rates(self) -> dict[tuple[str, str], SamplePoint]:
+        """Return the latest sample of every group, with its rates, by topic and group."""
+        return self.snapshot.get("rates", _SERIES_S, self.monitoring.rates)
+
     def clients(self) -> list[ClientView]:
         """Return every client with its lease."""
         return self.snapshot.get("clients", _FRESH_S, self.monitoring.clients)

@@ -20,7 +20,14 @@ from tests.web.conftest import Visiting
 STATIC = Path(__file__).parents[2] / "emsworker" / "web" / "static"
 HTMX = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"  # 4.0.1, as npm has it
 CHANGING = [page.path.format(topic="orders", group="workers") for page in _PAGES if page.method == "POST"]
-FORM = {"topic": "orders", "group": "workers", "what": "requeue", "confirm": "requeue all", "place": "workers|orders/0/1", "name": "shop.tidy"}
+FORM = {
+    "topic": "orders",
+    "group": "workers",
+    "what": "requeue",
+    "confirm": "requeue all",
+    "place": "workers|orders/0/1",
+    "name": "shop.tidy",
+}
 
 
 def test_htmx_is_the_published_one() -> None:
@@ -34,7 +41,9 @@ def test_nobody_but_an_operator_changes_anything(stream: Stream, visit: Visiting
     for path in CHANGING:
         for level in ("viewer", "reader", None):
             assert visit(level).post(path, data=FORM).status_code == 403, (path, level)
-        assert visit("operator", operator_url="").post(path, data=FORM).status_code == 403, path  # nothing to change with
+        assert visit("operator", operator_url="").post(path, data=FORM).status_code == 403, (
+            path
+        )  # nothing to change with
         assert visit("operator").get(path).status_code in (404, 405), path
     assert stream.rows("SELECT COUNT(*), SUM(attempts) FROM ems_dead") == before
     assert stream.rows("SELECT * FROM ems_audit") == []
@@ -46,14 +55,19 @@ def test_nobody_but_an_operator_changes_anything(stream: Stream, visit: Visiting
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
         ({"sec-fetch-site": "cross-site", "origin": "http://localhost"}, 403),
-        ({"sec-fetch-site": "same-origin", "host": "internal:9000", "origin": "https://ems.example"}, 303),  # a proxy's host
+        (
+            {"sec-fetch-site": "same-origin", "host": "internal:9000", "origin": "https://ems.example"},
+            303,
+        ),  # a proxy's host
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "http://localhost"}, 303),
         ({}, 403),
     ],
 )
-def test_a_change_comes_from_our_own_pages(stream: Stream, visit: Visiting, headers: dict[str, str], status: int) -> None:
+def test_a_change_comes_from_our_own_pages(
+    stream: Stream, visit: Visiting, headers: dict[str, str], status: int
+) -> None:
     client = visit("operator")
     del client.headers["sec-fetch-site"]
     found = client.post("/do/pause", data={"topic": "mails", "group": "senders", "what": "resume"}, headers=headers)
@@ -74,7 +88,13 @@ def test_passwords(stream: Stream, tmp_path: Path) -> None:
     file.write_text("# people\n" + printed.output + password_line("ann", "viewer", "battery staple") + "\n")
     assert "correct horse" not in file.read_text()
     client = _client(stream, Passwords(file))
-    for headers in ({}, _basic("bob", "wrong"), _basic("eve", "correct horse"), _basic("ann", "correct horse"), {"authorization": "Basic %%"}):
+    for headers in (
+        {},
+        _basic("bob", "wrong"),
+        _basic("eve", "correct horse"),
+        _basic("ann", "correct horse"),
+        {"authorization": "Basic %%"},
+    ):
         refused = client.get("/", headers=headers)
         assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic"), headers
     for _ in range(2):  # the second time without the slow hash
@@ -137,7 +157,11 @@ def test_the_policy_forbids_everything_that_is_not_ours(visit: Visiting, stream:
     assert "unsafe" not in policy and "http" not in policy and "frame-ancestors 'none'" in policy
     for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', found.text):
         asset = client.get(path)
-        assert asset.status_code == 200 and "immutable" in asset.headers["cache-control"] and asset.headers["x-content-type-options"] == "nosniff"
+        assert (
+            asset.status_code == 200
+            and "immutable" in asset.headers["cache-control"]
+            and asset.headers["x-content-type-options"] == "nosniff"
+        )
     assert client.get("/static/../site.py").status_code == 404
     assert client.post("/do/pause", content=b"{}", headers={"content-type": "application/json"}).status_code == 400
     assert visit("operator").post("/do/pause", data={"x": "y" * 300_000}).status_code == 413

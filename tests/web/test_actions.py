@@ -31,12 +31,19 @@ def _last(stream: Stream) -> tuple[Any, ...]:
     return stream.rows("SELECT actor, action, target, changed FROM ems_audit ORDER BY action_id DESC LIMIT 1")[0]
 
 
-def test_an_operator_does_everything_as_the_role_operator(stream: Stream, visit: Visiting, server: LocalDatabase) -> None:
+def test_an_operator_does_everything_as_the_role_operator(
+    stream: Stream, visit: Visiting, server: LocalDatabase
+) -> None:
     with users(server, stream.url) as make:
         client = visit("operator", make("reader"), operator_url=make("operator"))
         assert _dead(stream) == {1, 2, 3, 4, 5, 6}
         # This page and all that match are told apart, and the filter survives.
-        page = _post(client, "/do/dead", what="requeue", place=["workers|orders/0/1", "workers|orders/0/2", "workers|orders/0/70"])
+        page = _post(
+            client,
+            "/do/dead",
+            what="requeue",
+            place=["workers|orders/0/1", "workers|orders/0/2", "workers|orders/0/70"],
+        )
         assert "Requeue dead letters</strong>: 2 changed" in page and 'value="shop.charge"' in page
         assert _dead(stream) == {3, 4, 5, 6} and _last(stream) == ("ann", "requeue dead letters", "orders/workers", 2)
         _post(client, "/do/dead", what="delete", place="workers|orders/0/3")
@@ -56,7 +63,10 @@ def test_an_operator_does_everything_as_the_role_operator(stream: Stream, visit:
 
         waiting = stream.rows("SELECT LOWER(HEX(uid)) FROM ems_outbox ORDER BY due_at DESC LIMIT 1")[0][0]
         _post(client, "/do/cancel", topic="mails", id=waiting)
-        assert stream.value("SELECT COUNT(*) FROM ems_outbox WHERE uid = UNHEX(%s)", waiting) == 0 and _last(stream)[3] == 1
+        assert (
+            stream.value("SELECT COUNT(*) FROM ems_outbox WHERE uid = UNHEX(%s)", waiting) == 0
+            and _last(stream)[3] == 1
+        )
 
         _post(client, "/do/schedule", name="shop.tidy")
         assert stream.value("SELECT COUNT(*) FROM ems_outbox WHERE producer_id = 'beat'") == 1
@@ -119,14 +129,21 @@ def test_no_change_without_its_row_and_no_row_without_its_change(stream: Stream,
         ("/do/limit", {"topic": "orders", "group": "workers", "max_running": "x"}), ("/do/groups/orders/workers", {"kind": "burn"}),
     ):  # fmt: skip
         assert client.post(path, data=fields).status_code == 400, (path, fields)
-    for path, fields in (("/do/pause", {"topic": "gone", "group": "x", "what": "pause"}), ("/do/schedule", {"name": "gone"})):
+    for path, fields in (
+        ("/do/pause", {"topic": "gone", "group": "x", "what": "pause"}),
+        ("/do/schedule", {"name": "gone"}),
+    ):
         assert client.post(path, data=fields).status_code == 404, (path, fields)
     assert _dead(stream) == dead
 
 
-@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", ""])
+@pytest.mark.parametrize(
+    "back", ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", ""]
+)
 def test_the_way_back_leads_nowhere_else(stream: Stream, visit: Visiting, back: str) -> None:
-    found = visit("operator").post("/do/pause", data={"topic": "mails", "group": "senders", "what": "resume", "back": back})
+    found = visit("operator").post(
+        "/do/pause", data={"topic": "mails", "group": "senders", "what": "resume", "back": back}
+    )
     assert found.headers["location"].startswith("/?did=")
 
 

@@ -47,15 +47,24 @@ def test_pages_show_each_level_what_it_may_see(stream: Stream, visit: Visiting, 
     with users(server, stream.url) as make:
         as_viewer, as_reader = make("viewer"), make("reader")
         # The level alone, the database's privileges alone, and both.
-        visits = {"viewer": visit("viewer", as_viewer), "levelled": visit("viewer"), "reader": visit("reader", as_reader)}
+        visits = {
+            "viewer": visit("viewer", as_viewer),
+            "levelled": visit("viewer"),
+            "reader": visit("reader", as_reader),
+        }
         for path in PAGES:
             for name, client in visits.items():
                 found = client.get(path)
                 assert found.status_code == 200, (name, path, _words(found.text))
-                assert name == "reader" or not any(word in found.text for word in ("Traceback", "4111", "insufficient")), (name, path)
+                assert name == "reader" or not any(
+                    word in found.text for word in ("Traceback", "4111", "insufficient")
+                ), (name, path)
         for path in FOR_READERS:
             assert visits["reader"].get(path).status_code == 200, path
-        assert "insufficient funds" in visits["reader"].get("/dead").text and "4111-1111" in visits["reader"].get("/trace?id=orders/0/1").text
+        assert (
+            "insufficient funds" in visits["reader"].get("/dead").text
+            and "4111-1111" in visits["reader"].get("/trace?id=orders/0/1").text
+        )
         for path in FOR_READERS[2:]:
             for name in ("viewer", "levelled"):
                 assert visits[name].get(path).status_code == 403, path
@@ -86,7 +95,14 @@ def test_pages_stay_out_of_markup_and_scripts(server: LocalDatabase, visit: Visi
         furnish(nasty, nasty=True)
         client = visit("operator", url)
         seen = False
-        for path in (*PAGES, *FOR_READERS, "/go?q=" + NASTY, "/trace?id=" + NASTY, "/dead?task=" + NASTY, "/messages?topic=orders&where=" + NASTY):
+        for path in (
+            *PAGES,
+            *FOR_READERS,
+            "/go?q=" + NASTY,
+            "/trace?id=" + NASTY,
+            "/dead?task=" + NASTY,
+            "/messages?topic=orders&where=" + NASTY,
+        ):
             found = client.get(path)
             assert found.status_code < 500 and NASTY not in found.text and "<script>alert" not in found.text, path
             assert not re.search(r"<[^>]+\s(?:style|on\w+)=", found.text) and "49" + "'\"`" not in found.text, path

@@ -74,6 +74,4 @@ def get_action(session: Session, action_id: bytes) -> AuditRow | None:
 
 def _row(row: tuple[Any, ...]) -> AuditRow:
     action_id, actor, action, target, detail, changed, steps, begun_at, ended_at = row
-    return AuditRow(
-        action_id, actor, action, target, detail, int(changed), int(steps), utc(begun_at), utc(ended_at)
-    )
+    return AuditRow(action_id, actor, action, target, detail, int(changed), int(steps), utc(begun_at), utc(ended_at))
