@@ -26,8 +26,16 @@ def messages(visit: Visit) -> Response:
     topics = [one.topic.name for one in visit.shared.sizes()]
     topic = visit.asked("topic") or (topics[0] if topics else None)
     given = {name: visit.asked(name) for name in ("from", "to", "key", "tag", "where", "partition", "after")}
-    values: dict[str, Any] = {"topics": sorted(topics), "topic": topic, "given": given, "newest": visit.asked("order") != "oldest",
-              "page": None, "outline": None, "problem": None, "scan": _SCAN}  # fmt: skip
+    values: dict[str, Any] = {
+        "topics": sorted(topics),
+        "topic": topic,
+        "given": given,
+        "newest": visit.asked("order") != "oldest",
+        "page": None,
+        "outline": None,
+        "problem": None,
+        "scan": _SCAN,
+    }
     if topic is None:
         return visit.render("messages.html", **values)
     visit.shared.admin.topic(topic)

@@ -79,7 +79,7 @@ def charts_of(points: Sequence[SamplePoint]) -> list[Chart]:
     times = [point.at for point in points]
     drawn = (
         draw("Unfinished messages", times, [Line("lag", "a", [float(one.lag) for one in points])]),
-        draw("Messages per second", times, [
+        draw("Messages/s", times, [
             Line("in", "b", [one.in_per_s for one in points]), Line("out", "a", [one.out_per_s for one in points]),
         ]),
         draw("Age of the oldest", times, [

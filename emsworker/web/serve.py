@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 
@@ -29,6 +30,11 @@ def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) ->
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
     )
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # uvicorn ends on them, and then gives them to whoever had them before
+        signal.signal(number, lambda *_: None)
     ready(address)
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -123,9 +123,9 @@ def _history(stream: Stream, topic: int, groups: list[int], other: int, last: in
         leave = 34 + 3 * math.sin(hour * 25) if written - finished > 340 else arrive * (1 + 0.06 * math.sin(hour * 40))
         written += arrive * step
         finished = min(written, finished + leave * step)
-        lag = round(written - finished) + 140
+        lag = round((written - finished) / 60) + 140
         rows = [
-            Sample(topic_id, group_id, lag, 30, 0, 5, 3, 6, round(lag * 12), round(written), round(finished))
+            Sample(topic_id, group_id, lag, 30, 0, 5, 3, 6, round(lag * 60), round(written), round(finished))
             for topic_id, group_id in [(0, 0), (topic, 0), *((topic, group) for group in groups), (other, last)]
         ]
         samples.add_samples(stream.session, rows, now - timedelta(seconds=age))

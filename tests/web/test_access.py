@@ -2,7 +2,12 @@
 
 import base64
 import hashlib
+import os
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -165,3 +170,19 @@ def test_the_policy_forbids_everything_that_is_not_ours(visit: Visiting, stream:
     assert client.get("/static/../site.py").status_code == 404
     assert client.post("/do/pause", content=b"{}", headers={"content-type": "application/json"}).status_code == 400
     assert visit("operator").post("/do/pause", data={"x": "y" * 300_000}).status_code == 413
+
+
+def test_the_command_serves_until_it_is_told_to_stop(stream: Stream) -> None:
+    environment = {**os.environ, "EMS_URL": stream.url}
+    command = [sys.executable, "-m", "emsworker", "web", "--port", "0"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert answer.status == 200 and b"Overview" in answer.read()
+        refused = CliRunner().invoke(
+            ems, ["web", "--url", stream.url, "--port", address.rstrip("/").rpartition(":")[2]]
+        )
+        assert refused.exit_code == 2 and "choose another --host or --port" in refused.output
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0

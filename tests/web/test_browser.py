@@ -108,7 +108,10 @@ def fresh(browser: webdriver.Chrome, site: str) -> None:
 
 
 def _scheme(browser: webdriver.Chrome, scheme: str) -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}]
+    features = [
+        {"name": "prefers-color-scheme", "value": scheme},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
@@ -135,13 +138,17 @@ def test_pages_keep_to_the_policy_and_are_accessible(browser: webdriver.Chrome, 
     """Also with markup in every text of a user: a script that ran would leave an alert, and fail the next command."""
     _scheme(browser, scheme)
     axe = AXE.read_text(encoding="utf-8")
+    serious = []
     for page in PAGES:
         browser.get(site + page)
         assert _loud(browser) == [], page
         browser.execute_script(axe)
         found = browser.execute_async_script("axe.run(document, {resultTypes: ['violations']}).then(arguments[0])")
-        serious = [(one["id"], one["nodes"][0]["html"], one["nodes"][0]["failureSummary"]) for one in found["violations"] if one["impact"] in ("serious", "critical")]
-        assert serious == [], page
+        wrong = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+        serious += [
+            f"{page}: {one['id']}: {one['nodes'][0]['html']} {one['nodes'][0]['failureSummary']}" for one in wrong
+        ]
+    assert serious == [], "\n".join(serious)
 
 
 def test_pages_fit_a_small_screen(browser: webdriver.Chrome, site: str) -> None:
@@ -185,7 +192,9 @@ def test_focus_survives_refreshing_which_waits_for_people(browser: webdriver.Chr
     browser.execute_script("document.querySelector('#live').scrolled = true")
     before = _refreshed(browser)
     _wait(lambda: _refreshed(browser) > before)
-    assert browser.switch_to.active_element == link and browser.execute_script("return document.querySelector('#live').scrolled")
+    assert browser.switch_to.active_element == link and browser.execute_script(
+        "return document.querySelector('#live').scrolled"
+    )
     dot = browser.find_element(By.ID, "dot")
     assert dot.get_attribute("class") == "dot"
     browser.find_element(By.CSS_SELECTOR, "#letters tbody tr:nth-child(2) input").click()
