@@ -120,7 +120,7 @@ def _rule(
 @web.command()
 @click.argument("name")
 @click.option("--access", "level", type=_LEVELS, default="viewer", show_default=True, help="What the user may do.")
-@click.password_option()
+@click.password_option(help="Asked for if it is not given, which is safer.")
 def password(name: str, level: Level, password: str) -> None:
     """Print the line of the user NAME for the file of --password-file."""
     from emsworker.core.extras import require

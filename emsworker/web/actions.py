@@ -17,7 +17,7 @@ from emsworker.store.groups.cancel import Cancelled
 from emsworker.store.groups.replay import Replayed
 from emsworker.web.dead import FILTER, filter_of
 from emsworker.web.groups import FIELDS, planned, policy_of, selection_of
-from emsworker.web.page import Page, Visit, read_number
+from emsworker.web.page import View, Visit, read_number
 
 _PATIENCE_S = 15.0
 _MOST_PLACES = 1000
@@ -240,7 +240,7 @@ def _again(result: object) -> int:
 
 
 PAGES = tuple(
-    Page(path, _action(change), "operator", "POST")
+    View(path, _action(change), "operator", "POST")
     for path, change in (
         ("/do/dead", _selected_dead),
         ("/do/dead/all", _all_dead),

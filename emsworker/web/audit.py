@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from emsworker.web.page import Page, Visit
+from emsworker.web.page import View, Visit
 
 _PAGE = 50
 
@@ -16,4 +16,4 @@ def audit(visit: Visit) -> Response:
     return visit.render("audit.html", rows=rows[:_PAGE], after=after)
 
 
-PAGES = (Page("/audit", audit),)
+PAGES = (View("/audit", audit),)

@@ -54,7 +54,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Chart:
+class LineChart:
     """Chart for the template.
 
     Attributes:
@@ -75,7 +75,7 @@ class Chart:
     bottom: int = field(default=HEIGHT - _BOTTOM)
 
 
-def draw(title: str, times: Sequence[datetime], lines: Sequence[Line], *, seconds: bool = False) -> Chart | None:
+def draw(title: str, times: Sequence[datetime], lines: Sequence[Line], *, seconds: bool = False) -> LineChart | None:
     """Return a chart of lines over the same times, or ``None`` if there are fewer than two points.
 
     Args:
@@ -112,7 +112,7 @@ def draw(title: str, times: Sequence[datetime], lines: Sequence[Line], *, second
         f"{line.name} is {line.latest} now, at most {show(_highest(given))}"
         for line, given in zip(drawn, lines, strict=True)
     ]
-    return Chart(title, tuple(drawn), _time_ticks(times[0], times[-1], x), y_ticks, f"{title}: {'; '.join(words)}.")
+    return LineChart(title, tuple(drawn), _time_ticks(times[0], times[-1], x), y_ticks, f"{title}: {'; '.join(words)}.")
 
 
 def _highest(line: Line) -> float:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from emsworker.admin.check import Severity, check
 from emsworker.admin.monitoring import ClientView
-from emsworker.web.page import Page, Visit
+from emsworker.web.page import View, Visit
 
 _CHECK_S = 15.0
 
@@ -46,8 +46,8 @@ def show_check(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page("/clients", clients),
-    Page("/schedules", schedules),
-    Page("/alarms", alarms),
-    Page("/check", show_check, "reader"),
+    View("/clients", clients),
+    View("/schedules", schedules),
+    View("/alarms", alarms),
+    View("/check", show_check, "reader"),
 )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from emsworker.admin.dead import DeadFilter
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownMessage
 from emsworker.core.selection.parser import parse_time
-from emsworker.web.page import MOST_COUNTED, Page, Visit
+from emsworker.web.page import MOST_COUNTED, View, Visit
 from emsworker.web.trace import Body, shown_body
 
 FILTER = ("topic", "group", "task", "error", "since", "until")
@@ -105,7 +105,7 @@ def all_of_them(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page("/dead", dead),
-    Page("/dead/all/{what}", all_of_them, "operator"),
-    Page("/dead/{topic}/{group}/{partition}/{offset}", letter),
+    View("/dead", dead),
+    View("/dead/all/{what}", all_of_them, "operator"),
+    View("/dead/{topic}/{group}/{partition}/{offset}", letter),
 )

@@ -14,7 +14,7 @@ from emsworker.admin.lists import MessageOutline
 from emsworker.admin.paging import encode_token
 from emsworker.core.errors import ConfigError, EmsError, InvalidName
 from emsworker.core.ids import parse_uid
-from emsworker.web.page import Page, Visit
+from emsworker.web.page import View, Visit
 
 _PAGE = 50
 _AROUND = 12
@@ -127,7 +127,7 @@ def _quoted(name: str) -> str:
 
 
 PAGES = (
-    Page("/messages", messages),
-    Page("/messages/{topic}/{partition}/{offset}", around),
-    Page("/go", jump),
+    View("/messages", messages),
+    View("/messages/{topic}/{partition}/{offset}", around),
+    View("/go", jump),
 )

@@ -13,7 +13,7 @@ from emsworker.core.durations import parse_duration
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
 from emsworker.core.settings import settings_of
 from emsworker.web.overview import HOURS, charts_of, hours_of, lines_of
-from emsworker.web.page import MOST_COUNTED, Page, Visit, read_number
+from emsworker.web.page import MOST_COUNTED, View, Visit, read_number
 
 PLAN_SCAN = 500_000
 
@@ -191,7 +191,7 @@ def move(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page("/groups", groups),
-    Page("/groups/{topic}/{group}", group),
-    Page("/groups/{topic}/{group}/{kind}", move, "reader"),
+    View("/groups", groups),
+    View("/groups/{topic}/{group}", group),
+    View("/groups/{topic}/{group}/{kind}", move, "reader"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from emsworker.web.page import Page, Visit
+from emsworker.web.page import View, Visit
 
 _PAGE = 50
 
@@ -32,4 +32,4 @@ def running(visit: Visit) -> Response:
     return visit.render("running.html", page=page, topic=topic, group=group)
 
 
-PAGES = (Page("/delayed", delayed), Page("/retries", retries), Page("/running", running))
+PAGES = (View("/delayed", delayed), View("/retries", retries), View("/running", running))

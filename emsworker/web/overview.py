@@ -11,8 +11,8 @@ from emsworker.admin.monitoring import GroupLag
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.settings import settings_of
 from emsworker.store.inspect.samples import SamplePoint
-from emsworker.web.charts import Chart, Line, draw
-from emsworker.web.page import MOST_COUNTED, Page, Visit
+from emsworker.web.charts import Line, LineChart, draw
+from emsworker.web.page import MOST_COUNTED, View, Visit
 
 HOURS = (1, 6, 24, 72)
 _LATEST_S = 120.0
@@ -74,7 +74,7 @@ def hours_of(visit: Visit) -> int:
     return hours
 
 
-def charts_of(points: Sequence[SamplePoint]) -> list[Chart]:
+def charts_of(points: Sequence[SamplePoint]) -> list[LineChart]:
     """Return the charts of a series: what waits, the rates, the age of the oldest message."""
     times = [point.at for point in points]
     drawn = (
@@ -147,4 +147,4 @@ def topic(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/", overview), Page("/topics", topics), Page("/topics/{topic}", topic))
+PAGES = (View("/", overview), View("/topics", topics), View("/topics/{topic}", topic))

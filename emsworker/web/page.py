@@ -27,7 +27,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.inspect.samples import SamplePoint
 from emsworker.web import texts
 from emsworker.web.access import Level, Visitor
-from emsworker.web.snapshot import Snapshot
+from emsworker.web.cache import SharedCache
 
 T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
@@ -39,7 +39,7 @@ _HIDDEN = "•••"
 
 
 @dataclass(frozen=True)
-class Page:
+class View:
     """Page or action of the dashboard.
 
     Args:
@@ -76,7 +76,7 @@ class Shared:
         if operator_url is not None:
             Settings(url=operator_url)
             self.operator = Database(operator_url, _CONNECT_S, _CALL_S)
-        self.snapshot = Snapshot()
+        self.snapshot = SharedCache()
         self._redact = redact
 
     # -- the same for every visitor ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from emsworker.core.process.forks import after_fork
 from emsworker.core.url import redact as redact_secrets
 from emsworker.web import actions, audit, cluster, dead, explorer, groups, lists, overview, trace
 from emsworker.web.access import AccessRule, Local, Visitor, admitted, comes_from_here
-from emsworker.web.page import Page, Redact, Shared, Visit
+from emsworker.web.page import Redact, Shared, View, Visit
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -39,7 +39,7 @@ _SECURITY = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_PAGES: tuple[Page, ...] = (
+_PAGES: tuple[View, ...] = (
     *overview.PAGES,
     *groups.PAGES,
     *explorer.PAGES,
@@ -140,14 +140,14 @@ class Dashboard:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ems-web")
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
-    def _endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, page: View) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             form = await _read_form(request) if request.method == "POST" else {}
             return cast("Response", await self._run(self._answer, page, request, form))
 
         return endpoint
 
-    def _answer(self, page: Page, request: Request, form: dict[str, list[str]]) -> Response:
+    def _answer(self, page: View, request: Request, form: dict[str, list[str]]) -> Response:
         """Answer a request; who may do what is decided here and nowhere else."""
         try:
             visitor = admitted(self._access, request)
@@ -179,7 +179,7 @@ class Dashboard:
             return response
         return visit.error(403, "Not allowed", "You have no access to this dashboard.")
 
-    def _show(self, page: Page, visit: Visit) -> Response:
+    def _show(self, page: View, visit: Visit) -> Response:
         try:
             return page.show(visit)
         except errors.EmsError as error:
@@ -199,7 +199,7 @@ class Dashboard:
     def _answer_unrouted(self, request: Request, error: HTTPException) -> Response:
         titles = {404: "There is no such page", 405: "Not this way", 413: "Too large", 400: "That cannot be read"}
         texts = {404: "Look at the address.", 405: "A page is read by GET; a change is made by POST."}
-        page = Page(request.url.path, lambda visit: visit.error(
+        page = View(request.url.path, lambda visit: visit.error(
             error.status_code, titles.get(error.status_code, "Refused"), texts.get(error.status_code, error.detail)
         ))  # fmt: skip
         return self._answer(page, request, {})

@@ -13,7 +13,7 @@ from emsworker.admin.monitoring import GroupTrace, Trace, TraceState
 from emsworker.core.errors import AccessDenied, EmsError, InvalidName, UnknownMessage
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Outcome
-from emsworker.web.page import Page, Visit
+from emsworker.web.page import View, Visit
 from emsworker.web.texts import preview
 
 _MOST_READ_BYTES = 1 << 20
@@ -177,4 +177,4 @@ def shown_body(visit: Visit, topic: str, body: Any, problem: str | None) -> Body
     return Body(text, "Only the first 64 KB are shown." if cut else None)
 
 
-PAGES = (Page("/trace", trace),)
+PAGES = (View("/trace", trace),)

@@ -21,7 +21,7 @@ class _Kept:
     at: datetime
 
 
-class Snapshot:
+class SharedCache:
     """Cache of values with the time at which they were read.
 
     Of several threads that want a value that has become too old, one reads it and the others wait for it: the number
