@@ -23,7 +23,7 @@ from emsworker.core.batches import in_batches
 from emsworker.core.codec import decode_headers, encode_headers
 from emsworker.core.counted import counted
 from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError
+from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError, UnknownTopic
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
 from emsworker.core.model import PRIORITY_HEADER, NewMessage, Topic, priority_header, priority_of
 from emsworker.core.partitioner import MAX_PARTITIONS, level_of
@@ -246,7 +246,7 @@ class Rows:
         name = self.topic or row.get("topic")
         if name is None:
             raise BadRow("a row has no topic: fill the column, or give the option topic")
-        topic = app.stream.catalog.topic(name)
+        topic = _find_topic(app, name)
         body = _bytes(row["value"])
         if body is None:
             raise BadRow(f"a row for topic {name!r} has no value; a message must have a body, an empty one at least")
@@ -258,6 +258,13 @@ class Rows:
             message.level, message.partition = _place(topic, row["partition"], level)
         is_delayed = message.delay_s > 0
         return StagedRow(topic.id, message.partition if is_delayed else message.place(topic.partitions, turn), message)
+
+
+def _find_topic(app: Ems, name: str) -> Topic:
+    try:
+        return app.stream.catalog.topic(name)
+    except UnknownTopic as error:
+        raise UnknownTopic(f"{error}, or give the option autoCreate=true") from None
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
