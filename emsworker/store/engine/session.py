@@ -181,6 +181,11 @@ class Session:
         # Called with the result of each transaction before its commit: what it writes is committed with it, or not.
         self.before_commit: Callable[[object], None] | None = None
 
+    @property
+    def database(self) -> str:
+        """The name of the stream's database on its server."""
+        return self._url.database
+
     def packet(self) -> Packet:
         """Return a new, empty packet."""
         return Packet(self)
