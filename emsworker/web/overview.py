@@ -141,6 +141,7 @@ def topic(visit: Visit) -> Response:
         size=size,
         settings=[(key, getattr(found, key), one.help) for key, one in settings_of(type(found)).items()],
         lines=lines_of(visit, lags),
+        most=MOST_COUNTED,
         charts=charts,
         hours=hours,
         all_hours=HOURS,

@@ -34,7 +34,7 @@ Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 
 _CONNECT_S, _CALL_S = 3.0, 2.0
 _FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
-MOST_COUNTED = 100_000
+MOST_COUNTED = 20_000
 _HIDDEN = "•••"
 
 
