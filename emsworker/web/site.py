@@ -90,11 +90,10 @@ def ems_web(
 
     Raises:
         ExtraMissing: the extra ``web`` is not installed.
-        ConfigError: a URL is wrong, or there is none.
+        ConfigError: a URL is wrong.
+        StoreUnavailable: the app names no stream, and no local one is running.
     """
-    url = stream if isinstance(stream, str) else stream.settings.url
-    if url is None:
-        raise errors.ConfigError([errors.Problem("url", "None", "the dashboard needs the URL of the stream")])
+    url = stream if isinstance(stream, str) else stream.stream.url
     operator_url = operator_url or os.environ.get("EMS_WEB_OPERATOR_URL") or None
     return Dashboard(Shared(url, operator_url, redact), access or Local("viewer")).application()
 
