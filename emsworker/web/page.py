@@ -21,6 +21,7 @@ from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem
+from emsworker.core.url import DatabaseUrl
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
@@ -32,7 +33,7 @@ from emsworker.web.cache import SharedCache
 T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 
-_CONNECT_S, _CALL_S = 3.0, 2.0
+_CONNECT_S, _CALL_S, _READ_S = 3.0, 2.0, 15
 _FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
 MOST_COUNTED = 20_000
 _HIDDEN = "•••"
@@ -69,13 +70,13 @@ class Shared:
 
     def __init__(self, url: str, operator_url: str | None, redact: Redact | None) -> None:
         self.url = Settings(url=url).url
-        self._database = Database(url, _CONNECT_S, _CALL_S)
+        self._database = Database(_impatient(url), _CONNECT_S, _CALL_S)
         self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
         self.audit = Audit(self._database)
         self.operator: Database | None = None
         if operator_url is not None:
             Settings(url=operator_url)
-            self.operator = Database(operator_url, _CONNECT_S, _CALL_S)
+            self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
         self._redact = redact
 
@@ -124,6 +125,13 @@ class Shared:
         for path in self._redact.get(topic, ()):
             body = hide(body, path.split("."))
         return body
+
+
+def _impatient(url: str) -> str:
+    """Return an address with a shorter time-out: a server that hangs must not hold every thread for a minute."""
+    if "read_timeout_s" in DatabaseUrl.parse(url).options:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}read_timeout_s={_READ_S}"
 
 
 def hide(body: Any, path: Sequence[str]) -> Any:

@@ -16,9 +16,11 @@ from starlette.testclient import TestClient
 
 from emsworker.cli.main import ems
 from emsworker.core.errors import ConfigError
+from emsworker.local import LocalDatabase
 from emsworker.web import Passwords, ProxyUsers, ems_web
 from emsworker.web.access import AccessRule, password_line
 from emsworker.web.site import _PAGES
+from tests.support.servers import TestServers, few_flavors
 from tests.support.streams import Stream
 from tests.web.conftest import Visiting
 
@@ -33,6 +35,12 @@ FORM = {
     "place": "workers|orders/0/1",
     "name": "shop.tidy",
 }
+
+
+@pytest.fixture(scope="module", params=few_flavors())
+def server(servers: TestServers, request: pytest.FixtureRequest) -> LocalDatabase:
+    """One flavor: who may do what is decided before the database is asked."""
+    return servers.database(request.param)
 
 
 def test_htmx_is_the_published_one() -> None:
