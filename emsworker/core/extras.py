@@ -13,7 +13,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
     "spark": ("pyspark", "pyarrow"),
-    "web": ("starlette", "jinja2", "uvicorn"),
+    "web": ("starlette", "jinja2", "uvicorn", "a2wsgi"),
     "yaml": ("yaml",),
     "zstd": ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",),
 }
