@@ -55,7 +55,8 @@ def list_(as_json: bool) -> None:
     """List the rules, and for how many groups each fires at present; JSON names them."""
     rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
     columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", "webhook", "command"]
-    print_rows(rows, columns, as_json, "There are no alarms; `ems alarms create NAME` makes one.")
+    empty = "There are no alarms; `ems alarms create NAME` makes one."
+    print_rows(rows, columns, as_json, empty, spare=["command", "webhook"])
 
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:

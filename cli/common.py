@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL, REDIS_URL, TRACEBACK = "ems.url", "ems.redis_url", "ems.traceback"
+WIDE, NO_COLOR = "ems.wide", "ems.no_color"
 _CALL_TIMEOUT_S = 3.0
 
 
@@ -69,9 +70,23 @@ stream_options = together(
         callback=_remember(TRACEBACK),
         help="Show where in the program an error came from.",
     ),
+    click.option(
+        "--no-color",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember(NO_COLOR),
+        help="Print without colors; a non-empty NO_COLOR does the same.",
+    ),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-common_options = together(json_option, stream_options)
+wide_option = click.option(
+    "--wide",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember(WIDE),
+    help="Print full ids and all columns on a terminal, however narrow it is.",
+)
+common_options = together(json_option, wide_option, stream_options)
 """Options of a command that prints something."""
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 

@@ -91,7 +91,8 @@ def show(message: str, topic: str | None, group: str | None, as_json: bool) -> N
         attempts = record.pop("attempts_made")
         print_record(record, False)
         click.echo()
-        print_rows(attempts, ["attempt", "outcome", "ended_at", "ran_ms", "client_id"], False, "No attempt is known.")
+        columns = ["attempt", "outcome", "ended_at", "ran_ms", "client_id"]
+        print_rows(attempts, columns, False, "No attempt is known.", spare=["ran_ms"])
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:

@@ -89,10 +89,11 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     if partitions:
         spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
         columns = ["topic", "group", "partition", "last_offset", "cursor", *_LAG[1:]]
-        print_rows(spread, columns, as_json, "There is no group yet.")
+        print_rows(spread, columns, as_json, "There is no group yet.", spare=["skipped", "last_offset", "cursor"])
         return
     columns = ["topic", "group", *_LAG, "oldest_s", *listed(Group)]
-    print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
+    empty = "There is no group yet; workers create theirs when they start."
+    print_rows(rows, columns, as_json, empty, spare=["skipped", "timeout_s", "waiting", "claimed"])
 
 
 group_arguments = together(click.argument("topic"), click.argument("name"))

@@ -64,7 +64,7 @@ def clients(as_json: bool) -> None:
         print_json({"clients": rows, "leaders": leaders})
         return
     columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
-    print_rows(rows, columns, False, "No worker is running.")
+    print_rows(rows, columns, False, "No worker is running.", spare=["started_at", "renewed_at"])
     click.echo()
     print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "No beat is leading.")
 
@@ -153,7 +153,7 @@ def _print(found: Trace) -> None:
         for one in found.groups
     ]
     columns = ["group", "state", "client", "progress", "claimed_at", "progress_at", "due_at", "reason"]
-    print_rows(rows, columns, False, "The topic has no group.")
+    print_rows(rows, columns, False, "The topic has no group.", spare=["progress_at", "claimed_at", "client"])
     attempts = [
         {
             "group": one.group.name,
@@ -170,4 +170,4 @@ def _print(found: Trace) -> None:
     if attempts:
         click.echo()
         columns = ["group", "attempt", "outcome", "ended_at", "ran_ms", "client", "error"]
-        print_rows(attempts, columns, False, "")
+        print_rows(attempts, columns, False, "", spare=["client", "ran_ms"])

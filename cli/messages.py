@@ -8,7 +8,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import COUNT, OFFSETS, common_options, json_option, open_stream, progress, stream_options
+from .common import COUNT, OFFSETS, common_options, open_stream, progress, stream_options
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
@@ -60,7 +60,7 @@ def _print_page(page: Page, as_json: bool) -> None:
     if as_json:
         print_json({"messages": rows, "looked_at": page.looked_at, "unreadable": page.unreadable, "after": after})
         return
-    print_rows(rows, _COLUMNS, False, "No such message was found.")
+    print_rows(rows, _COLUMNS, False, "No such message was found.", spare=["priority", "size", "tag"])
     more = f"; --after {after} continues from there" if after is not None else ""
     unread = f", {counted(page.unreadable, 'body')} could not be read" if page.unreadable else ""
     click.echo(f"Looked at {counted(page.looked_at, 'offset')}{unread}{more}.", err=True)
@@ -118,9 +118,8 @@ def get(message: str, topic: str | None, as_json: bool) -> None:
 @messages.command()
 @click.argument("topic")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@json_option
+@common_options
 @click.pass_context
-@stream_options
 def contains(ctx: click.Context, topic: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Check if TOPIC holds messages with these IDs; the exit code is 1 if one is missing.
 

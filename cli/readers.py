@@ -29,7 +29,7 @@ def list_(topic: str | None, as_json: bool) -> None:
     """
     rows = [asdict(row) for row in open_stream().admin().readers.list(topic)]
     columns = ["topic", "reader", "partition", "next_offset", "lag", "open", "stored_at"]
-    print_rows(rows, columns, as_json, "There are no named readers.")
+    print_rows(rows, columns, as_json, "There are no named readers.", spare=["stored_at"])
 
 
 @readers.command()

@@ -35,7 +35,8 @@ def list_(as_json: bool) -> None:
     ranking = open_stream().monitoring().ranking()
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
     columns = ["topic", *listed(Topic), "messages", "bytes"]
-    print_rows(rows, columns, as_json, "There is no topic yet; `ems topics create NAME` makes one.")
+    empty = "There is no topic yet; `ems topics create NAME` makes one."
+    print_rows(rows, columns, as_json, empty, spare=["max_message_bytes", "rule", "priorities"])
 
 
 @topics.command()
