@@ -12,6 +12,7 @@ import click
 from emsworker.core.counted import counted
 
 from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, together, yes_option
+from .completing import complete_groups, complete_topics
 from .output import print_done, print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from emsworker.admin import DeadLetter, DeadLetters, DeadRef
 
-topic_option = click.option("--topic", help="Only dead letters of this topic.")
-group_option = click.option("--group", help="Only dead letters of this group.")
+topic_option = click.option("--topic", shell_complete=complete_topics, help="Only dead letters of this topic.")
+group_option = click.option("--group", shell_complete=complete_groups, help="Only dead letters of this group.")
 
 
 @click.group()

@@ -12,6 +12,7 @@ import click
 from emsworker.core.counted import counted
 
 from .common import common_options, open_stream
+from .completing import complete_topics
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def clients(as_json: bool) -> None:
 
 @click.command()
 @click.argument("message")
-@click.option("--topic", help="Look there only.")
+@click.option("--topic", shell_complete=complete_topics, help="Look there only.")
 @common_options
 def trace(message: str, topic: str | None, as_json: bool) -> None:
     """Show the producer of a message, and its history in each group.

@@ -9,6 +9,7 @@ import click
 from emsworker.core.counted import counted
 
 from .common import COUNT, OFFSETS, common_options, open_stream, progress, stream_options
+from .completing import complete_groups, complete_topics
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
@@ -25,7 +26,7 @@ def messages() -> None:
 
 
 @messages.command("list")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @selection_options
 @click.option("--after", metavar="P/O", callback=read_after, help="Begin after this place: the next page.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
@@ -87,8 +88,8 @@ def _record(message: StoredMessage) -> dict[str, Any]:
 
 
 @messages.command()
-@click.argument("topic")
-@click.argument("group")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("group", shell_complete=complete_groups)
 @click.option("--limit", "-n", type=COUNT, default=10, show_default=True, help="Of each partition.")
 @common_options
 def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
@@ -98,7 +99,7 @@ def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
 
 @messages.command()
 @click.argument("message")
-@click.option("--topic", help="Look there only.")
+@click.option("--topic", shell_complete=complete_topics, help="Look there only.")
 @common_options
 def get(message: str, topic: str | None, as_json: bool) -> None:
     """Show MESSAGE with its headers and body.
@@ -116,7 +117,7 @@ def get(message: str, topic: str | None, as_json: bool) -> None:
 
 
 @messages.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @common_options
 @click.pass_context

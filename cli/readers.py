@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
+from .completing import complete_topics
 from .output import print_record, print_rows
 
 
@@ -20,7 +21,7 @@ def readers() -> None:
 
 
 @readers.command("list")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @common_options
 def list_(topic: str | None, as_json: bool) -> None:
     """List the readers of TOPIC, or of all topics, with their next offsets; times are UTC.
@@ -33,7 +34,7 @@ def list_(topic: str | None, as_json: bool) -> None:
 
 
 @readers.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("reader", required=False)
 @duration_option("--idle", "idle_s", help="Only positions that have not been written for this long")
 @yes_option
