@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from emsworker.core.run import Progress
 
 
-def _utc(text: str) -> datetime:
+def utc(text: str) -> datetime:
+    """A time of the server, which is in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -46,9 +47,9 @@ def clients(as_json: bool) -> None:
             "lease": "live" if view.row.alive else "expired",
             "claims": view.claims,
             "progress": [asdict(one) for one in view.progress] if as_json else _last(view.progress),
-            "started_at": _utc(view.row.started_at),
-            "renewed_at": _utc(view.row.renewed_at),
-            "expires_at": _utc(view.row.expires_at),
+            "started_at": utc(view.row.started_at),
+            "renewed_at": utc(view.row.renewed_at),
+            "expires_at": utc(view.row.expires_at),
         }
         for view in monitoring.clients()
     ]
@@ -57,7 +58,7 @@ def clients(as_json: bool) -> None:
             "service": row.service,
             "leader": row.holder,
             "lease": "live" if row.alive else "expired",
-            "expires_at": _utc(row.expires_at),
+            "expires_at": utc(row.expires_at),
         }
         for row in monitoring.leaders()
     ]

@@ -16,6 +16,7 @@ from emsworker.core.extras import hint_if_missing
 
 Row = Mapping[str, Any]
 
+_TITLES = {"in_rate": "IN/S", "out_rate": "OUT/S"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -85,7 +86,7 @@ def draws_tables() -> bool:
 
 def titles_of(columns: Sequence[str]) -> list[str]:
     """The headers of a table's columns."""
-    return [column.removesuffix("_s").replace("_", " ").upper() for column in columns]
+    return [_TITLES.get(column) or column.removesuffix("_s").replace("_", " ").upper() for column in columns]
 
 
 def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:

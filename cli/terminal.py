@@ -95,12 +95,18 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], spare: Sequence[str
 
 
 def make_table(
-    rows: Sequence[Row], columns: Sequence[str], spare: Sequence[str], width: int, full: bool = False
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    spare: Sequence[str],
+    width: int,
+    full: bool = False,
+    selected: int | None = None,
 ) -> tuple[Table, list[str]]:
     """Return a table, and the columns that it leaves out because the width does not suffice.
 
     Args:
         full: leave nothing out, and shorten nothing.
+        selected: the row that is highlighted; then every row is one line, so that the table's height is known.
     """
     from rich.table import Table
 
@@ -108,7 +114,7 @@ def make_table(
     chosen = list(columns) if full else _fitting(cells, columns, spare, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", highlight=False)
     for column, title in zip(chosen, titles_of(chosen), strict=True):
-        folds = _folds(column, cells[column])
+        folds = selected is None and _folds(column, cells[column])
         table.add_column(
             title,
             justify="right" if is_numeric(rows, column) else "left",
@@ -117,7 +123,8 @@ def make_table(
             min_width=_least(title, cells[column]) if folds else None,
         )
     for number, row in enumerate(rows):
-        table.add_row(*[_styled(column, row[column], cells[column][number]) for column in chosen])
+        texts = [_styled(column, row[column], cells[column][number]) for column in chosen]
+        table.add_row(*texts, style="reverse" if number == selected else None)
     return table, [column for column in columns if column not in chosen]
 
 
@@ -147,7 +154,7 @@ def _fitting(cells: Mapping[str, list[str]], columns: Sequence[str], spare: Sequ
     """Return the columns that fit, after text has been folded."""
     needs = {}
     for column, title in zip(columns, titles_of(columns), strict=True):
-        widest = max(len(title), *map(len, cells[column]))
+        widest = max(map(len, [title, *cells[column]]))
         needs[column] = _least(title, cells[column]) if _folds(column, cells[column]) else widest
     chosen = list(columns)
     for column in spare:
@@ -159,11 +166,12 @@ def _fitting(cells: Mapping[str, list[str]], columns: Sequence[str], spare: Sequ
 
 def _folds(column: str, cells: Sequence[str]) -> bool:
     """True if a column is of text that can be broken: not of numbers, times, or ids that one copies."""
-    return column not in ("id", *_CLIENTS) and not column.endswith("_at") and max(map(len, cells)) > _FOLDED
+    copied = column in ("id", "at", *_CLIENTS) or column.endswith("_at")
+    return not copied and max(map(len, cells), default=0) > _FOLDED
 
 
 def _least(title: str, cells: Sequence[str]) -> int:
-    return max(len(title), min(_FOLDED, max(map(len, cells))))
+    return max(len(title), min(_FOLDED, max(map(len, cells), default=0)))
 
 
 def _styled(column: str, value: Any, text: str) -> RenderableType:
