@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,7 +20,8 @@ from click.shell_completion import CompletionItem
 from .common import URL
 
 if TYPE_CHECKING:
-    from emsworker.store.engine.session import Session
+    from emsworker.admin.dead import DeadClass
+    from emsworker.store.engine.database import Database
 
 _CONNECT_S = 0.5
 _ANSWER_S = 1.5
@@ -39,7 +40,7 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the groups that begin with what was typed: those of the topic, if the command line names one."""
     topic = ctx.params.get("topic")
-    return _items(incomplete, lambda: _read(ctx, lambda session: _groups(session, topic)))
+    return _items(incomplete, lambda: _read(ctx, lambda database: _groups(database, topic)))
 
 
 def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -47,12 +48,22 @@ def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _items(incomplete, _tasks)
 
 
+def complete_dead_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the tasks of dead letters that begin with what was typed."""
+    return _items(incomplete, lambda: _read(ctx, lambda database: [one.task for one in _dead_classes(database)]))
+
+
+def complete_errors(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the error classes of dead letters that begin with what was typed."""
+    return _items(incomplete, lambda: _read(ctx, lambda database: [one.error_type for one in _dead_classes(database)]))
+
+
 def _items(incomplete: str, names: Callable[[], Iterable[str]]) -> list[CompletionItem]:
     before, comma, begun = incomplete.rpartition(",")
     found: list[str] = []
     try:
         with _in_time(), _silenced():
-            found = sorted({name for name in names() if name.startswith(begun)})[:_ENOUGH]
+            found = sorted({name for name in names() if name and name.startswith(begun)})[:_ENOUGH]
     except (_TooLate, Exception):
         return []
     return [CompletionItem(f"{before}{comma}{name}") for name in found]
@@ -85,7 +96,7 @@ def _silenced() -> Iterator[None]:
         yield
 
 
-def _read(ctx: click.Context, work: Callable[[Session], list[str]]) -> list[str]:
+def _read(ctx: click.Context, work: Callable[[Database], list[str]]) -> list[str]:
     from emsworker.core.config import Settings
     from emsworker.local.stack import LocalStack
     from emsworker.store.engine.database import Database
@@ -95,22 +106,28 @@ def _read(ctx: click.Context, work: Callable[[Session], list[str]]) -> list[str]
     if url is None:
         return []
     database = Database(url, _CONNECT_S, _CONNECT_S)
-    names = database.call(work)
+    names = work(database)
     database.thread_session().close()
     return names
 
 
-def _topics(session: Session) -> list[str]:
+def _topics(database: Database) -> list[str]:
     from emsworker.store import topics
 
-    return [topic.name for topic in topics.list_topics(session)]
+    return [topic.name for topic in database.call(topics.list_topics)]
 
 
-def _groups(session: Session, topic: str | None) -> list[str]:
+def _groups(database: Database, topic: str | None) -> list[str]:
     from emsworker.store import topics
 
-    wanted = {one.id for one in topics.list_topics(session) if topic is None or one.name == topic}
-    return [group.name for group in topics.list_groups(session) if group.topic_id in wanted]
+    wanted = {one.id for one in database.call(topics.list_topics) if topic is None or one.name == topic}
+    return [group.name for group in database.call(topics.list_groups) if group.topic_id in wanted]
+
+
+def _dead_classes(database: Database) -> Sequence[DeadClass]:
+    from emsworker.admin import Admin
+
+    return Admin(database).dead.classes(most=1)
 
 
 def _tasks() -> list[str]:

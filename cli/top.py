@@ -57,7 +57,8 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     """  # noqa: D301 - click wants the character itself
     from .top_screens import GROUP_COLUMNS, GroupsScreen, Reader
 
-    interval = max(interval, _SHOWN_S)
+    if interval < _SHOWN_S:
+        raise click.BadParameter(f"{interval:g} s is too short; at least {_SHOWN_S:g} s.", param_hint="--interval")
     screen = GroupsScreen("oldest_s" if sort == "oldest" else sort, wanted)
     live = not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
     if live:
@@ -139,7 +140,7 @@ class Viewer:
 
     def read_if_due(self) -> None:
         """Read the screen anew if its interval has passed."""
-        if self._paused and self._due or time.monotonic() < self._due:
+        if (self._paused and self._due) or time.monotonic() < self._due:
             return
         first = self._read_at is None
         self.screen.refresh(self._reader)

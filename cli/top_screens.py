@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from emsworker.admin import Admin, DeadFilter
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
+from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError
-from emsworker.core.ids import uid_text
+from emsworker.core.ids import short_client, uid_text
 from emsworker.core.url import redact
 
 from .inspect import utc
@@ -245,7 +246,8 @@ class GroupsScreen(Screen):
         live = sum(view.row.alive for view in clients)
         processes = len({view.row.process_id for view in clients if view.row.alive})
         beat = next((one.holder for one in leaders if one.alive), None)
-        self.facts = f"{live} clients in {processes} processes, {'beat is led' if beat else 'NO BEAT'}"
+        threads = f"{counted(live, 'client')} in {counted(processes, 'process', 'processes')}"
+        self.facts = f"{threads}, {f'beat led by {short_client(beat)}' if beat else 'no beat leads'}"
         return rows
 
     def opens(self, row: Row) -> Screen | None:
@@ -263,7 +265,8 @@ class ClientsScreen(Screen):
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the clients."""
         clients, leaders = reader.clients()
-        self.facts = ", ".join(f"{one.service}: {one.holder}" for one in leaders if one.alive) or "NO BEAT"
+        leading = [f"{one.service} led by {short_client(one.holder)}" for one in leaders if one.alive]
+        self.facts = ", ".join(leading) or "no beat leads"
         return [
             {
                 "client": view.row.client_id,
