@@ -43,14 +43,14 @@ def test_a_table_folds_text_and_leaves_out_what_is_spare() -> None:
     assert "".join(narrow).count(short_client(row["client"])) == 1, "what one copies is not broken"
 
 
-def test_rates_are_of_the_time_between_two_readings(ems: Ems, app: App, stream: Database) -> None:
+def test_rates_are_of_the_time_between_two_readings(ems: Ems, app: App, url: str) -> None:
     app.send_many("orders", range(10))
     ems.ok("groups", "create", "orders", "mail")
     rates = Rates()
     rates.note(Monitoring(app).lag(), 100.0)
     assert rates.of == {("orders", "mail"): (None, None)}
     app.send_many("orders", range(20))
-    writing.set_cursor(stream.thread_session().rows, 6)
+    writing.set_cursor(partial(rows, url), 6)
     rates.note(Monitoring(app).lag(), 110.0)
     assert rates.of == {("orders", "mail"): (2.0, 0.5)}
 
