@@ -11,7 +11,7 @@ from typing import Any
 
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, ClaimState, Failure, Isolation, Order
+from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, ClaimState, Failure, Isolation, Order
 from emsworker.core.run import ProgressReport
 from emsworker.store.engine.errors import AssertionBroken
 from emsworker.store.engine.session import Packet, Result, Session
@@ -21,6 +21,8 @@ from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import ResultRow, add_results, storable
 
 _SQL = Statements(__name__)
+_NAME = 190  # characters of a task's name or an error's class
+_TASK_PATH = f'$."{TASK_HEADER}"'
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,10 @@ def add_failures(
             }
             why = {
                 "attempt": failure.attempt,
+                "error_type": storable(failure.error_type)[:_NAME],
                 "reason": storable(failure.dead),
                 "error": storable(failure.error),
+                "task_path": _TASK_PATH,
             }
             packet.add(_SQL.bury, where | why)
     ended = [f.offset for f in failures if f.retry_in_s is None]

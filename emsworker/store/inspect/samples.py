@@ -1,0 +1,111 @@
+"""Time series of groups, topics and the whole stream: samples that the beat takes, and charts made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements, utc
+
+_SQL = Statements(__name__)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Numbers of a group at one moment; of a topic if ``group_id`` is 0, of the stream if ``topic_id`` is 0 too.
+
+    Attributes:
+        running: claims that are worked on.
+        oldest_ms: the age of the oldest unfinished message, ``None`` if there is none.
+        written: the last offsets of all partitions, summed up: it grows by one with each message.
+        finished: offsets that the group has finished.
+    """
+
+    topic_id: int
+    group_id: int
+    unclaimed: int
+    claimed: int
+    waiting: int
+    retries: int
+    running: int
+    dead: int
+    oldest_ms: int | None
+    written: int
+    finished: int
+
+
+@dataclass(frozen=True)
+class SamplePoint:
+    """Point of a chart: the highest values of the samples that it stands for.
+
+    Attributes:
+        at: the time of the last of them, in UTC.
+        lag: unclaimed, claimed, waiting and retries together; running: claims that are worked on.
+        oldest_s: the age of the oldest unfinished message in seconds, ``None`` if there is none.
+        in_per_s: messages written each second since the point before; out_per_s: messages finished. ``None`` if it is
+            not known: for the first point, and after a move of the cursor.
+    """
+
+    at: datetime
+    unclaimed: int
+    claimed: int
+    waiting: int
+    retries: int
+    running: int
+    dead: int
+    lag: int
+    oldest_s: float | None
+    in_per_s: float | None
+    out_per_s: float | None
+
+
+def add_samples(session: Session, samples: Sequence[Sample], sampled_at: datetime) -> None:
+    """Write samples of one moment, in as few statements as the server accepts.
+
+    Args:
+        sampled_at: the moment, by the server's clock.
+    """
+    when = {"sampled_at": sampled_at.replace(tzinfo=None)}
+    packet = session.packet()
+    packet.insert_many(_SQL.insert_samples, _SQL.sample_row, (asdict(sample) | when for sample in samples))
+    if len(packet):
+        packet.send()
+
+
+def delete_old(session: Session, keep_s: float, limit: int) -> int:
+    """Delete at most ``limit`` samples that are older than ``keep_s`` seconds; returns how many."""
+    return session.change(_SQL.delete_old, {"keep_s": keep_s, "limit": limit})
+
+
+def read_series(
+    session: Session, topic_id: int, group_id: int, since: datetime, until: datetime, points: int
+) -> list[SamplePoint]:
+    """Return the samples of a time, thinned by the server to at most ``points``.
+
+    Args:
+        topic_id: 0 for the stream; group_id: 0 for the topic.
+        since: the first moment; until: the moment after the last.
+    """
+    since, until = (when.astimezone(UTC).replace(tzinfo=None) for when in (since, until))
+    step_us = max(1, math.ceil((until - since).total_seconds() * 1_000_000 / points))
+    args = {"topic_id": topic_id, "group_id": group_id, "since": since, "until": until, "step_us": step_us}
+    found: list[SamplePoint] = []
+    before: tuple[datetime, int, int] | None = None
+    for _, at_text, *counts, oldest_ms, written, finished in session.rows(_SQL.read_series, args):
+        now = utc(at_text), int(written), int(finished)
+        oldest_s = None if oldest_ms is None else int(oldest_ms) / 1000
+        found.append(SamplePoint(now[0], *map(int, counts), oldest_s, *_rates(before, now)))
+        before = now
+    return found
+
+
+def _rates(before: tuple[datetime, int, int] | None, now: tuple[datetime, int, int]) -> list[float | None]:
+    if before is None:
+        return [None, None]
+    seconds = (now[0] - before[0]).total_seconds()
+    differences: list[Any] = [now[1] - before[1], now[2] - before[2]]
+    return [one / seconds if one >= 0 and seconds > 0 else None for one in differences]
