@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from emsworker.admin import DeadEntry, DeadFilter, DeadLetter, DeadLetters, DeadRef
+    from emsworker.admin import DeadLetter, DeadLetters, DeadRef
+    from emsworker.admin.dead import DeadEntry, DeadFilter
 
     from .common import OpenStream
 
@@ -67,7 +68,7 @@ def dead() -> None:
 
 def _filter_of(stream: OpenStream, given: dict[str, Any]) -> DeadFilter:
     """Return the selection that was given; its options are taken out of ``given``."""
-    from emsworker.admin import DeadFilter
+    from emsworker.admin.dead import DeadFilter
 
     since, until = (_moment(stream, given.pop(name)) for name in ("since", "until"))
     names = {name: given.pop(name) for name in ("topic", "group", "task", "error")}

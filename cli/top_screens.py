@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from emsworker.admin import Admin, DeadFilter
+from emsworker.admin import Admin
+from emsworker.admin.dead import DeadFilter
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError
@@ -205,17 +206,16 @@ class Screen:
         """Return the rows that contain the wanted text, sorted."""
         text = self.wanted.casefold()
         found = [row for row in self._rows if not text or _contains(row, self.columns, text)]
-        if self.sort is not None:
-            found.sort(key=lambda row: _sortable(row[self.sort]), reverse=self.descending)
+        if (column := self.sort) is not None:
+            found.sort(key=lambda row: _sortable(row[column]), reverse=self.descending)
         self.selected = max(0, min(self.selected, len(found) - 1))
         return found
 
     def sort_next(self) -> None:
         """Sort by the next column."""
         orders = [None, *self.columns]
-        self.sort = orders[(orders.index(self.sort) + 1) % len(orders)]
-        numbers = [row[self.sort] for row in self._rows if self.sort is not None]
-        self.descending = not any(isinstance(value, str) for value in numbers)
+        column = self.sort = orders[(orders.index(self.sort) + 1) % len(orders)]
+        self.descending = not any(column is not None and isinstance(row[column], str) for row in self._rows)
 
     def opened(self) -> Screen | None:
         """Return the screen that the selected row opens."""
@@ -246,7 +246,7 @@ class GroupsScreen(Screen):
         live = sum(view.row.alive for view in clients)
         processes = len({view.row.process_id for view in clients if view.row.alive})
         beat = next((one.holder for one in leaders if one.alive), None)
-        threads = f"{counted(live, 'client')} in {counted(processes, 'process', 'processes')}"
+        threads = f"{counted(live, 'client')} in {counted(processes, 'process')}"
         self.facts = f"{threads}, {f'beat led by {short_client(beat)}' if beat else 'no beat leads'}"
         return rows
 
