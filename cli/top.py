@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
@@ -17,7 +18,6 @@ from .output import print_rows
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from .keys import Keys
     from .top_screens import Reader, Screen
 
 _BETWEEN_S = 1.0
@@ -90,21 +90,15 @@ def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
     from .terminal import open_console
 
     console = open_console()
+    viewer = Viewer(reader, screen, interval_s)
     signal.signal(signal.SIGTERM, _leave)
-    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-        viewer = Viewer(reader, screen, interval_s)
-        while True:
-            viewer.read_if_due()
-            live.update(viewer.draw(*console.size), refresh=True)
-            if not viewer.take(_next_key(keys, viewer)):
-                return
-
-
-def _next_key(keys: Keys, viewer: Viewer) -> str | None:
-    try:
-        return keys.read(min(viewer.wait_s(), _SHOWN_S))  # the window may have changed meanwhile
-    except (EOFError, KeyboardInterrupt):
-        return "q"
+    with contextlib.suppress(KeyboardInterrupt, EOFError), Keys() as keys:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            key: str | None = None
+            while viewer.take(key):
+                viewer.read_if_due()
+                live.update(viewer.draw(*console.size), refresh=True)
+                key = keys.read(min(viewer.wait_s(), _SHOWN_S))  # the window may have changed meanwhile
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -157,12 +151,12 @@ class Viewer:
         if key == "q":
             return False
         action = {
-            "up": lambda: self._move(-1),
-            "k": lambda: self._move(-1),
-            "down": lambda: self._move(1),
-            "j": lambda: self._move(1),
-            "page up": lambda: self._move(-self._page),
-            "page down": lambda: self._move(self._page),
+            "up": lambda: self.screen.move(-1),
+            "k": lambda: self.screen.move(-1),
+            "down": lambda: self.screen.move(1),
+            "j": lambda: self.screen.move(1),
+            "page up": lambda: self.screen.move(-self._page),
+            "page down": lambda: self.screen.move(self._page),
             "enter": lambda: self._open(self.screen.opened()),
             "right": lambda: self._open(self.screen.opened()),
             "escape": self._back,
@@ -190,9 +184,6 @@ class Viewer:
 
     def _begin_typing(self) -> None:
         self._typing, self.screen.wanted = True, ""
-
-    def _move(self, rows: int) -> None:
-        self.screen.selected = max(0, self.screen.selected + rows)
 
     def _reverse(self) -> None:
         self.screen.descending = not self.screen.descending

@@ -162,13 +162,16 @@ class Screen:
         columns: of the table; the first of ``spare`` is left out first.
         sort: the column by which rows are sorted, ``None`` for the order of reading.
         wanted: only rows that contain this text are shown.
-        selected: the index of the selected row.
+        identity: the columns by which a row is known again after the next reading.
+        selected: the index of the selected row; it follows a row that was selected by a key.
+        facts: stands beside the title.
         problem: the reason why the last reading failed; the rows are then older.
     """
 
     title: str
     columns: tuple[str, ...]
     spare: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
     sort: str | None = None
     descending: bool = True
     wanted: str = ""
@@ -176,6 +179,7 @@ class Screen:
     problem: str | None = None
     facts: str = ""
     _rows: list[dict[str, Any]] = field(default_factory=list)
+    _held: tuple[Any, ...] | None = None
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Return the rows."""
@@ -208,8 +212,18 @@ class Screen:
         found = [row for row in self._rows if not text or _contains(row, self.columns, text)]
         if (column := self.sort) is not None:
             found.sort(key=lambda row: _sortable(row[column]), reverse=self.descending)
-        self.selected = max(0, min(self.selected, len(found) - 1))
+        held = next((at for at, row in enumerate(found) if self._identity_of(row) == self._held), self.selected)
+        self.selected = max(0, min(held, len(found) - 1))
         return found
+
+    def move(self, rows: int) -> None:
+        """Select another row, so many below."""
+        found = self.rows()
+        self.selected = max(0, min(self.selected + rows, len(found) - 1))
+        self._held = self._identity_of(found[self.selected]) if found else None
+
+    def _identity_of(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.identity)
 
     def sort_next(self) -> None:
         """Sort by the next column."""
@@ -237,7 +251,8 @@ class GroupsScreen(Screen):
     def __init__(self, sort: str | None = "lag", wanted: str = "") -> None:
         descending = sort not in ("topic", "group")
         spare = ("paused", "in_rate", "running")
-        super().__init__("Groups", GROUP_COLUMNS, spare, sort=sort, descending=descending, wanted=wanted)
+        known = ("topic", "group")
+        super().__init__("Groups", GROUP_COLUMNS, spare, known, sort=sort, descending=descending, wanted=wanted)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the groups, and count the clients."""
@@ -260,7 +275,7 @@ class ClientsScreen(Screen):
 
     def __init__(self) -> None:
         columns = ("client", "name", "lease", "claims", "progress", "renewed_at")
-        super().__init__("Clients", columns, ("renewed_at",), sort="claims")
+        super().__init__("Clients", columns, ("renewed_at",), ("client",), sort="claims")
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the clients."""
@@ -285,7 +300,7 @@ class GroupScreen(Screen):
 
     def __init__(self, topic: str, group: str) -> None:
         columns = ("state", "partition", "offset", "id", "task", "attempt", "at", "client", "text")
-        super().__init__(f"{topic} / {group}", columns, ("id", "client", "task", "at"))
+        super().__init__(f"{topic} / {group}", columns, ("id", "client", "task", "at"), ("partition", "offset"))
         self.topic, self.group = topic, group
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
@@ -309,7 +324,7 @@ class TraceScreen(Screen):
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
         columns = ("group", "state", "attempt", "at", "client", "text")
-        super().__init__(f"{topic}/{partition}/{offset}", columns, ("client",))
+        super().__init__(f"{topic}/{partition}/{offset}", columns, ("client",), ("group", "at"))
         self._place = (topic, partition, offset)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
