@@ -92,13 +92,16 @@ def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
     console = open_console()
     viewer = Viewer(reader, screen, interval_s)
     signal.signal(signal.SIGTERM, _leave)
-    with contextlib.suppress(KeyboardInterrupt, EOFError), Keys() as keys:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            key: str | None = None
-            while viewer.take(key):
-                viewer.read_if_due()
-                live.update(viewer.draw(*console.size), refresh=True)
-                key = keys.read(min(viewer.wait_s(), _SHOWN_S))  # the window may have changed meanwhile
+    with (
+        contextlib.suppress(KeyboardInterrupt, EOFError),
+        Keys() as keys,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        key: str | None = None
+        while viewer.take(key):
+            viewer.read_if_due()
+            live.update(viewer.draw(*console.size), refresh=True)
+            key = keys.read(min(viewer.wait_s(), _SHOWN_S))  # the window may have changed meanwhile
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
