@@ -175,7 +175,7 @@ class DeadLetters:
             ConfigError: ``after`` or ``limit`` is wrong.
         """
         check_limit(limit)
-        token = decode_token(after, str, int, int, int)
+        token = decode_token(after, datetime, int, int, int)
         place = DeadPlace(*token) if token else None
         chosen = {one.id: (where, one) for where, one in self._chosen(only.topic, only.group)}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
 from emsworker.core.codec import decode_headers
@@ -153,8 +152,8 @@ class Lists:
             ConfigError: ``after`` or ``limit`` is wrong.
         """
         check_limit(limit)
-        token = decode_token(after, str, int, str)
-        place = DelayedPlace(token[0], token[1], _uid_of(token[2])) if token else None
+        token = decode_token(after, datetime, int, bytes)
+        place = DelayedPlace(*token) if token else None
         names = {one.id: one.name for one in ([self._topic_of(topic)] if topic is not None else self._topics())}
         rows = self._database.call(lambda s: store.list_delayed(s, list(names), place, limit + 1, details))
 
@@ -190,7 +189,7 @@ class Lists:
             ConfigError: ``after`` or ``limit`` is wrong.
         """
         check_limit(limit)
-        token = decode_token(after, str, int, int, int)
+        token = decode_token(after, datetime, int, int, int)
         place = RetryPlace(*token) if token else None
         chosen = {one.id: (where, one) for where, one in choose(self._groups, topic, group)}
 
@@ -308,10 +307,3 @@ def _task_of(headers: bytes | None) -> str | None:
         return decode_headers(headers).get(TASK_HEADER) if headers is not None else None
     except DecodeError:
         return None
-
-
-def _uid_of(text: Any) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise ConfigError([Problem("after", repr(text)[:100], "is no page of this list")]) from None

@@ -207,6 +207,22 @@ class Monitoring:
 
         return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
 
+    def rates(self) -> dict[tuple[str, str], SamplePoint]:
+        """The latest sample of every group by topic and group, with the rates of the last minute; two statements.
+
+        Empty if the beat takes no samples.
+        """
+
+        def work(session: Any) -> dict[tuple[str, str], SamplePoint]:
+            topics = {topic.id: topic.name for topic in topic_store.list_topics(session)}
+            names = {
+                (one.topic_id, one.id): (topics.get(one.topic_id, ""), one.name)
+                for one in topic_store.list_groups(session)
+            }
+            return {names[place]: point for place, point in sample_store.read_latest(session).items() if place in names}
+
+        return self._database.call(work)
+
     def _owner(self, topic: str | None, group: str | None) -> tuple[int, int]:
         """Return the ids of a topic and a group by which their samples are found; 0 for all."""
         if topic is None and group is not None:

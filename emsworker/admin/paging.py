@@ -6,6 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from emsworker.core.errors import ConfigError, Problem
@@ -53,7 +54,7 @@ def decode_token(token: str | None, *kinds: type) -> list[Any] | None:
     """Read a token; ``None`` for ``None``.
 
     Args:
-        kinds: ``str`` or ``int`` for each of its values.
+        kinds: of its values: ``int``, ``bytes`` as hexadecimal digits, or ``datetime`` as the server writes it.
 
     Raises:
         ConfigError: no list of this kind has made it.
@@ -62,20 +63,27 @@ def decode_token(token: str | None, *kinds: type) -> list[Any] | None:
         return None
     try:
         values = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        if isinstance(values, list):
+            return [_READERS[kind](value) for kind, value in zip(kinds, values, strict=True)]
     except (ValueError, TypeError, RecursionError):
-        values = None
-    if not isinstance(values, list) or [type(value) for value in values] != list(kinds) or not _in_range(values):
-        raise ConfigError([Problem("after", repr(token)[:100], "is no page of this list; begin with the first page")])
-    return values
+        pass
+    raise ConfigError([Problem("after", repr(token)[:100], "is no page of this list; begin with the first page")])
 
 
-def _in_range(values: list[Any]) -> bool:
-    return all(-1 <= value <= _LARGEST if isinstance(value, int) else _is_plain(value) for value in values)
+def _read_whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise ValueError
+    return value
 
 
-def _is_plain(text: str) -> bool:
-    """Return True for what tokens hold: times and hexadecimal digits."""
-    return len(text) < 100 and text.isascii() and all(one.isalnum() or one in "-:. " for one in text)
+def _read_time(value: Any) -> str:
+    datetime.fromisoformat(value)
+    if not isinstance(value, str) or not value.isascii():
+        raise ValueError
+    return value
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {int: _read_whole, bytes: bytes.fromhex, datetime: _read_time}
 
 
 def check_limit(limit: int) -> None:

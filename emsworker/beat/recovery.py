@@ -79,8 +79,9 @@ def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapp
     error = error_of(outcome)
     decision = options_of(_handler(suspect, handlers)).decide(group, suspect.attempt, error)
     suspicious = outcome is Outcome.ORPHANED
+    kind = class_name(error)
     return Failure.decided(
-        *(suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious), class_name(error)
+        suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious, kind, told=False
     )
 
 

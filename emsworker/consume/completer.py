@@ -131,9 +131,11 @@ class Completer(Runnable):
     def _timeout(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Failure:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
         decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
-        kind = class_name(error)
-        outcome = Outcome.TIMEOUT
-        return Failure.decided(message.offset, message.attempt, outcome, str(error), decision, ran_s, error_type=kind)
+        return Failure.decided(
+            *(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s),
+            error_type=class_name(error),
+            told=False,
+        )
 
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""

@@ -138,7 +138,7 @@ class Child:
         )
 
     def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
-        """Return the thread that calls ``on_dead`` for dead letters of the beat, if there is such a hook."""
+        """Return the thread that calls ``on_dead`` for dead letters of processes that died, if there is such a hook."""
         on_dead = hooks(app.middleware, "on_dead")
         if not on_dead or not assignments:
             return []

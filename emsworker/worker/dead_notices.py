@@ -1,7 +1,7 @@
-"""Thread that tells a process's middleware of dead letters that the beat made.
+"""Thread that tells a process's middleware of dead letters whose own process could not.
 
-The beat makes a message a dead letter if its workers died or hung in its last attempt. It runs without an app, so the
-hooks are called here, in a process that handles the message's group.
+A message whose worker died in its last attempt is made a dead letter by the beat, which runs without an app; one whose
+handler hangs is given up while it runs. The hooks are called here, in any process that handles the message's group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST = 100
 
 
 class DeadNotices(Runnable):
-    """Calls ``on_dead`` for dead letters that the beat made.
+    """Calls ``on_dead`` for dead letters of processes that died or were replaced.
 
     Args:
         database: the stream.
@@ -54,10 +54,10 @@ class DeadNotices(Runnable):
         try:
             notices = take_notices(self._session, list(self._places), _MOST)
         except (ConnectionLost, Conflict) as error:
-            self._trouble.note("cannot look for dead letters that the beat made", error)
+            self._trouble.note("cannot look for dead letters of processes that died", error)
             self.sleep(self._pause_s)
             return
-        self._trouble.over("dead letters that the beat made are reported")
+        self._trouble.over("dead letters of processes that died are reported")
         for notice in notices:
             self._tell(notice)
         if len(notices) < _MOST:
@@ -71,7 +71,7 @@ class DeadNotices(Runnable):
             try:
                 hook(message, group, kind(notice.error), notice.reason)
             except Exception:
-                log.exception("a hook failed for %r, which the beat made a dead letter", message)
+                log.exception("a hook failed for %r, whose process died", message)
 
     def shut_down(self) -> None:
         """Close the session."""

@@ -1,8 +1,8 @@
-"""Notices of dead letters that the beat made, for the middleware of the group's workers.
+"""Notices of dead letters whose own process could not call its hooks, for the middleware of the group's workers.
 
-Recovery runs without an app, so it cannot call hooks. It writes a notice in the transaction that makes the dead letter,
-and one worker process of the group takes it. A notice is deleted before the hooks are called: they are called at most
-once, and not at all if the process dies just then.
+The beat runs without an app, and a process whose handler hangs is replaced. Whoever makes the dead letter writes a
+notice in the same transaction, and one worker process of the group takes it. A notice is deleted before the hooks are
+called: they are called at most once, and not at all if the process dies just then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SQL = Statements(__name__)
 
 
 class Notice(NamedTuple):
-    """A dead letter that the beat made.
+    """A dead letter of which no hook was told.
 
     Attributes:
         message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.

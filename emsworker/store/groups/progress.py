@@ -17,6 +17,7 @@ from emsworker.store.engine.errors import AssertionBroken
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking
+from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import ResultRow, add_results, storable
 
@@ -204,6 +205,8 @@ def add_failures(
                 "task_path": _TASK_PATH,
             }
             packet.add(_SQL.bury, where | why)
+            if not failure.told:
+                add_notice(packet, claim.group_id, claim.partition, failure.offset)
     ended = [f.offset for f in failures if f.retry_in_s is None]
     if ended and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})

@@ -18,7 +18,6 @@ from emsworker.core.selection.filters import Filter
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking
-from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.progress import add_failures
 
 _SQL = Statements(__name__)
@@ -153,8 +152,6 @@ def _charge(session: Session, lost: Lost, failure: Failure | None) -> None:
     if claim.order is Order.KEY:
         blocking.lock_turn(packet, claim)
     add_failures(packet, claim, lost.place.topic_id, [failure], claim.client_id)
-    if failure.dead is not None:
-        add_notice(packet, claim.group_id, claim.partition, failure.offset)
     if failure.retry_in_s is None:
         blocking.promote(packet, claim, [claim.keys.get(failure.offset)])
     packet.send()

@@ -93,19 +93,30 @@ def read_series(
     since, until = (when.astimezone(UTC).replace(tzinfo=None) for when in (since, until))
     step_us = max(1, math.ceil((until - since).total_seconds() * 1_000_000 / points))
     args = {"topic_id": topic_id, "group_id": group_id, "since": since, "until": until, "step_us": step_us}
-    found: list[SamplePoint] = []
-    before: tuple[datetime, int, int] | None = None
-    for _, at_text, *counts, oldest_ms, written, finished in session.rows(_SQL.read_series, args):
-        now = utc(at_text), int(written), int(finished)
-        oldest_s = None if oldest_ms is None else int(oldest_ms) / 1000
-        found.append(SamplePoint(now[0], *map(int, counts), oldest_s, *_rates(before, now)))
-        before = now
-    return found
+    rows = [row[1:] for row in session.rows(_SQL.read_series, args)]
+    return [_point(row, before) for row, before in zip(rows, [None, *rows], strict=False)]
 
 
-def _rates(before: tuple[datetime, int, int] | None, now: tuple[datetime, int, int]) -> list[float | None]:
-    if before is None:
-        return [None, None]
-    seconds = (now[0] - before[0]).total_seconds()
-    differences: list[Any] = [now[1] - before[1], now[2] - before[2]]
+def read_latest(session: Session) -> dict[tuple[int, int], SamplePoint]:
+    """Return the latest sample of each topic id and group id, with the rates of about a minute before it."""
+    ((latest, before),) = session.rows(_SQL.find_rounds)
+    if latest is None:
+        return {}
+    now, then = (
+        {row[:2]: row[2:] for row in session.rows(_SQL.list_round, {"sampled_at": at})} for at in (latest, before)
+    )
+    return {place: _point(row, then.get(place)) for place, row in now.items()}
+
+
+def _point(row: Sequence[Any], before: Sequence[Any] | None) -> SamplePoint:
+    """Return the point of a row: time, counts, age, and running totals, from which its rates are computed."""
+    at, *counts, oldest_ms, _, _ = row
+    oldest_s = None if oldest_ms is None else int(oldest_ms) / 1000
+    rates = [None, None] if before is None else _rates(row, before)
+    return SamplePoint(utc(at), *map(int, counts), oldest_s, *rates)
+
+
+def _rates(row: Sequence[Any], before: Sequence[Any]) -> list[float | None]:
+    seconds = (utc(row[0]) - utc(before[0])).total_seconds()
+    differences = [int(now) - int(then) for now, then in zip(row[-2:], before[-2:], strict=True)]
     return [one / seconds if one >= 0 and seconds > 0 else None for one in differences]
