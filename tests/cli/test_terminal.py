@@ -108,7 +108,7 @@ def test_top_shows_groups_messages_and_a_trace(ems: Ems, busy: str) -> None:
         screen.press("q")
         assert screen.end() == 0
         assert screen.mode() == before
-        assert screen.raw.rstrip().endswith(b"\x1b[?25h"), "the cursor is back"
+        assert screen.raw.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor and the former screen are back"
 
 
 def test_top_prints_once_without_a_terminal(ems: Ems, busy: str) -> None:
