@@ -226,11 +226,12 @@ class Viewer:
         table, _ = make_table(shown, screen.columns, screen.spare, width, selected=screen.selected - first)
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
-        head.append(f"  {self._state()}  {screen.facts}")
+        head.append(f"  {self._state()}")
+        facts = Text(screen.facts, no_wrap=True, overflow="ellipsis")
         foot = Text(f"error: {screen.problem}", "red") if screen.problem else Text(self._order(len(rows)), "dim")
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
-        return Group(head, Text(), table, foot, keys)
+        return Group(head, facts, table, foot, keys)
 
     def _state(self) -> str:
         at = f"{self._read_at:%H:%M:%SZ}" if self._read_at is not None else "not read yet"
@@ -239,7 +240,7 @@ class Viewer:
     def _order(self, count: int) -> str:
         screen = self.screen
         sorted_by = (
-            f", by {screen.sort.removesuffix('_s')}{' downwards' if screen.descending else ''}" if screen.sort else ""
+            f", by {screen.sort.removesuffix('_s')}{', descending' if screen.descending else ''}" if screen.sort else ""
         )
         wanted = f", with {screen.wanted!r}" if screen.wanted or self._typing else ""
         return f"{count} of {screen.count}{sorted_by}{wanted}{' (type, then enter)' if self._typing else ''}"

@@ -341,7 +341,7 @@ def _about(trace: Trace) -> str:
     uid = uid_text(message.uid) if message.uid else "no id"
     task = trace.headers.get("ems-task")
     sent = f"{message.born_at:%Y-%m-%d %H:%M:%SZ} by {message.producer_id}"
-    return f"{uid}{f', task {task}' if task else ''}, {message.size_bytes} bytes, sent {sent}"
+    return f"{uid}{f', task {task}' if task else ''}, {counted(message.size_bytes, 'byte')}, sent {sent}"
 
 
 def _steps(one: GroupTrace) -> list[dict[str, Any]]:

@@ -248,9 +248,10 @@ def test_send_takes_the_options_of_a_message(ems: Ems, url: str) -> None:
     assert (receipt["id"], receipt["partition"], receipt["created"]) == (uid, 2, True)
     assert "there already" in ems.ok("send", "orders", "1", "--uid", uid).out
     ems.ok("send", "orders", "[]", "--task", "shop.add", "--expires", "1h", "--partition", "0")
-    ems.ok("send", "orders", "-", "--lines", "--expires", "2033-01-01T12:00", "--partition", "0", stdin="1\n2\n")
+    lines = ("--lines", "--task", "shop.add", "--expires", "2033-01-01T12:00", "--partition", "0")
+    ems.ok("send", "orders", "-", *lines, stdin="[1]\n[2]\n")
     headers = [json.loads(row[0]) for row in rows(url, "SELECT headers FROM ems_message WHERE `partition` = 0")]
-    assert headers[0]["ems-task"] == "shop.add" and headers[0]["ems-expires"].endswith("+00:00")
+    assert {one["ems-task"] for one in headers} == {"shop.add"} and headers[0]["ems-expires"].endswith("+00:00")
     assert [one["ems-expires"] for one in headers[1:]] == ["2033-01-01T12:00:00+00:00"] * 2
     assert "when it is due" in ems.ok("send", "orders", "1", "--eta", "2033-01-01T13:00+01:00").out
     ems.ok("send", "orders", "1", "--delay", "10m")
