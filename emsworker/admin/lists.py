@@ -158,12 +158,17 @@ class Lists:
         rows = self._database.call(lambda s: store.list_delayed(s, list(names), place, limit + 1, details))
 
         def shown(row: DelayedRow) -> Delayed:
-            times = utc(row.due_at), utc(row.created_at)
-            keys = decode_key(row.key), decode_key(row.tag)
-            task = _task_of(row.headers)
             return Delayed(
-                *(names[row.topic_id], uid_text(row.uid), *times),
-                *(row.partition, *keys, int(row.level), row.producer_id, task),
+                topic=names[row.topic_id],
+                id=uid_text(row.uid),
+                due_at=utc(row.due_at),
+                created_at=utc(row.created_at),
+                partition=row.partition,
+                key=decode_key(row.key),
+                tag=decode_key(row.tag),
+                level=int(row.level),
+                producer=row.producer_id,
+                task=_task_of(row.headers),
             )
 
         return page_of(rows, limit, lambda row: (row.due_at, row.topic_id, row.uid.hex()), shown)
@@ -202,10 +207,17 @@ class Lists:
             row, message = one
             where, its = chosen[row.group_id]
             return WaitingRetry(
-                *(where.name, its.name, row.partition, row.offset, uid_text(message.uid) if message else None),
-                *(row.attempt, None if row.due_at.startswith(str(BLOCKED_YEAR)) else utc(row.due_at)),
-                *(decode_key(row.key), utc(message.born_at) if message else None),
-                *(_task_of(message.headers if message else None), row.last_error),
+                topic=where.name,
+                group=its.name,
+                partition=row.partition,
+                offset=row.offset,
+                id=uid_text(message.uid) if message else None,
+                attempt=row.attempt,
+                due_at=None if row.due_at.startswith(str(BLOCKED_YEAR)) else utc(row.due_at),
+                key=decode_key(row.key),
+                born_at=utc(message.born_at) if message else None,
+                task=_task_of(message.headers if message else None),
+                error=row.last_error,
             )
 
         found = self._database.call(work)
@@ -241,9 +253,19 @@ class Lists:
             where, its = chosen[row.group_id]
             offset, uid, progress = message if message is not None else (row.offset, None, None)
             return Running(
-                *(where.name, its.name, row.partition, offset, uid_text(uid) if uid is not None else None),
-                *(row.source, row.client_id, row.client),
-                *(utc(row.claimed_at), utc(row.progress_at), utc(row.deadline_at), int(row.left), progress),
+                topic=where.name,
+                group=its.name,
+                partition=row.partition,
+                offset=offset,
+                id=uid_text(uid) if uid is not None else None,
+                source=row.source,
+                client_id=row.client_id,
+                client=row.client,
+                claimed_at=utc(row.claimed_at),
+                since=utc(row.progress_at),
+                deadline_at=utc(row.deadline_at),
+                left=int(row.left),
+                progress=progress,
             )
 
         return page_of(self._database.call(work), limit, lambda one: tuple(one[0][:4]), shown)
@@ -282,8 +304,16 @@ class Lists:
 
         def shown(row: store.OutlineRow) -> MessageOutline:
             return MessageOutline(
-                *(topic, row.partition, row.offset, uid_text(row.uid) if row.uid is not None else None),
-                *(decode_key(row.key), decode_key(row.tag), row.size, utc(row.born_at), row.producer_id, row.kind),
+                topic=topic,
+                partition=row.partition,
+                offset=row.offset,
+                id=uid_text(row.uid) if row.uid is not None else None,
+                key=decode_key(row.key),
+                tag=decode_key(row.tag),
+                size=row.size,
+                born_at=utc(row.born_at),
+                producer=row.producer_id,
+                kind=row.kind,
             )
 
         return page_of(rows, limit, lambda row: (row.partition, row.offset), shown)

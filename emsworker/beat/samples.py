@@ -57,10 +57,17 @@ def _sample(lag: GroupLag, written: int) -> Sample:
     unfinished = lag.claimed + lag.waiting + lag.retries
     passed = sum(one.cursor - 1 for one in lag.partitions)
     return Sample(
-        *(lag.topic.id, lag.group.id, lag.unclaimed, lag.claimed, lag.waiting, lag.retries, lag.running, lag.dead),
-        None if lag.oldest_age_s is None else max(0, round(lag.oldest_age_s * 1000)),
-        written,
-        max(0, passed - unfinished),
+        lag.topic.id,
+        lag.group.id,
+        unclaimed=lag.unclaimed,
+        claimed=lag.claimed,
+        waiting=lag.waiting,
+        retries=lag.retries,
+        running=lag.running,
+        dead=lag.dead,
+        oldest_ms=None if lag.oldest_age_s is None else max(0, round(lag.oldest_age_s * 1000)),
+        written=written,
+        finished=max(0, passed - unfinished),
     )
 
 
@@ -69,8 +76,19 @@ def _total(topic_id: int, parts: list[Sample], written: int) -> Sample:
         return sum(getattr(part, name) for part in parts)
 
     ages = [part.oldest_ms for part in parts if part.oldest_ms is not None]
-    counts = [total(name) for name in ("unclaimed", "claimed", "waiting", "retries", "running", "dead")]
-    return Sample(topic_id, 0, *counts, max(ages, default=None), written, total("finished"))
+    return Sample(
+        topic_id,
+        0,
+        unclaimed=total("unclaimed"),
+        claimed=total("claimed"),
+        waiting=total("waiting"),
+        retries=total("retries"),
+        running=total("running"),
+        dead=total("dead"),
+        oldest_ms=max(ages, default=None),
+        written=written,
+        finished=total("finished"),
+    )
 
 
 def prune_samples(session: Session, settings: Settings) -> float:

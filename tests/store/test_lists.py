@@ -20,9 +20,9 @@ from emsworker.store.inspect import samples
 from tests.store.test_flat_cost import SEQUENCE, reads
 from tests.support.streams import Stream, flush_of
 
-ROWS = 20_000
+ROWS = 6_000
 LIMIT = 50
-MOST_READS = 20 * LIMIT
+MOST_READS = 12 * LIMIT
 DEAD = (
     "INSERT INTO ems_dead (group_id, `partition`, `offset`, uid, headers, body, born_at, producer_id, dead_at, attempts, "
     "task, error_type, reason, error) SELECT {group}, n %% 2, n, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', NOW(6), 'p', "
@@ -31,7 +31,7 @@ DEAD = (
 
 
 def _fill(stream: Stream) -> tuple[Topic, Topic, Group, Group]:
-    """Two topics; 20,000 delayed messages, retries and dead letters of one topic and group, and a few of others."""
+    """Two topics; 6,000 delayed messages, retries and dead letters of one topic and group, and a few of others."""
     topic, other = stream.topic(partitions=2), stream.topic("u")
     many, few = stream.group(topic, "many"), stream.group(topic, "few")
     for place, count in ((topic, ROWS), (other, 3)):
@@ -98,7 +98,7 @@ def test_pages_are_complete_in_order_and_cost_the_same_at_the_end(stream: Stream
         ),
     }
     for name, (listed, count, order) in found.items():
-        rows, last = _walk(listed, 3000)
+        rows, last = _walk(listed, 1000)
         assert len(rows) == count, name
         places = {
             (one.topic, *(getattr(one, name, "") for name in ("group", "partition", "offset")), one.id) for one in rows
@@ -113,16 +113,16 @@ def test_pages_are_complete_in_order_and_cost_the_same_at_the_end(stream: Stream
     assert lists.retries("t", "few").rows[0].error is None is dead.page(limit=1).rows[0].error
     assert admin.dead.page(DeadFilter(group="few"), details=True).rows[0].reason == "no"
 
-    counted = {(one.group, one.task, one.error_type): (one.count, one.capped) for one in dead.classes(most=3000)}
-    assert counted["many", "ship", "ValueError"] == (3000, True)
+    counted = {(one.group, one.task, one.error_type): (one.count, one.capped) for one in dead.classes(most=1000)}
+    assert counted["many", "ship", "ValueError"] == (1000, True)
     assert counted["many", "pay", "KeyError"] == (ROWS // 20, False)
     assert counted["few", "ship", "ValueError"] == (3, False) and len(counted) == 5
-    assert reads(session, lambda: dead.classes(most=100)) < MOST_READS
+    assert reads(session, lambda: dead.classes(most=50)) < MOST_READS
     assert sum(one.count for one in dead.classes(DeadFilter(error="KeyError"))) == ROWS // 4
     since = datetime.now(UTC) - timedelta(seconds=1000.5)
     newest = dead.classes(DeadFilter(group="many", task="ship", error="KeyError", since=since))
     assert [one.count for one in newest] == [pytest.approx(200, abs=60)]  # a minute for this test
-    assert reads(session, lambda: Monitoring(database).lag(most=100)) < MOST_READS
+    assert reads(session, lambda: Monitoring(database).lag(most=50)) < MOST_READS
 
     assert dead.delete_all(only=DeadFilter(task="ship", error="KeyError")) == ROWS // 5
     stream.rows("DELETE FROM ems_retry")

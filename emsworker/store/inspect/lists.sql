@@ -9,7 +9,7 @@ ORDER BY topic_id, due_at, uid LIMIT %(limit)s
 SELECT r.group_id, r.due_at, r.`partition`, r.`offset`, r.attempt, r.`key`, {last_error} FROM ems_retry r FORCE INDEX (due)
 WHERE r.group_id = %(group_id)s AND r.claim_id IS NULL AND (r.due_at > %(due_at)s OR (r.due_at = %(due_at)s AND r.`partition` > %(partition)s)
   OR (r.due_at = %(due_at)s AND r.`partition` = %(partition)s AND r.`offset` > %(offset)s))
-ORDER BY r.group_id, r.claim_id, r.due_at, r.`partition`, r.`offset` LIMIT %(limit)s
+ORDER BY r.due_at, r.`partition`, r.`offset` LIMIT %(limit)s
 
 -- name: get_outline
 SELECT uid, born_at, {headers} FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
@@ -56,7 +56,7 @@ ORDER BY group_id DESC, dead_at DESC, `partition` DESC, `offset` DESC LIMIT %(li
 SELECT group_id, dead_at, `partition`, `offset`, uid, `key`, tag, born_at, attempts, task, error_type, {dead_error} FROM ems_dead FORCE INDEX (class)
 WHERE group_id = %(group_id)s AND task = %(task)s AND error_type = %(error_type)s AND dead_at >= %(since)s AND dead_at <= %(dead_at)s
   AND (dead_at < %(dead_at)s OR `partition` < %(partition)s OR (`partition` = %(partition)s AND `offset` < %(offset)s))
-ORDER BY group_id DESC, task DESC, error_type DESC, dead_at DESC, `partition` DESC, `offset` DESC LIMIT %(limit)s
+ORDER BY dead_at DESC, `partition` DESC, `offset` DESC LIMIT %(limit)s
 
 -- name: next_class
 -- The first class of a group's dead letters after another one: one dive into the index.
@@ -72,4 +72,4 @@ SELECT group_id, task, error_type FROM ems_dead FORCE INDEX (class) WHERE group_
 SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM ems_dead FORCE INDEX (class) WHERE group_id = %(group_id)s AND task = %(task)s
     AND error_type = %(error_type)s AND dead_at >= %(since)s AND dead_at <= %(until)s LIMIT %(most)s) d),
   (SELECT dead_at FROM ems_dead FORCE INDEX (class) WHERE group_id = %(group_id)s AND task = %(task)s AND error_type = %(error_type)s
-    AND dead_at >= %(since)s AND dead_at <= %(until)s ORDER BY group_id DESC, task DESC, error_type DESC, dead_at DESC LIMIT 1)
+    AND dead_at >= %(since)s AND dead_at <= %(until)s ORDER BY dead_at DESC LIMIT 1)

@@ -12,6 +12,7 @@ from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, utc
 
 _SQL = Statements(__name__)
+_COUNTS = ("unclaimed", "claimed", "waiting", "retries", "running", "dead", "lag")  # as the statements select them
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,15 @@ def read_latest(session: Session) -> dict[tuple[int, int], SamplePoint]:
 
 def _point(row: Sequence[Any], before: Sequence[Any] | None) -> SamplePoint:
     """Return the point of a row: time, counts, age, and running totals, from which its rates are computed."""
-    at, *counts, oldest_ms, _, _ = row
-    oldest_s = None if oldest_ms is None else int(oldest_ms) / 1000
-    rates = [None, None] if before is None else _rates(row, before)
-    return SamplePoint(utc(at), *map(int, counts), oldest_s, *rates)
+    oldest_ms = row[-3]
+    in_per_s, out_per_s = (None, None) if before is None else _rates(row, before)
+    return SamplePoint(
+        at=utc(row[0]),
+        **{name: int(row[number]) for number, name in enumerate(_COUNTS, 1)},
+        oldest_s=None if oldest_ms is None else int(oldest_ms) / 1000,
+        in_per_s=in_per_s,
+        out_per_s=out_per_s,
+    )
 
 
 def _rates(row: Sequence[Any], before: Sequence[Any]) -> list[float | None]:
