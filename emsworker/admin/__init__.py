@@ -1,7 +1,7 @@
 """Administration of topics, groups and dead letters, behind ``ems topics``, ``ems groups`` and ``ems dead``."""
 
 from emsworker.admin.backlogs import Backlogs
-from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place
+from emsworker.admin.dead import DeadClass, DeadEntry, DeadFilter, DeadLetter, DeadLetters, DeadRef, parse_place
 from emsworker.admin.messages import Messages, Page, StoredMessage
 from emsworker.admin.replay import Replay
 from emsworker.admin.selection import Selection
