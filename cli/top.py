@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -60,7 +61,7 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     if interval < _SHOWN_S:
         raise click.BadParameter(f"{interval:g} s is too short; at least {_SHOWN_S:g} s.", param_hint="--interval")
     screen = GroupsScreen("oldest_s" if sort == "oldest" else sort, wanted)
-    live = not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
+    live = not (once or as_json) and _is_terminal()
     if live:
         _require_rich()
     reader = Reader(open_stream().database())
@@ -71,6 +72,10 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     time.sleep(_BETWEEN_S)  # rates are of the time between two readings
     screen.read_now(reader)
     print_rows(screen.rows(), GROUP_COLUMNS, as_json, "There is no group yet.", spare=screen.spare)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _require_rich() -> None:

@@ -15,11 +15,13 @@ from emsworker.admin.monitoring import Monitoring
 from emsworker.cli.terminal import make_table
 from emsworker.cli.top_screens import Rates
 from emsworker.core.ids import new_client_id, short_client
+from emsworker.local import LocalDatabase
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from tests.cli.test_commands import rows
 from tests.support import rows as writing
 from tests.support.commands import Ems, environment
+from tests.support.roles import users
 from tests.support.terminal import terminal
 
 TEXT = "the bank is away, and so is everybody who works there"
@@ -120,6 +122,35 @@ def test_top_prints_once_without_a_terminal(ems: Ems, busy: str) -> None:
     assert done.out.split()[:5] == ["TOPIC", "GROUP", "LAG", "IN/S", "OUT/S"] and "mail" not in done.out
     wrong = ems("top", "--interval", "1ms")
     assert wrong.code == 2 and "at least 0.25 s" in wrong.err
+
+
+def test_without_rich_tables_are_plain_and_top_asks_for_its_extra(ems: Ems, busy: str) -> None:
+    ems.write("sitecustomize.py", "import sys\nsys.modules['rich'] = None\n")
+    path = {"PYTHONPATH": str(ems.folder)}
+    with terminal(ems, "clients", columns=60, **path) as screen:
+        assert screen.end() == 0 and busy in screen.text and b"\x1b" not in screen.raw
+    with terminal(ems, "top", **path) as screen:
+        assert screen.end() == 2
+        assert "pip install 'emsworker[cli]'" in screen.text and "--once" in screen.text
+    with terminal(ems, "top", TERM="dumb") as screen:
+        assert screen.end() == 0 and "stats" in screen.text and b"\x1b" not in screen.raw
+
+
+def test_a_viewer_sees_everything_but_contents(ems: Ems, busy: str, server: LocalDatabase, url: str) -> None:
+    with users(server, url) as make:
+        viewer = {"url": make("viewer")}
+        (letter,) = ems.ok("dead", "list", "--json", **viewer).json
+        assert (letter["task"], letter["error"], letter["reason"]) == ("shop.add", "ValueError", None)
+        assert ems.ok("dead", "list", "--by", "task", "--json", **viewer).json[0]["count"] == 1
+        with terminal(ems, "top", "--filter", "mail", EMS_URL=viewer["url"]) as screen:
+            screen.wait("1 of 2")
+            screen.press("\r")
+            screen.wait("1 dead", "shop.add")
+            screen.press("jj\r")
+            screen.wait("orders/0/7", "dead", "unclaimed")
+            assert "error:" not in screen.text
+            screen.press("q")
+            assert screen.end() == 0
 
 
 def completed(ems: Ems, words: str, **changes: str) -> list[str]:
