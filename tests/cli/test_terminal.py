@@ -12,10 +12,13 @@ from rich.console import Console
 
 from emsworker import Ems as App
 from emsworker.admin.monitoring import Monitoring
+from emsworker.cli import pipeline
 from emsworker.cli.terminal import make_table
 from emsworker.cli.top_screens import Rates
 from emsworker.core.ids import new_client_id, short_client
 from emsworker.local import LocalDatabase
+from emsworker.spark.jobs.report import JobReport
+from emsworker.spark.jobs.report import Table as ReportTable
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from tests.cli.test_commands import rows
@@ -43,6 +46,16 @@ def test_a_table_folds_text_and_leaves_out_what_is_spare() -> None:
     assert "RENEWED" not in narrow[0] and max(map(len, narrow)) <= 60
     assert "".join(line[line.find("  ") :].strip() for line in narrow[1:]).count("bank") == 1 and len(narrow) > 2
     assert "".join(narrow).count(short_client(row["client"])) == 1, "what one copies is not broken"
+
+
+def test_reports_of_the_pipeline_fit_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    report = JobReport("Dead", (ReportTable("errors", "Errors", ("error", "count", "share"), [(TEXT, 7, 0.12345)]),))
+    monkeypatch.setattr("emsworker.cli.pipeline.draws_tables", lambda: True)
+    monkeypatch.setattr("emsworker.cli.output.draws_tables", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    pipeline._print_report(report)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Errors" and lines[2].endswith("7  0.123") and max(map(len, lines)) <= 40 < len(TEXT)
 
 
 def test_rates_are_of_the_time_between_two_readings(ems: Ems, app: App, url: str) -> None:
