@@ -2,7 +2,9 @@
 
 from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.dead import DeadClass, DeadEntry, DeadFilter, DeadLetter, DeadLetters, DeadRef, parse_place
+from emsworker.admin.lists import Lists
 from emsworker.admin.messages import Messages, Page, StoredMessage
+from emsworker.admin.paging import Listing
 from emsworker.admin.replay import Replay
 from emsworker.admin.selection import Selection
 from emsworker.admin.stream import Admin
@@ -19,6 +21,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DeadRef",
+    "Listing",
+    "Lists",
     "Messages",
     "Page",
     "Replay",

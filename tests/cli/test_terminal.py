@@ -5,7 +5,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
@@ -14,7 +14,8 @@ from emsworker import Ems as App
 from emsworker.admin.monitoring import Monitoring
 from emsworker.cli import pipeline
 from emsworker.cli.terminal import make_table
-from emsworker.cli.top_screens import Rates
+from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates
+from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import new_client_id, short_client
 from emsworker.local import LocalDatabase
 from emsworker.spark.jobs.report import JobReport
@@ -70,6 +71,35 @@ def test_rates_are_of_the_time_between_two_readings(ems: Ems, app: App, url: str
     assert rates.of == {("orders", "mail"): (2.0, 0.5)}
 
 
+class Readings:
+    """What a reader of a stream with two groups returns, until the server is away."""
+
+    lags: ClassVar = {"mail": 1, "stats": 2}
+    away = False
+
+    def groups(self) -> list[dict[str, Any]]:
+        if self.away:
+            raise StoreUnavailable("mysql://u:geheim@h/x could not be reached")
+        empty = dict.fromkeys(GROUP_COLUMNS)
+        return [empty | {"topic": "t", "group": name, "lag": lag} for name, lag in self.lags.items()]
+
+    def clients(self) -> tuple[list[Any], list[Any]]:
+        return [], []
+
+
+def test_a_screen_keeps_its_row_and_its_rows() -> None:
+    reader, screen = Readings(), GroupsScreen()
+    screen.refresh(reader)  # type: ignore[arg-type]
+    screen.move(1)
+    assert [row["group"] for row in screen.rows()] == ["stats", "mail"] and screen.selected == 1
+    reader.lags = {"mail": 3, "stats": 2}
+    screen.refresh(reader)  # type: ignore[arg-type]
+    assert screen.rows()[screen.selected]["group"] == "mail" and screen.selected == 0
+    reader.away = True
+    screen.refresh(reader)  # type: ignore[arg-type]
+    assert len(screen.rows()) == 2 and screen.problem is not None and "geheim" not in screen.problem
+
+
 @pytest.fixture
 def busy(ems: Ems, app: App, stream: Database, url: str) -> str:
     """A stream with a running message, one that waits for a retry, and a dead one; returns the id of a client."""
@@ -106,6 +136,10 @@ def test_top_shows_groups_messages_and_a_trace(ems: Ems, busy: str) -> None:
         screen.wait("orders", "mail", "stats", "1 client in 1 process", "q quit")
         screen.press("/sta\r")
         screen.wait("1 of 2", "'sta'")
+        screen.press("\x1b")
+        screen.wait("2 of 2")
+        screen.press("/ü\r")
+        screen.wait("0 of 2", "'ü'")
         screen.press("\x1b")
         screen.wait("2 of 2")
         screen.press("ss")

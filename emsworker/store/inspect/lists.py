@@ -15,8 +15,8 @@ from emsworker.core.run import Progress
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, utc
 
-_OUTLINE = Statements(__name__, headers="NULL", last_error="NULL", dead_error="NULL, NULL")  # for the role viewer
-_FULL = Statements(
+_SQL = Statements(__name__, headers="NULL", last_error="NULL", dead_error="NULL, NULL")  # for the role viewer
+_FULL_SQL = Statements(
     __name__,
     headers="headers",
     last_error="RIGHT(r.last_error, 2000)",
@@ -29,10 +29,6 @@ _PAST_OFFSETS = (1 << 64) - 1
 START_OF_TIME, END_OF_TIME = "1970-01-01 00:00:00.000000", "9999-12-31 23:59:59.999999"
 
 Row = tuple[Any, ...]
-
-
-def _sql(details: bool) -> Statements:
-    return _FULL if details else _OUTLINE
 
 
 def _merged(
@@ -108,7 +104,11 @@ def list_delayed(
     def source(topic_id: int) -> tuple[Sql, dict[str, Any]]:
         # Of an equal time, topics before that of the place have been listed, and those after it have not.
         uid = after.uid if topic_id == after.topic_id else _LAST_UID if topic_id < after.topic_id else b""
-        return _sql(details).list_delayed, {"topic_id": topic_id, "due_at": after.due_at, "uid": uid}
+        return _FULL_SQL.list_delayed if details else _SQL.list_delayed, {
+            "topic_id": topic_id,
+            "due_at": after.due_at,
+            "uid": uid,
+        }
 
     rows = _merged(session, list(map(source, topic_ids)), limit, lambda row: (row[1], row[0], row[2]), False)
     return [DelayedRow(*row) for row in rows]
@@ -153,7 +153,7 @@ def list_retries(
         if group_id != after.group_id:
             place = (_PAST_PARTITIONS, 0) if group_id < after.group_id else (-1, 0)
         args = {"group_id": group_id, "due_at": after.due_at, "partition": place[0], "offset": place[1]}
-        return _sql(details).list_retries, args
+        return (_FULL_SQL.list_retries if details else _SQL.list_retries), args
 
     rows = _merged(session, list(map(source, group_ids)), limit, lambda row: (row[1], row[0], row[2], row[3]), False)
     return [WaitingRow(*row) for row in rows]
@@ -177,7 +177,10 @@ def get_outlines(session: Session, places: Sequence[tuple[int, int, int]], detai
         return []
     packet = session.packet()
     for topic_id, partition, offset in places:
-        packet.add(_sql(details).get_outline, {"topic_id": topic_id, "partition": partition, "offset": offset})
+        packet.add(
+            (_FULL_SQL.get_outline if details else _SQL.get_outline),
+            {"topic_id": topic_id, "partition": partition, "offset": offset},
+        )
     return [Outline(*result.rows[0]) if result.rows else None for result in packet.send()]
 
 
@@ -218,7 +221,7 @@ def list_running(
     if not group_ids:
         return []
     place = (after or RunningPlace(0, 0, 0, 0))._asdict()
-    rows = session.rows(_OUTLINE.list_running, place | {"group_ids": list(group_ids), "limit": limit})
+    rows = session.rows(_SQL.list_running, place | {"group_ids": list(group_ids), "limit": limit})
     return [RunningRow(*row) for row in rows]
 
 
@@ -232,7 +235,7 @@ def get_running(
     for topic_id, row in claims:
         first = row.offset if row.offset is not None else _PAST_OFFSETS
         where = {"topic_id": topic_id, "group_id": row.group_id, "partition": row.partition, "offset": first}
-        packet.add(_OUTLINE.get_running, where | {"hi": first if row.source == "retry" else row.hi})
+        packet.add(_SQL.get_running, where | {"hi": first if row.source == "retry" else row.hi})
     return [_running(result.rows[0]) if result.rows else None for result in packet.send()]
 
 
@@ -266,7 +269,7 @@ def list_messages(
 ) -> list[OutlineRow]:
     """Return rows of some partitions of a topic, in the order of the stream or from its end."""
     found: list[OutlineRow] = []
-    statement, begin = (_OUTLINE.list_newest_messages, _PAST_OFFSETS) if newest else (_OUTLINE.list_messages, 0)
+    statement, begin = (_SQL.list_newest_messages, _PAST_OFFSETS) if newest else (_SQL.list_messages, 0)
     for partition in sorted(partitions, reverse=newest):
         if after is not None and (partition > after[0] if newest else partition < after[0]):
             continue
@@ -348,8 +351,11 @@ def list_dead(
         args = {"group_id": group_id, "since": within.since, "dead_at": after.dead_at}
         args |= {"partition": place[0], "offset": place[1]}
         if isinstance(one, int):
-            return _sql(details).list_dead, args
-        return _sql(details).list_dead_of_class, args | {"task": one.task, "error_type": one.error_type}
+            return (_FULL_SQL.list_dead if details else _SQL.list_dead), args
+        return (_FULL_SQL.list_dead_of_class if details else _SQL.list_dead_of_class), args | {
+            "task": one.task,
+            "error_type": one.error_type,
+        }
 
     rows = _merged(session, list(map(source, sources)), limit, lambda row: (row[1], row[0], row[2], row[3]), True)
     return [DeadEntryRow(*row) for row in rows]
@@ -368,9 +374,9 @@ def list_classes(session: Session, group_ids: Sequence[int], most: int) -> list[
         packet = session.packet()
         for one in last:
             if isinstance(one, int):
-                packet.add(_OUTLINE.first_class, {"group_id": one})
+                packet.add(_SQL.first_class, {"group_id": one})
             else:
-                packet.add(_OUTLINE.next_class, one._asdict())
+                packet.add(_SQL.next_class, one._asdict())
         last = [Class(*result.rows[0]) for result in packet.send() if result.rows]
         found += [one for one in last if isinstance(one, Class)]
     return sorted(found)
@@ -384,5 +390,5 @@ def count_classes(
         return []
     packet = session.packet()
     for one in classes:
-        packet.add(_OUTLINE.count_class, one._asdict() | {"since": within.since, "until": within.until, "most": most})
+        packet.add(_SQL.count_class, one._asdict() | {"since": within.since, "until": within.until, "most": most})
     return [(int(result.rows[0][0]), result.rows[0][1]) for result in packet.send()]

@@ -14,7 +14,7 @@ from emsworker.store.engine.sql import Statements, utc
 from emsworker.store.groups.blocking import BLOCKED_YEAR
 from emsworker.store.groups.dead import Place
 
-_OUTLINE = Statements(
+_OUTLINE_SQL = Statements(
     __name__, headers="''", last_error="NULL", dead_error="'', ''", error="NULL"
 )  # for the role viewer
 _SQL = Statements(__name__, headers="headers", last_error="r.last_error", dead_error="reason, error", error="error")
@@ -114,8 +114,8 @@ def get_message(session: Session, topic_id: int, place: Place, *, details: bool 
     Args:
         details: read its headers too, otherwise they are empty.
     """
-    sql = _SQL if details else _OUTLINE
-    rows = session.rows(sql.get_message, {"topic_id": topic_id, "partition": place[0], "offset": place[1]})
+    statement = _SQL.get_message if details else _OUTLINE_SQL.get_message
+    rows = session.rows(statement, {"topic_id": topic_id, "partition": place[0], "offset": place[1]})
     if not rows:
         return None
     uid, kind, key, tag, headers, size, born_at, producer_id = rows[0]
@@ -147,8 +147,13 @@ def get_history(session: Session, group_id: int, place: Place, *, details: bool 
         details: read the errors and reasons too.
     """
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
-    packet, sql = session.packet(), _SQL if details else _OUTLINE
-    for statement in (sql.get_cursor, sql.find_claims, sql.get_retry, sql.get_dead, sql.list_attempts):
+    packet = session.packet()
+    statements = (
+        (_SQL.get_retry, _SQL.get_dead, _SQL.list_attempts)
+        if details
+        else (_OUTLINE_SQL.get_retry, _OUTLINE_SQL.get_dead, _OUTLINE_SQL.list_attempts)
+    )
+    for statement in (_SQL.get_cursor, _SQL.find_claims, *statements):
         packet.add(statement, args)
     cursor, claims, retry, dead, attempts = (result.rows for result in packet.send())
     return MessageHistory(
