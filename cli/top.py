@@ -29,7 +29,7 @@ _HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause 
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print the groups once as plain text; without a terminal this is so anyway.")
+@click.option("--once", is_flag=True, help="Print the groups once and end; without a terminal this is so anyway.")
 @click.option(
     "--interval",
     default="2s",
