@@ -18,6 +18,7 @@ Row = Mapping[str, Any]
 
 _TITLES = {"in_rate": "IN/S", "out_rate": "OUT/S"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:
@@ -115,7 +116,8 @@ def print_record(record: Row, as_json: bool) -> None:
     width = max(len(name) for name in record)
     for name, value in record.items():
         title = name.removesuffix("_s").replace("_", " ")
-        first, *rest = text_cell(name, value).splitlines() or [""]
+        text = text_cell(name, value)
+        first, *rest = (harmless(text) if sys.stdout.isatty() else text).splitlines() or [""]
         click.echo(f"{title.ljust(width)}  {first}".rstrip())
         for line in rest:
             click.echo(f"{' ' * width}  {line}")
@@ -129,6 +131,11 @@ def is_numeric(rows: Sequence[Row], column: str) -> bool:
 def cell_of(column: str, value: Any) -> str:
     """The text of a value in one line of a table; control characters are written as escapes."""
     return _CONTROL.sub(_escaped, text_cell(column, value))
+
+
+def harmless(text: str) -> str:
+    """Several lines of text without characters that would control a terminal; those are written as escapes."""
+    return _IN_LINES.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:

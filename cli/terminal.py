@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +13,7 @@ import click
 from emsworker.core.ids import short_client
 
 from .common import NO_COLOR, WIDE
-from .output import Row, cell_of, is_numeric, text_cell, titles_of
+from .output import Row, cell_of, harmless, is_numeric, text_cell, titles_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -24,7 +23,6 @@ _GAP = 2
 _FOLDED = 16  # a column of text can be made as narrow as this
 _ENDLESS = 1 << 20
 _CLIENTS = frozenset({"client", "client_id", "leader"})
-_ESCAPES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _WORDS = {
     "live": "green",
@@ -137,8 +135,8 @@ def print_properties(record: Row) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in record.items():
-        text = _ESCAPES.sub(lambda found: found[0].encode("unicode_escape").decode(), text_cell(name, value))
-        table.add_row(name.removesuffix("_s").replace("_", " "), Text(text, style=_style(name, value)))
+        text = Text(harmless(text_cell(name, value)), style=_style(name, value))
+        table.add_row(name.removesuffix("_s").replace("_", " "), text)
     open_console(endless=wide()).print(table)
 
 

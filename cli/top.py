@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .common import DURATION, WrongUsage, common_options, open_stream, read_duration
-from .output import print_rows
+from .output import harmless, print_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,6 +97,7 @@ def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
     console = open_console()
     viewer = Viewer(reader, screen, interval_s)
     signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would get a terminal in the wrong mode
     with (
         contextlib.suppress(KeyboardInterrupt, EOFError),
         Keys() as keys,
@@ -232,8 +233,10 @@ class Viewer:
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
         head.append(f"  {self._state()}")
-        facts = Text(screen.facts, no_wrap=True, overflow="ellipsis")
-        foot = Text(f"error: {screen.problem}", "red") if screen.problem else Text(self._order(len(rows)), "dim")
+        facts = Text(harmless(screen.facts), no_wrap=True, overflow="ellipsis")
+        foot = (
+            Text(harmless(f"error: {screen.problem}"), "red") if screen.problem else Text(self._order(len(rows)), "dim")
+        )
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
         return Group(head, facts, table, foot, keys)
