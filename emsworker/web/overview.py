@@ -52,7 +52,7 @@ def latest(visit: Visit) -> SamplePoint | None:
 def _line(lag: GroupLag, sample: SamplePoint | None, working: bool) -> GroupLine:
     in_per_s, out_per_s = (sample.in_per_s, sample.out_per_s) if sample else (None, None)
     gain = (out_per_s or 0.0) - (in_per_s or 0.0)
-    drain_s = lag.lag / gain if lag.lag and gain > 0.01 else None
+    drain_s = lag.lag / gain if lag.lag and gain > 0.01 and not lag.group.paused else None
     if lag.group.paused:
         state = "paused"
     elif not lag.lag:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,11 +11,12 @@ from starlette.responses import Response
 
 from emsworker.admin import parse_place
 from emsworker.admin.monitoring import GroupTrace, Trace, TraceState
+from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, InvalidName, UnknownMessage
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import Outcome
 from emsworker.web.page import View, Visit
-from emsworker.web.texts import preview
+from emsworker.web.texts import duration, preview, short_client
 
 _MOST_READ_BYTES = 1 << 20
 
@@ -56,7 +58,7 @@ def trace(visit: Visit) -> Response:
         {
             "trace": one,
             "id": _id_of(one),
-            "events": [(group, events_of(one, group)) for group in one.groups],
+            "events": [(group, events_of(one, group)) for group in sorted(one.groups, key=_urgency)],
             "body": body_of(visit, one),
         }
         for one in found
@@ -88,64 +90,59 @@ def _delayed(visit: Visit, what: str) -> list[str]:
         return []
 
 
+def _urgency(group: GroupTrace) -> tuple[bool, str]:
+    """Sort groups in which something is wrong, or happens, before those in which nothing does."""
+    return group.state in (TraceState.DONE, TraceState.SKIPPED, TraceState.UNCLAIMED), group.group.name
+
+
 def _id_of(one: Trace) -> str | None:
     return uid_text(one.message.uid) if one.message is not None and one.message.uid else None
 
 
 def events_of(one: Trace, group: GroupTrace) -> list[Event]:
-    """Return what happened to a message in a group, the earliest first."""
-    events = []
+    """Return what happened to a message in a group, the earliest first, and what is to come."""
+    happened = [*_sent(one), *_claimed(group), *_attempted(group)]
+    return [*sorted(happened, key=lambda event: (event.at is None, event.at)), *_ended(group)]
+
+
+def _by(name: str | None) -> str:
+    return f"by {short_client(name)}" if name else ""
+
+
+def _sent(one: Trace) -> Iterator[Event]:
     if one.message is not None:
-        events.append(
-            Event(
-                one.message.born_at, "sent", "Sent", f"by {one.message.producer_id}" if one.message.producer_id else ""
-            )
+        yield Event(one.message.born_at, "sent", "Sent", _by(one.message.producer_id))
+
+
+def _claimed(group: GroupTrace) -> Iterator[Event]:
+    if (claim := group.history.claim) is not None:
+        count = counted(claim.hi - claim.lo + 1, "message")
+        yield Event(
+            claim.claimed_at, "claimed", "Claimed", f"with {count} from offset {claim.lo} {_by(claim.client_id)}"
         )
-    claim = group.history.claim
-    if claim is not None:
-        size = claim.hi - claim.lo + 1
-        events.append(
-            Event(
-                claim.claimed_at,
-                "claimed",
-                "Claimed",
-                f"in a range of {size:,} from offset {claim.lo}, by {claim.client_id or 'nobody yet'}",
-            )
-        )
+
+
+def _attempted(group: GroupTrace) -> Iterator[Event]:
     for attempt in group.history.attempts:
-        good = attempt.outcome in (Outcome.DONE, Outcome.IGNORED)
-        ran = f" after {attempt.ran_ms:,} ms" if attempt.ran_ms is not None else ""
-        events.append(
-            Event(
-                attempt.ended_at,
-                "good" if good else "bad",
-                f"Attempt {attempt.attempt}: {attempt.outcome.value}{ran}",
-                f"by {attempt.client_id}" if attempt.client_id else "",
-                attempt.error,
-            )
-        )
-    events.sort(key=lambda event: (event.at is None, event.at))
-    if (retry := group.history.retry) is not None:
-        if retry.claimed_at is not None:
-            events.append(
-                Event(
-                    retry.claimed_at,
-                    "claimed",
-                    "Claimed for its next attempt",
-                    f"by {retry.client_id}" if retry.client_id else "",
-                )
-            )
-        elif retry.due_at is None:
-            events.append(Event(None, "wait", "Blocked", "waits for an earlier message of its key"))
-        else:
-            events.append(Event(retry.due_at, "wait", f"Attempt {retry.attempt + 1} is due"))
-    if (dead := group.history.dead) is not None:
-        events.append(
-            Event(dead.dead_at, "bad", "Dead letter", f"after {dead.attempts} attempts", getattr(dead, "error", None))
-        )
+        kind = "good" if attempt.outcome in (Outcome.DONE, Outcome.IGNORED) else "bad"
+        ran = f" after {duration(attempt.ran_ms / 1000)}" if attempt.ran_ms is not None else ""
+        title = f"Attempt {attempt.attempt}: {attempt.outcome.value}{ran}"
+        yield Event(attempt.ended_at, kind, title, _by(attempt.client_id), attempt.error)
+
+
+def _ended(group: GroupTrace) -> Iterator[Event]:
+    """Yield the end, or what the message waits for."""
+    retry, dead, claim = group.history.retry, group.history.dead, group.history.claim
+    if retry is not None and retry.claimed_at is not None:
+        yield Event(retry.claimed_at, "claimed", "Claimed for its next attempt", _by(retry.client_id))
+    elif retry is not None and retry.due_at is None:
+        yield Event(None, "wait", "Blocked", "waits for an earlier message of its key")
+    elif retry is not None:
+        yield Event(retry.due_at, "wait", f"Attempt {retry.attempt + 1} is due")
+    if dead is not None:
+        yield Event(dead.dead_at, "bad", "Dead letter", f"after {counted(dead.attempts, 'attempt')}", dead.error)
     if group.state is TraceState.DONE and not group.history.attempts:
-        events.append(Event(claim.progress_at if claim else None, "good", "Done", "in its first attempt"))
-    return events
+        yield Event(claim.progress_at if claim else None, "good", "Done", "in its first attempt")
 
 
 def body_of(visit: Visit, one: Trace) -> Body:

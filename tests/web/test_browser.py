@@ -204,6 +204,11 @@ def test_focus_survives_refreshing_which_waits_for_people(browser: webdriver.Chr
     _wait(lambda: dot.get_attribute("class") == "dot")
     browser.find_element(By.ID, "jump").send_keys("half a wo")
     _wait(lambda: dot.get_attribute("class") == "dot still")
+    browser.get(f"{site}/trace?id=orders/0/1")  # what was unfolded stays so
+    browser.find_element(By.CSS_SELECTOR, "#body summary").click()
+    before = _refreshed(browser)
+    _wait(lambda: _refreshed(browser) > before)
+    assert browser.find_element(By.CSS_SELECTOR, "#body pre").is_displayed()
 
 
 def test_a_dead_letter_is_requeued_by_keyboard_alone(browser: webdriver.Chrome, site: str, stream: Stream) -> None:
