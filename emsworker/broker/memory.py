@@ -38,6 +38,7 @@ from emsworker.core.model import (
 )
 from emsworker.core.partitioner import numbered
 from emsworker.core.priority import PRIORITIES
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.cancel import unknown_message
@@ -172,6 +173,7 @@ class MemoryBroker:
         connection: Any = None,
         on_send: Callable[[], None] = lambda: None,
     ) -> None:
+        self.pool = ThreadPool(1)
         self._settings = settings
         self._kind_of = kind_of
         self._connection = connection
@@ -207,6 +209,9 @@ class MemoryBroker:
         return min([*(at for at in waiting if at is not None), *(at for at, _, _ in self._outbox[:1])], default=None)
 
     # -- topics and groups ---------------------------------------------------------------------------------------------
+
+    def prepare(self, topic: str | None = None) -> None:
+        """Do nothing: there is no connection."""
 
     def topic(self, name: str) -> Topic:
         """Return a topic; every topic exists, and cluster topics have priorities."""
@@ -408,7 +413,8 @@ class MemoryBroker:
         return MemoryChannel(self)
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """End the threads of the pool; there is no connection."""
+        self.pool.close()
 
     def message(self, topic_id: int, partition: int, offset: int) -> KeptMessage:
         """Return a message of the stream by its place."""
