@@ -265,9 +265,7 @@ class Ems:
         """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
         return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
 
-    def _publish(
-        self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False
-    ) -> list[Receipt]:
+    def _publish(self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False) -> list[Receipt]:
         if not self._around_publish:
             return self._publish_within(topic, outgoing, transaction)
         publish = PublishBracket(topic, outgoing, many, transaction is not None)

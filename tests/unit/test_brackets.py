@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emsworker import BatchFailed, EncodeError, Ems, FenceLost, Ignore, Message, Middleware, Reject
+from emsworker import BatchFailed, Ems, EncodeError, FenceLost, Ignore, Message, Middleware, Reject
 from emsworker.broker.channel import TransactionLost
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.executor import Executor
@@ -159,7 +159,7 @@ def test_a_batch_that_fails_is_given_back_and_each_message_has_a_bracket_of_its_
         ([5, 6, 7], ["given_back"] * 3, "RuntimeError('too many')"),
         ([5], ["done"], ""),
         ([6], ["done"], ""),
-        ([7], ["retry"], ""),
+        ([7], ["retry"], "KeyError('seven')"),
     ]
 
 

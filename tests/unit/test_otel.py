@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from emsworker import EncodeError, Ems, Message
+from emsworker import Ems, EncodeError, Message
 from emsworker.core.process import runnable
 from emsworker.core.process.runnable import Runnable
 from emsworker.observe.otel import OpenTelemetry
