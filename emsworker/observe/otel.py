@@ -137,17 +137,17 @@ class OpenTelemetry(Middleware):
         _, span = self._running.pop(id(run), (None, None))
         if span is None:
             return
-        outcomes = {end.outcome for end in run.ends} or {RunOutcome.GIVEN_BACK}
-        span.set_attribute(names.OUTCOME, names.MIXED if len(outcomes) > 1 else outcomes.copy().pop().value)
+        outcome = _outcome(run)
+        span.set_attribute(names.OUTCOME, outcome)
         errors = {id(end.error): end.error for end in run.ends if end.error is not None and end.outcome in _FAILURES}
         failure = next((error for error in errors.values() if not isinstance(error, (Retry, Ignore))), None)
         if failure is not None:
             self._fail(span, failure)
-        elif RunOutcome.LOST in outcomes:
+        elif outcome == RunOutcome.LOST:
             span.set_status(self._trace.StatusCode.ERROR, "its claim has another owner")
             span.set_attribute(names.ERROR_TYPE, RunOutcome.LOST.value)
         span.end()
-        self._measure.ended(run, outcomes, None if failure is None else _type_of(failure))
+        self._measure.ended(run, outcome, None if failure is None else _type_of(failure))
 
     def _fail(self, span: Span, error: BaseException) -> None:
         text = redact(str(error))
@@ -167,6 +167,9 @@ class OpenTelemetry(Middleware):
         from opentelemetry import _logs, metrics, trace
 
         for run, _ in [*self._running.values()]:
+            for end in run.ends:
+                if end.outcome is RunOutcome.DEAD:  # over its time limit: no hook has been called for it
+                    self._measure.dead(end.message, run.group)
             self._end(run)
         tracer_provider, meter_provider = self._providers
         for provider in (
@@ -203,9 +206,8 @@ class _Instruments:
             if message.attempt == 1:
                 self._wait_s.record(run.wait_s(message), attributes)
 
-    def ended(self, run: RunBracket, outcomes: set[RunOutcome], error_type: str | None) -> None:
-        attributes = _attributes(names.PROCESS, run.topic, run.group)
-        attributes[names.OUTCOME] = names.MIXED if len(outcomes) > 1 else next(iter(outcomes)).value
+    def ended(self, run: RunBracket, outcome: str, error_type: str | None) -> None:
+        attributes = _attributes(names.PROCESS, run.topic, run.group) | {names.OUTCOME: outcome}
         if run.task:
             attributes[names.TASK] = run.task
         if error_type is not None:
@@ -226,6 +228,12 @@ def _attributes(operation: str, topic: str, group: str | None = None) -> Attribu
     if group is not None:
         attributes[names.GROUP] = group
     return attributes
+
+
+def _outcome(run: RunBracket) -> str:
+    """Return the outcome of a run; one that has none yet is left behind by its process, and given back."""
+    outcomes = {end.outcome.value for end in run.ends} or {RunOutcome.GIVEN_BACK.value}
+    return outcomes.pop() if len(outcomes) == 1 else names.MIXED
 
 
 def _place(run: RunBracket) -> Attributes:

@@ -202,7 +202,7 @@ class OpenBrackets:
     """
 
     def __init__(self, around: Hooks, bracket: Any) -> None:
-        self._around, self._bracket = around, bracket
+        self._around, self.bracket = around, bracket
         self._entered: list[AbstractContextManager[object]] = []
         self.error: BaseException | None = None
 
@@ -212,7 +212,7 @@ class OpenBrackets:
     def open(self) -> None:
         """Open the brackets; those before one that fails are closed like all others."""
         for around in self._around:
-            manager = around(self._bracket)
+            manager = around(self.bracket)
             manager.__enter__()
             self._entered.append(manager)
 
