@@ -5,7 +5,7 @@ The consumer thread runs its messages; meanwhile the completer flushes its progr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from emsworker.core.process.forks import Mutex
 from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.store.groups.progress import Flush
 from emsworker.store.groups.results import ResultRow
+from emsworker.tasks.middleware import RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
@@ -42,6 +43,19 @@ class Ended(NamedTuple):
     results: Sequence[ResultRow] = ()
     error: BaseException | None = None
     blocked: bool = False
+
+
+def end_of(ended: Ended) -> RunEnd:
+    """Return the end of a run as brackets of the middleware get it."""
+    failure = ended.failure
+    if failure is None:
+        return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
+    outcome = RunOutcome.IGNORED
+    if failure.dead is not None:
+        outcome = RunOutcome.DEAD
+    elif failure.retry_in_s is not None:
+        outcome = RunOutcome.RETRY
+    return RunEnd(ended.message, outcome, ended.ran_s, ended.error, failure.retry_in_s, failure.dead)
 
 
 class ProgressBuffer:
@@ -71,11 +85,11 @@ class ProgressBuffer:
             self._fresh[report.uid] = report
             self._told.add(report.uid)
 
-    def ended(self, messages: Iterable[Message]) -> None:
+    def ended(self, ended: Sequence[Ended]) -> None:
         """Schedule the reports of messages that no longer run for removal."""
         if not self._told:
             return
-        uids = self._told.intersection(message.uid for message in messages)
+        uids = self._told.intersection([one.message.uid for one in ended])
         self._told -= uids
         self._stale += uids
         for uid in uids:
@@ -172,13 +186,13 @@ class ClaimRun(Watch):
                 if is_retry or one.failure is not None or one.results:  # else its offset says it all
                     self._note_order(one)
                     self._note(one)
-            self.progress_buffer.ended(one.message for one in ended)
+            self.progress_buffer.ended(ended)
             self.acked_to = ended[-1].message.offset
             self.running = following.offset if following is not None else None
 
     def _settle(self, ended: Ended) -> None:
         self._note(ended)
-        self.progress_buffer.ended([ended.message])
+        self.progress_buffer.ended([ended])
         self.acked_to = ended.message.offset
 
     def _note(self, ended: Ended) -> None:
@@ -353,7 +367,7 @@ class ClaimRun(Watch):
             with self.lock:
                 for one in ended:
                     self._note_order(one)
-                self.progress_buffer.ended(one.message for one in ended)
+                self.progress_buffer.ended(ended)
                 self.running = None
                 self.acked_to = flush.acked_to
 

@@ -14,6 +14,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "flask": ("flask",),
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
+    "otel": ("opentelemetry.trace",),
     "spark": ("pyspark", "pyarrow"),
     "starlette": ("starlette",),
     "yaml": ("yaml",),
