@@ -24,9 +24,6 @@ from emsworker.tasks.middleware import Middleware, RunBracket
 if TYPE_CHECKING:
     from flask import Flask
 
-_PREFIX = "EMS_"
-
-
 def init_app(app: Flask, ems: Ems) -> None:
     """Join a Flask application and an app.
 
@@ -43,7 +40,7 @@ def init_app(app: Flask, ems: Ems) -> None:
         ExtraMissing: Flask is not installed.
     """
     require("flask", __name__)
-    given = {name.removeprefix(_PREFIX).lower(): value for name, value in app.config.items() if name.startswith(_PREFIX)}
+    given = {name[4:].lower(): value for name, value in app.config.items() if name.startswith("EMS_")}
     refuse(problems_of("app.config", given, options_of(Settings)))
     if any(getattr(ems.settings, name) != value for name, value in given.items()):
         ems.reconfigure(**given)
