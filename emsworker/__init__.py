@@ -131,7 +131,12 @@ _HOME = {
     "Middleware": "emsworker.tasks.middleware",
     "once": "emsworker.tasks.idempotency",
     "Outgoing": "emsworker.publish.outgoing",
+    "AsyncResult": "emsworker.tasks.results",
+    "BoundTask": "emsworker.tasks.task",
     "PreparedTask": "emsworker.tasks.task",
+    "ResultSet": "emsworker.tasks.results",
+    "Task": "emsworker.tasks.task",
+    "Transaction": "emsworker.publish.transaction",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
