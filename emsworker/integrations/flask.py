@@ -75,7 +75,7 @@ class AppContext(Middleware):
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def _command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """Run `ems` with the tasks and the stream of this application, as in `flask ems worker`."""
+    """Run the ems command for this application."""
     from flask.cli import ScriptInfo
 
     info = ctx.ensure_object(ScriptInfo)

@@ -57,11 +57,11 @@ def test_the_commit_of_a_session_wakes_the_relay_however_long_the_transaction_wa
                 session.rollback()
                 place(session, number)
             _mover_rests(app)
-            with session.begin_nested():
-                place(session, number + 10)
             with pytest.raises(ZeroDivisionError), session.begin_nested():
                 place(session, number + 20)
                 _ = 1 / 0
+            with session.begin_nested():
+                place(session, number + 10)
             _mover_rests(app)
             session.commit()
             _moved(stream, *(1, 11, 2, 12)[: 2 * number])
