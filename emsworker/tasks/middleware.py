@@ -220,9 +220,10 @@ class OpenBrackets:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         passing = self.error if error is None else error
+        raised: Any = (None, None, None) if passing is None else (type(passing), passing, passing.__traceback__)
         for manager in reversed(self._entered):
             try:
-                manager.__exit__(type(passing) if passing else None, passing, passing and passing.__traceback__)
-            except BaseException as raised:  # each of them is closed, and the message has ended
-                if raised is not passing:
+                manager.__exit__(*raised)
+            except BaseException as failure:  # each of them is closed, and the message has ended
+                if failure is not passing:
                     log.exception("the end of %r of the middleware failed", manager)

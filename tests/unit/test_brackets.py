@@ -73,11 +73,12 @@ class Channel:
     def server_run(self) -> Any:
         return None
 
-    def transact(self, call: Any, commit: Any, is_cut_short: Any) -> None:
+    def transact(self, call: Any, commit: Any, is_cut_short: Any) -> Any:
         returned = call(Transaction(None))
         if self.connection:
             raise TransactionLost(cut=True) from ConnectionError("gone")
         commit(returned, self.flush)
+        return returned
 
 
 def run_of(
