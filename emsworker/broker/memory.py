@@ -173,7 +173,7 @@ class MemoryBroker:
         connection: Any = None,
         on_send: Callable[[], None] = lambda: None,
     ) -> None:
-        self.pool = ThreadPool(1)
+        self.pool = ThreadPool(0)  # an eager run in a thread could wait for the thread that its handler sends with
         self._settings = settings
         self._kind_of = kind_of
         self._connection = connection
@@ -413,8 +413,7 @@ class MemoryBroker:
         return MemoryChannel(self)
 
     def close(self) -> None:
-        """End the threads of the pool; there is no connection."""
-        self.pool.close()
+        """Do nothing: there is no connection."""
 
     def message(self, topic_id: int, partition: int, offset: int) -> KeptMessage:
         """Return a message of the stream by its place."""

@@ -22,7 +22,7 @@ class Broker(Protocol):
 
     @property
     def pool(self) -> ThreadPool:
-        """The threads on which coroutines call it; as many as may call it at once."""
+        """The threads on which coroutines call it."""
         ...
 
     def prepare(self, topic: str | None = None) -> None:

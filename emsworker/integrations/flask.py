@@ -24,6 +24,7 @@ from emsworker.tasks.middleware import Middleware, RunBracket
 if TYPE_CHECKING:
     from flask import Flask
 
+
 def init_app(app: Flask, ems: Ems) -> None:
     """Join a Flask application and an app.
 

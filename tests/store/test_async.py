@@ -148,6 +148,23 @@ def test_a_failing_send_raises_in_its_coroutine(stream: Stream) -> None:
     assert not isinstance(caught.value, PublishTimeout)
 
 
+def test_connections_that_the_server_has_closed_are_nobodys_problem(stream: Stream) -> None:
+    app = stream.app(async_threads=4)
+
+    async def main() -> None:
+        await asyncio.gather(*(app.asend("single", n) for n in range(20)))
+        ours = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        for (connection,) in stream.rows(ours):  # as a restart does
+            stream.rows(f"KILL {connection}")
+        await asyncio.gather(*(app.asend("single", n) for n in range(20, 40)))
+        await app.asend("single", 40, dedup_key="once")
+        with pytest.raises(ResultTimeout):
+            await app.result(app.send("single", 41)).aget(timeout=0.01)
+
+    asyncio.run(main())
+    assert _bodies(stream, "single") == Counter(range(42))
+
+
 @pytest.mark.alone
 def test_a_neighbour_of_a_thousand_sends_is_hardly_delayed(stream: Stream) -> None:
     app = stream.app()

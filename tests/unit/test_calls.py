@@ -62,6 +62,23 @@ def test_coroutines_send_to_an_app_in_memory_and_get_results() -> None:
         assert [one.body for one in test.sent if one.topic == "plain"] == [1, 2, 3]
 
 
+def test_an_eager_app_runs_what_a_coroutine_sends_from_a_coroutine() -> None:
+    app = Ems("shop", eager=True)
+    ran: list[int] = []
+
+    @app.task
+    async def count_down(n: int) -> None:
+        ran.append(n)
+        if n:
+            await count_down.adelay(n - 1)
+
+    async def main() -> None:
+        await asyncio.gather(count_down.adelay(3), count_down.adelay(1))
+
+    asyncio.run(main())
+    assert sorted(ran) == [0, 0, 1, 1, 2, 3]
+
+
 def test_the_class_of_a_task_tells_what_a_direct_call_is() -> None:
     app = Ems("shop")
 

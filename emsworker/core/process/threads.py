@@ -24,7 +24,7 @@ class ThreadPool:
     of the program Python waits for the calls that have begun.
 
     Args:
-        threads: the maximum number of threads.
+        threads: the maximum number of threads; 0: none, for calls that never block: they run in the coroutine itself.
     """
 
     def __init__(self, threads: int) -> None:
@@ -43,6 +43,8 @@ class ThreadPool:
             name: of the call; if it fails after its coroutine was cancelled, a warning names it. Without a name such a
                 failure is ignored.
         """
+        if not self._threads:
+            return call()
         future = self._submit(call)
         try:
             return await wrap_future(future)
