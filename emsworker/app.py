@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.port import Broker
@@ -24,6 +24,12 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions, in_utc
 from emsworker.publish.transaction import Transaction
+from emsworker.tasks.decorators import (
+    BoundDecorator,
+    BoundTransactionalDecorator,
+    TaskDecorator,
+    TransactionalDecorator,
+)
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, hooks
 from emsworker.tasks.options import HandlerKeywords, TaskKeywords
@@ -31,7 +37,6 @@ from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
 from emsworker.tasks.task import (
-    BoundTask,
     CoroutineTask,
     GivenTask,
     Subscription,
@@ -50,36 +55,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Sent = TypeVar("Sent")
 AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
-
-
-class _Declare(Protocol):
-    """``@app.task(...)`` of a function that gets the arguments of its calls."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-class _DeclareBound(Protocol):
-    """``@app.task(bind=True, ...)``."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[BoundTask, P], Coroutine[Any, Any, R]], /) -> GivenTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[BoundTask, P], R], /) -> GivenTask[P, R]: ...
-
-
-class _DeclareTransactional(Protocol):
-    """``@app.task(transactional=True, ...)``."""
-
-    def __call__(self, function: Callable[Concatenate[Transaction, P], R], /) -> GivenTask[P, R]: ...
-
-
-class _DeclareBoundTransactional(Protocol):
-    """``@app.task(bind=True, transactional=True, ...)``."""
-
-    def __call__(self, function: Callable[Concatenate[BoundTask, Transaction, P], R], /) -> GivenTask[P, R]: ...
 
 
 class Ems:
@@ -148,7 +123,7 @@ class Ems:
         transactional: Literal[False] = False,
         batch: Literal[0] = 0,
         **options: Unpack[TaskKeywords],
-    ) -> _Declare: ...
+    ) -> TaskDecorator: ...
     @overload
     def task(
         self,
@@ -159,7 +134,7 @@ class Ems:
         transactional: Literal[False] = False,
         batch: Literal[0] = 0,
         **options: Unpack[TaskKeywords],
-    ) -> _DeclareBound: ...
+    ) -> BoundDecorator: ...
     @overload
     def task(
         self,
@@ -170,7 +145,7 @@ class Ems:
         transactional: Literal[True],
         batch: Literal[0] = 0,
         **options: Unpack[TaskKeywords],
-    ) -> _DeclareTransactional: ...
+    ) -> TransactionalDecorator: ...
     @overload
     def task(
         self,
@@ -181,7 +156,7 @@ class Ems:
         transactional: Literal[True],
         batch: Literal[0] = 0,
         **options: Unpack[TaskKeywords],
-    ) -> _DeclareBoundTransactional: ...
+    ) -> BoundTransactionalDecorator: ...
     @overload
     def task(
         self,
