@@ -1,9 +1,11 @@
 """Sends in sessions of SQLAlchemy, and what its commit wakes."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
+import pymysql
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -74,6 +76,23 @@ def test_the_commit_of_a_session_wakes_the_relay_however_long_the_transaction_wa
     scoped.rollback()
     never(lambda: stream.value("SELECT COUNT(*) FROM ems_outbox"), 0.2, "it was rolled back")
     scoped.remove()
+    engine.dispose()
+
+
+def test_neither_side_keeps_a_connection_that_the_server_has_closed(stream: Stream) -> None:
+    app = stream.app()
+    engine = sqlalchemy.create_engine(stream.url.replace("mysql://", "mysql+pymysql://"), pool_pre_ping=True)
+    for number in range(3):
+        with Session(engine) as session, session.begin():
+            session.execute(_INSERT, {"n": number})
+            app.send("orders", number, transaction=session)
+        _moved(stream, *range(number + 1))
+        _mover_rests(app)
+        for (connection,) in stream.rows(
+            "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        ):
+            with contextlib.suppress(pymysql.err.MySQLError):  # one that has ended already, or is the server's own
+                stream.rows(f"KILL {connection}")  # as a restart does
     engine.dispose()
 
 
