@@ -41,7 +41,11 @@ def init_app(app: Flask, ems: Ems) -> None:
         ExtraMissing: Flask is not installed.
     """
     require("flask", __name__)
-    given = {name[4:].lower(): value for name, value in app.config.items() if name.startswith("EMS_")}
+    given = {
+        name[4:].lower(): tuple(value) if isinstance(value, list) else value
+        for name, value in app.config.items()
+        if name.startswith("EMS_")
+    }
     refuse(problems_of("app.config", given, options_of(Settings)))
     if any(getattr(ems.settings, name) != value for name, value in given.items()):
         ems.reconfigure(**given)

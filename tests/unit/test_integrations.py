@@ -24,9 +24,9 @@ def test_an_integration_asks_for_its_extra(name: str) -> None:
 
 def test_settings_of_flask_are_settings_of_the_app() -> None:
     ems, app = Ems("shop"), flask.Flask("shop")
-    app.config.update(EMS_THREADS=7, EMS_TOPIC="shop")
+    app.config.update(EMS_THREADS=7, EMS_TOPIC="shop", EMS_ACCEPT=["json", "msgpack"])
     init_app(app, ems)
-    assert (ems.settings.threads, ems.settings.topic) == (7, "shop")
+    assert (ems.settings.threads, ems.settings.topic, ems.settings.accept) == (7, "shop", ("json", "msgpack"))
     app.config.update(EMS_THREADZ=7, EMS_BATCH="many")
     with pytest.raises(ConfigError) as caught:
         init_app(app, Ems("shop"))
