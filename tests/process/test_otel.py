@@ -89,6 +89,8 @@ def test_no_span_is_lost_when_processes_are_recycled_replaced_or_stopped(one_str
         hung = "Slow.on_process_stop has not returned after 0.5 s"
         stream.send("hangs", [{"n": 12}])
         until(lambda: worker.text().count(hung) == 2, 60, "the second process has been replaced")
+        until(lambda: stream.rows("SELECT * FROM ems_dead"), 60, "it was given up")
+        until(lambda: not stream.rows("SELECT * FROM ems_dead_notice"), 60, "the next process is told of the dead one")
         stream.send("jobs", [{"n": 13, "s": 600}])
         until(lambda: stream.record.events("start", n=13), 60, "it runs in the third")
         assert worker.stop() == 0
