@@ -121,6 +121,9 @@ class Settings:
     )
     processes: int = option(0, whole(0, 1024), help="child processes of a worker; 0: one for each processor")
     threads: int = option(4, whole(1, 1024), help="consumer threads in each process")
+    async_threads: int = option(
+        8, whole(1, 1024), help="the threads of a process on which the sends and look-ups of its coroutines run"
+    )
     max_tasks_per_child: int = option(
         0, whole(0, _MOST_KEPT), help="replace a child process after this number of messages; 0: never"
     )
@@ -166,6 +169,9 @@ class Settings:
     result_backend: str = option("mysql", choice(("mysql", "redis")), help="the store of results: mysql or redis")
     result_ttl_s: float = option(86400.0, seconds(0.1), help="the time for which results are kept")
     stop_timeout_s: float = option(60.0, seconds(), help="the time that running messages have to finish after SIGTERM")
+    stop_hooks_timeout_s: float = option(
+        5.0, seconds(), help="the time that `on_process_stop` of middleware has when a worker process ends"
+    )
 
     def __post_init__(self) -> None:
         refuse([*problems_in(self), *self._contradictions()])
