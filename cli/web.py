@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -82,7 +83,14 @@ def web(
     rule = _rule(host, level, password_file, proxies, user_header, users)
     stream = open_stream()
     stream.database()
-    serve(ems_web(stream.url, access=rule), host, port, lambda address: click.echo(f"The dashboard is at {address}"))
+    site = ems_web(stream.url, access=rule)
+
+    def tell(address: str) -> None:
+        click.echo(f"The dashboard is at {address}")
+        if not os.environ.get("EMS_WEB_OPERATOR_URL"):
+            click.echo("It only reads: EMS_WEB_OPERATOR_URL names no database user for changes.", err=True)
+
+    serve(site, host, port, tell)
 
 
 def _rule(

@@ -19,9 +19,8 @@ from emsworker.admin import Admin
 from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
-from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem
-from emsworker.core.url import DatabaseUrl
+from emsworker.core.url import DatabaseUrl, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
@@ -69,13 +68,14 @@ class Shared:
     """
 
     def __init__(self, url: str, operator_url: str | None, redact: Redact | None) -> None:
-        self.url = Settings(url=url).url
+        _check_url("url", url)
+        self.url = url
         self._database = Database(_impatient(url), _CONNECT_S, _CALL_S)
         self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
         self.audit = Audit(self._database)
         self.operator: Database | None = None
         if operator_url is not None:
-            Settings(url=operator_url)
+            _check_url("EMS_WEB_OPERATOR_URL", operator_url)
             self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
         self._redact = redact
@@ -125,6 +125,13 @@ class Shared:
         for path in self._redact.get(topic, ()):
             body = hide(body, path.split("."))
         return body
+
+
+def _check_url(name: str, url: str) -> None:
+    try:
+        DatabaseUrl.parse(url)
+    except ValueError as error:
+        raise ConfigError([Problem(name, redact_url(url), str(error))]) from None
 
 
 def _impatient(url: str) -> str:

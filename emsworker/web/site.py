@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -126,7 +126,7 @@ class Dashboard:
         """Return the ASGI application."""
         routes: list[BaseRoute] = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in _PAGES]
         routes.append(Mount("/static", _Static(directory=Path(__file__).parent / "static")))
-        app = Starlette(routes=_merged(routes), exception_handlers={HTTPException: self._answer_http})
+        app = Starlette(routes=routes, exception_handlers={HTTPException: self._answer_http})
         app.state.dashboard = self
         return app
 
@@ -218,11 +218,6 @@ def _secured(response: Response, keep: bool = False) -> Response:
     if not keep:
         response.headers["cache-control"] = "no-store"
     return response
-
-
-def _merged(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    """Put routes of the same path beside each other: Starlette answers 405 for a known path with another method."""
-    return sorted(routes, key=lambda route: "{" in getattr(route, "path", ""))
 
 
 async def _read_form(request: Request) -> dict[str, list[str]]:

@@ -163,6 +163,13 @@ def test_the_command_refuses_what_is_not_safe(options: list[str], words: str) ->
     assert found.exit_code == 2 and words in found.output and "secret" not in found.output
 
 
+def test_a_wrong_url_for_changes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMS_WEB_OPERATOR_URL", "postgres://u:secret@db/x")
+    with pytest.raises(ConfigError, match="EMS_WEB_OPERATOR_URL") as refused:
+        ems_web("mysql://u@127.0.0.1:9/x")
+    assert "secret" not in str(refused.value)
+
+
 def test_the_policy_forbids_everything_that_is_not_ours(visit: Visiting, stream: Stream) -> None:
     client = visit("viewer")
     found = client.get("/")

@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from emsworker.admin import Admin
 from emsworker.local import LocalDatabase
+from tests.store.test_flat_cost import SEQUENCE
 from tests.support.roles import users
 from tests.support.servers import connect
 from tests.support.streams import Stream
@@ -110,6 +111,29 @@ def test_a_group_is_moved_as_it_was_planned(stream: Stream, visit: Visiting) -> 
     _post(client, f"/do{at}", kind="replay", **{"from": "1", "to": "3"}, partition="0", confirm="audit", back=at)
     found = stream.rows("SELECT action, changed FROM ems_audit ORDER BY action_id DESC LIMIT 3")
     assert found[0] == ("replay", 3) and found[1][0] == "skip group" and found[2] == ("reset group", 4)
+
+
+def test_a_long_change_stops_between_two_of_its_transactions(
+    stream: Stream, visit: Visiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = stream.value("SELECT id FROM ems_group WHERE name = 'senders'")
+    stream.rows(
+        "INSERT INTO ems_dead (group_id, `partition`, `offset`, uid, headers, body, born_at, producer_id, dead_at, attempts, "
+        "task, error_type, reason, error) SELECT %s, 0, n, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', NOW(6), 'p', NOW(6), 3, "
+        f"'t', 'E', 'no', 'no' FROM {SEQUENCE} WHERE n <= 1200",
+        group,
+    )
+    monkeypatch.setattr("emsworker.web.actions._PATIENCE_S", -1.0)
+    page = _post(
+        visit("operator"),
+        "/do/dead/all",
+        what="delete",
+        confirm="delete all",
+        group="senders",
+        back="/dead?group=senders",
+    )
+    assert "500 changed" in page and "All 700 that match" in page
+    stream.rows("DELETE FROM ems_dead WHERE group_id = %s", group)
 
 
 def test_no_change_without_its_row_and_no_row_without_its_change(stream: Stream, visit: Visiting) -> None:
