@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emsworker import BatchFailed, Ems, EncodeError, FenceLost, Ignore, Message, Middleware, Reject
+from emsworker import BatchFailed, Ems, EncodeError, FenceLost, Ignore, Message, Middleware, Outgoing, Reject
 from emsworker.broker.channel import TransactionLost
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.executor import Executor
@@ -240,11 +240,15 @@ def test_a_send_has_a_bracket_however_it_ends() -> None:
             app.send("t", object())
         with app.transaction() as tx:
             tx.send("t", 1)
+        app.send_calls("t", [Outgoing("t", 1)])
+        asyncio.run(app.asend("t", 1))
     assert seen.sent == [
         ("t", 1, False, False, 1, ""),
         ("t", 2, True, False, 2, ""),
         ("t", 1, False, False, 0, "EncodeError"),
         ("t", 1, False, True, 1, ""),
+        ("t", 1, True, False, 1, ""),
+        ("t", 1, False, False, 1, ""),
     ]
     with pytest.raises(ConfigError, match="middleware"):
         app.add_middleware(Brackets)  # type: ignore[arg-type]
