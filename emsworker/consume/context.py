@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emsworker.broker.channel import Channel
+from emsworker.consume.attempts import Tally
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
@@ -87,6 +88,8 @@ class RunContext:
         gate: the process's gate for poison isolation.
         loop: the process's event loop, for coroutines.
         pool: the process's threads for the lanes of keys that run in order; lanes: the most lanes that a claim gets.
+        tally: counts the process's attempts that failed.
+        log_done: log every message that is done.
     """
 
     route: Route
@@ -99,3 +102,5 @@ class RunContext:
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
     lanes: int = 1
+    tally: Tally = field(default_factory=Tally)
+    log_done: bool = False

@@ -9,6 +9,7 @@ from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.attempts import Tally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.completer import Completer
 from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
@@ -79,6 +80,8 @@ class ProcessContext:
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
+    tally: Tally = field(default_factory=Tally)
+    log_done: bool = False
 
 
 class Consumer(Runnable):
@@ -124,6 +127,8 @@ class Consumer(Runnable):
             process.loop,
             process.pool,
             max(process.settings.threads, assignment.route.concurrency),
+            process.tally,
+            process.log_done,
         )
 
     def step(self) -> None:
@@ -249,7 +254,7 @@ class Consumer(Runnable):
                 self._in_doubt |= claim_run.lost
                 claim_run.give_back(self._channel)
         except FenceLost:
-            log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
+            log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
         except ConnectionLost as error:
             self._before = claim_run.unfinished()

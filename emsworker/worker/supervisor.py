@@ -20,12 +20,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from emsworker.beat.leader import Beat
 from emsworker.core.config import Settings
+from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import watch_threads
@@ -34,7 +35,7 @@ from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, TALLY, USAGE, ChildSpec, WorkDone
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class _Slot:
     ending: bool = False
     start_at: float = 0.0
     crashes: int = 0
+    work: WorkDone = WorkDone()
 
     @property
     def alive(self) -> bool:
@@ -106,7 +108,7 @@ class _Slot:
         self.status = os.fdopen(reader, "rb", buffering=0)
         self.ready = self.told = self.restarting = self.ending = False
         self.silent_s = 0.0
-        self.last_words, self.ready_at = "", None
+        self.last_words, self.ready_at, self.work = "", None, WorkDone()
         return self.process.pid
 
     def tell(self, number: signal.Signals) -> None:
@@ -198,6 +200,8 @@ class Supervisor:
         self._told_error = ""
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
+        self._began = ticks()
+        self._work = WorkDone()  # of children that have ended
         self._stopping = False
         self._kill_at: float | None = None
         self._exit_code = 0
@@ -275,9 +279,10 @@ class Supervisor:
         if slot.status is not None:
             self._on_status(slot)
             slot.close_status()
+        self._work += slot.work
         well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
-            self._end_leases(slot.process_id)
+            self._end_leases(slot)
         if self._stopping or well or slot.restarting:
             slot.start_at, slot.crashes = 0.0, 0
             if slot.recycles:
@@ -308,11 +313,11 @@ class Supervisor:
         self._exit_code = USAGE
         self._stop(signal.SIGTERM)
 
-    def _end_leases(self, process_id: str) -> None:
+    def _end_leases(self, slot: _Slot) -> None:
         try:
-            clients.delete_process(self._session, process_id)
+            clients.delete_process(self._session, slot.process_id)
         except (ConnectionLost, Conflict, EmsError) as error:
-            log.warning("could not end the leases of %s (%s); they run out by themselves", process_id, error)
+            log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 
@@ -332,6 +337,8 @@ class Supervisor:
                 self._on_child_ready(slot)
             elif text == ENDING:
                 slot.ending = True
+            elif text.startswith(TALLY):
+                slot.work = WorkDone.from_report(text)
             elif text.startswith((RECYCLING, HUNG)):
                 slot.last_words = text
             elif text != self._told_error and not slot.restarting:
@@ -394,6 +401,7 @@ class Supervisor:
             self._beat.join(_LAST_S)
         ignore_stops()
         self._session.close()
+        log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=asdict(self._work))
         os.close(self._alive)
         os.close(self._alive_reader)
 

@@ -60,11 +60,13 @@ class Suspect:
     Attributes:
         attempt: the number of the run that was lost.
         headers: as they are stored; empty if the message is gone.
+        uid: of the message; ``None`` if it is gone.
     """
 
     offset: int
     attempt: int
     headers: bytes
+    uid: bytes | None = None
 
 
 def find_lost(session: Session) -> list[Place]:
@@ -79,7 +81,8 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
     if not rows or not (rows[0][-2] or rows[0][-1]):
         return None  # the owner finished it, is finishing it, or came back with a valid lease
     hi, acked_to, running, source, isolation, client_id, over_s, orphaned, _ = rows[0]
-    ladder, max_attempts, order = next(iter(session.rows(_SQL.get_group, where)), (None, None, Order.NONE))
+    found = session.rows(_SQL.get_group, where)
+    ladder, max_attempts, order, topic, group = found[0] if found else (None, None, Order.NONE, "", "")
     claim = Claim(
         place.group_id,
         place.partition,
@@ -91,6 +94,8 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
         Isolation(isolation),
         client_id,
         order=Order(order),
+        topic=topic,
+        group=group,
     )
     if claim.source is ClaimSource.RETRY:
         claim.keys = {offset: key for offset, _, key in session.rows(_SQL.list_claimed_retries, where)}
@@ -112,7 +117,8 @@ def find_suspect(session: Session, lost: Lost) -> Suspect | None:
     offset = int(rows[0][0])
     before = rows[0][1] if lost.claim.source is ClaimSource.RETRY else 0
     found = session.rows(_SQL.get_headers, where | {"offset": offset})
-    return Suspect(offset, before + 1, found[0][0] if found else b"")
+    headers, uid = found[0] if found else (b"", None)
+    return Suspect(offset, before + 1, headers, uid)
 
 
 def forget(session: Session, lost: Lost) -> None:

@@ -36,8 +36,8 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset` LIMIT 1
 
 -- name: get_headers
--- The headers name the task of the message that is charged.
-SELECT headers FROM ems_message
+-- The headers name the task of the message that is charged; its uid is for the log.
+SELECT headers, uid FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
 
 -- name: list_claimed_retries
@@ -50,7 +50,8 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, isolation = %(isolation)
 SELECT filter FROM ems_group WHERE id = %(group_id)s
 
 -- name: get_group
-SELECT ladder, max_attempts, ordering FROM ems_group WHERE id = %(group_id)s
+SELECT g.ladder, g.max_attempts, g.ordering, t.name, g.name FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+WHERE g.id = %(group_id)s
 
 -- name: add_waiting
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
