@@ -189,6 +189,4 @@ def _attempt_of(claim: Claim, suspect: Suspect, most: int) -> AttemptRecord:
     except DecodeError:
         task = "a damaged message"
     uid = None if suspect.uid is None else uid_text(suspect.uid)
-    return AttemptRecord(
-        claim.topic, claim.partition, suspect.offset, uid, task, claim.group, suspect.attempt, most
-    )
+    return AttemptRecord(claim.topic, claim.partition, suspect.offset, uid, task, claim.group, suspect.attempt, most)

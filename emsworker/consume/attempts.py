@@ -1,8 +1,8 @@
 """Log lines of attempts, and the fields by which log records name the message that is being run.
 
 An attempt that did not end well is one record: at level warning if the message is retried, at level error if it is a
-dead letter, then with its traceback. Records carry their parts as attributes too (``topic``, ``task``, ``attempt`` ...),
-which :class:`emsworker.observe.logs.JsonFormatter` prints.
+dead letter, then with its traceback. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
+:class:`emsworker.observe.logs.JsonFormatter` prints.
 """
 
 from __future__ import annotations
@@ -92,16 +92,18 @@ class AttemptRecord:
         verb = _VERBS.get(failure.outcome, "failed")
         level, then = _consequence(failure)
         if failure.ran_s is not None:
-            then = f"after {span_text(failure.ran_s)}, {then}"
-        place = ", ".join(filter(None, (f"{self.topic}/{self.partition}@{self.offset}", f"group {self.group}", self.id)))
+            verb = f"{verb} after {span_text(failure.ran_s)}"
+        place = ", ".join(
+            filter(None, (f"{self.topic}/{self.partition}@{self.offset}", f"group {self.group}", self.id))
+        )
         is_traced = "\n" in failure.error and (level == logging.ERROR or log.isEnabledFor(logging.DEBUG))
-        more = self._fields(failure, error) | {"traceback": failure.error if is_traced else None}
         trace = f"\n{failure.error}" if is_traced else ""
+        more = {"traceback": failure.error if is_traced else None, "details": trace}
         log.log(
             level,
-            "%s %s: attempt %d of %d, %s: %s (%s)%s",
-            *(self.task, verb, self.number, self.most, then, error, place, trace),
-            extra=more,
+            "%s: attempt %d of %d %s, %s: %s (%s)%s",
+            *(self.task, self.number, self.most, verb, then, error, place, trace),
+            extra=self._fields(failure, error) | more,
         )
 
     def _fields(self, failure: Failure, error: str) -> dict[str, Any]:
@@ -205,7 +207,11 @@ class AttemptLog:
 def one_line(error: BaseException) -> str:
     """Return the type and the first line of an error, without passwords in URLs."""
     kind = type(error)
-    name = kind.__qualname__.lstrip("_") if kind.__module__.partition(".")[0] in ("builtins", "emsworker") else _full_name(kind)
+    name = (
+        kind.__qualname__.lstrip("_")
+        if kind.__module__.partition(".")[0] in ("builtins", "emsworker")
+        else _full_name(kind)
+    )
     text = next((line.strip() for line in redact(str(error)).splitlines() if line.strip()), "")
     return f"{name}: {text[:_MAX_ERROR]}" if text else name
 

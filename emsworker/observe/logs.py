@@ -52,20 +52,22 @@ class MessageFields(logging.Filter):
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object on one line.
 
-    It has ``time`` (UTC), ``level``, ``logger``, ``message``, ``process`` and ``thread``; the fields of the message that
+    It has ``time`` (UTC), ``level``, ``logger``, ``message``, ``process``, ``thread``; the fields of the message that
     is run (see :class:`MessageFields`); whatever the caller gave as ``extra``; and a traceback as ``traceback``.
+    ``details`` in ``extra`` is the end of a message that only people need, because the other fields say it too.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the JSON object."""
         more = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        details = more.pop("details", "")
         if trace := self._trace_of(record):
             more.setdefault("traceback", trace)
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage().removesuffix(f"\n{more.get('traceback')}"),
+            "message": record.getMessage().removesuffix(details),
             "process": record.process,
             "thread": record.threadName,
         }

@@ -32,6 +32,7 @@ from emsworker.local.stack import LocalStack
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
+    from emsworker.tasks.task import Route
 
 _TIMEOUT_S = 120
 _URL = "EMS_CHILD_URL"
@@ -53,24 +54,35 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class RouteFacts:
+    """The handlers of one group: its tasks by name, or its subscription."""
+
+    topic: str
+    group: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class AppFacts:
     """Facts about a loaded app.
 
     Args:
         name: the app's name.
         settings: the app's own, with the environment's.
-        routes: the topics and groups that it has handlers for.
+        handlers: the handlers of each topic and group, by name.
         broadcasts: the topics whose broadcasts it listens to.
         folder: the folder of its package's source code.
         refusal: why it cannot run; ``None`` if it can, or if neither it nor the caller names a stream.
+        server: kind and version of the stream's server; empty if it is not known.
     """
 
     name: str
     settings: Settings
-    routes: tuple[tuple[str, str], ...]
+    handlers: tuple[RouteFacts, ...]
     broadcasts: tuple[str, ...]
     folder: Path | None
     refusal: Refusal | None
+    server: str = ""
 
 
 def describe_app(
@@ -133,10 +145,11 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     values = answer["settings"]
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     settings = Settings(**given)
-    routes = tuple((topic, group) for topic, group in answer["routes"])
+    handlers = tuple(RouteFacts(topic, group, tuple(names)) for topic, group, names in answer["handlers"])
     folder = Path(answer["folder"]) if answer["folder"] else None
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
-    return AppFacts(answer["name"], settings, routes, tuple(answer["broadcasts"]), folder, refusal)
+    broadcasts = tuple(answer["broadcasts"])
+    return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"])
 
 
 def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
@@ -153,29 +166,52 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
     facts: dict[str, Any] = {
         "name": app.name,
         "settings": asdict(app.settings),
-        "routes": sorted(app.registry.routes),
+        "handlers": [[*place, _names(app, route)] for place, route in sorted(app.registry.routes.items())],
         "folder": folder,
     }
     facts["broadcasts"] = sorted({route.topic for route in app.registry.broadcasts.values()})
-    return facts | {"refusal": _refusal(app, path, url, topics, groups)}
+    refusal, server = _check(app, path, url, topics, groups)
+    return facts | {"refusal": refusal, "server": server}
 
 
-def _refusal(
+def _names(app: Ems, route: Route) -> list[str]:
+    """The names of a group's handlers, with time limits that are not the app's."""
+    settings = app.settings
+    names = []
+    for handler in route.handlers:
+        options = handler.options
+        own = {
+            "timeout": options.timeout_s,
+            "soft": options.soft_time_limit_s if options.soft_time_limit_s != settings.soft_time_limit_s else None,
+            "hard": options.hard_time_limit_s if options.hard_time_limit_s != settings.hard_time_limit_s else None,
+        }
+        limits = ", ".join(f"{name} {seconds:g} s" for name, seconds in own.items() if seconds is not None)
+        names.append(f"{handler.name} ({limits})" if limits else handler.name)
+    return names
+
+
+def _check(
     app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]
-) -> dict[str, Any] | None:
+) -> tuple[dict[str, Any] | None, str]:
+    """Check an app against its stream; return why it is refused, and the kind and version of the server."""
+    from emsworker.store.engine.schema import server_facts
     from emsworker.worker.preflight import check_app, check_stream, chosen_routes
+
+    server = ""
 
     try:
         routes = chosen_routes(app, path, topics, groups)
         url = url or app.settings.url or LocalStack().url
         if url is None:
-            return None  # the command has a better message for that
+            return None, server  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
-        check_app(app, routes, sorted(heard), check_stream(url, app.settings))
+        database = check_stream(url, app.settings)
+        server = database.call(server_facts).product
+        check_app(app, routes, sorted(heard), database)
     except EmsError as error:
         lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]
-        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}
-    return None
+        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}, server
+    return None, server
 
 
 if __name__ == "__main__":

@@ -206,7 +206,9 @@ class BroadcastReader(Runnable):
                 place.isolated_to = place.next + self._settings.batch
             if place.next == end:
                 self._keep(listener, partition)  # no message of the topic can have crashed it
-            log.info("%s goes on at offset %d of %s/%d", listener.reader.name, place.next, listener.topic.name, partition)
+            log.info(
+                "%s goes on at offset %d of %s/%d", listener.reader.name, place.next, listener.topic.name, partition
+            )
 
     # -- the poller's side ---------------------------------------------------------------------------------------------
 

@@ -83,6 +83,10 @@ class ChildSpec:
     log_format: str = "text"
     log_done: bool = False
 
+    def wants(self, topic: str, group: str | None = None) -> bool:
+        """Return whether a child consumes this topic and group, or this topic's broadcasts."""
+        return (not self.topics or topic in self.topics) and (group is None or not self.groups or group in self.groups)
+
     def to_json(self) -> str:
         """Serialize for the command line, without addresses: any user can read it, and addresses have passwords."""
         return json.dumps(asdict(self) | {"url": None, "redis_url": None})

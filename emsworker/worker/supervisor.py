@@ -20,7 +20,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -51,10 +51,6 @@ _SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a c
 _STAT = "/proc/{}/stat"
 
 
-def _print_error(text: str) -> None:
-    print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
-
-
 @dataclass
 class _Slot:
     """A place for one child, and the history that decides how soon its next child starts."""
@@ -72,7 +68,7 @@ class _Slot:
     ending: bool = False
     start_at: float = 0.0
     crashes: int = 0
-    work: WorkDone = WorkDone()
+    work: WorkDone = field(default_factory=WorkDone)
 
     @property
     def alive(self) -> bool:
@@ -171,7 +167,8 @@ class Supervisor:
         patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
             ``--reload`` needs while a file is being edited.
         on_ready: called when all children are ready, and again after a restart.
-        on_error: called with a line that says why a child cannot become ready, once for all children.
+        on_error: called with a line that says why a child cannot become ready, once for all children; by default the
+            line is printed, or logged if logs are JSON.
     """
 
     def __init__(
@@ -184,7 +181,7 @@ class Supervisor:
         with_beat: bool = True,
         patient: bool = False,
         on_ready: Callable[[list[int]], None] = lambda pids: None,
-        on_error: Callable[[str], None] = _print_error,
+        on_error: Callable[[str], None] | None = None,
     ) -> None:
         self._spec = spec
         self._slots = [_Slot(number) for number in range(processes)]
@@ -196,7 +193,7 @@ class Supervisor:
         self._told_ready = False
         self._was_ready = False
         self._turn_at = ticks()
-        self._on_error = on_error
+        self._on_error = on_error or self._print_error
         self._told_error = ""
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
@@ -344,6 +341,12 @@ class Supervisor:
             elif text != self._told_error and not slot.restarting:
                 self._told_error = text
                 self._on_error(text)
+
+    def _print_error(self, text: str) -> None:
+        if self._spec.log_format == "json":
+            log.error("%s", redact(text))
+        else:
+            print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
 
     def _on_child_ready(self, slot: _Slot) -> None:
         if slot.crashes > 1:

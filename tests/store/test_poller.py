@@ -16,7 +16,7 @@ from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
-from emsworker.core.model import Group, Order, Topic, TopicRule
+from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.local import Redis
 from emsworker.publish import redis_connection as connection
 from emsworker.publish.notifier import Notifier

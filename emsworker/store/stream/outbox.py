@@ -127,7 +127,8 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
 
 def find_due(session: Session) -> list[Due]:
     """Find all topics with messages in the outbox."""
-    return [Due(*topic, float(seconds)) for *topic, seconds in session.rows(_SQL.find_due)]
+    found = session.rows(_SQL.find_due)
+    return [Due(topic_id, topic, partitions, float(s)) for topic_id, topic, partitions, s in found]
 
 
 def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
