@@ -159,7 +159,8 @@ def recover(session: Session, jitter: float, lease_s: float) -> list[Recovered]:
         except ConnectionLost:
             raise
         except Exception:  # one claim that cannot be recovered must not keep the others waiting
-            log.exception("cannot recover a claim: the one of partition %d that begins at offset %d", *place[2:4])
+            where = f"offset {place.lo} of {place.topic}/{place.partition}, group {place.group}"
+            log.exception("cannot recover the claim from %s", where)
     return [one for one in recovered if one is not None]
 
 

@@ -165,4 +165,5 @@ class Completer(Runnable):
 
 def _hangs(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> str:
     task = claim_run.attempts.task_of(message)
-    return f"{task} ran for {ran_s:.1f} s, over its limit of {watch.time_limit_s:g} s"
+    place = f"{message.topic}/{message.partition}@{message.offset}"
+    return f"{task} ran for {ran_s:.1f} s, over its limit of {watch.time_limit_s:g} s ({place})"

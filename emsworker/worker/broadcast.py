@@ -371,7 +371,8 @@ class BroadcastReader(Runnable):
         if now - since > claim_run.time_limit_s:
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
-                f"a broadcast handler ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s"
+                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s "
+                f"({listener.topic.name}/{claim_run.claim.partition}@{running})"
             )
 
     def _leave_hanging(self, listener: BroadcastListener, claim_run: ClaimRun, offset: int) -> None:

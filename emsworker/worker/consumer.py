@@ -280,7 +280,8 @@ class Consumer(Runnable):
 
     def _note_lost(self) -> None:
         """Give up the client id and so the claim: it has another owner, or a state that is not known here."""
-        log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+        place = self._before.claim.place if self._before is not None else "a partition"
+        log.warning("the end of a claim came too late: %s was run elsewhere", place)
         self._before = None
         self._in_doubt = self._client_id is not None
 

@@ -24,13 +24,15 @@ _SQL = Statements(__name__)
 
 
 class Place(NamedTuple):
-    """Identity of a claim's row."""
+    """Identity of a claim's row, and the names of its topic and group, which are empty if those have been deleted."""
 
     group_id: int
     topic_id: int
     partition: int
     lo: int
     claim_id: int
+    topic: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Suspect:
 
 def find_lost(session: Session) -> list[Place]:
     """Find claims that may have to be recovered, without any lock."""
-    return [Place(*row[:5]) for row in session.rows(_SQL.find_lost)]
+    return [Place(*row) for row in session.rows(_SQL.find_lost)]
 
 
 def lock_lost(session: Session, place: Place) -> Lost | None:
@@ -81,8 +83,7 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
     if not rows or not (rows[0][-2] or rows[0][-1]):
         return None  # the owner finished it, is finishing it, or came back with a valid lease
     hi, acked_to, running, source, isolation, client_id, over_s, orphaned, _ = rows[0]
-    found = session.rows(_SQL.get_group, where)
-    ladder, max_attempts, order, topic, group = found[0] if found else (None, None, Order.NONE, "", "")
+    ladder, max_attempts, order = next(iter(session.rows(_SQL.get_group, where)), (None, None, Order.NONE))
     claim = Claim(
         place.group_id,
         place.partition,
@@ -94,8 +95,8 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
         Isolation(isolation),
         client_id,
         order=Order(order),
-        topic=topic,
-        group=group,
+        topic=place.topic,
+        group=place.group,
     )
     if claim.source is ClaimSource.RETRY:
         claim.keys = {offset: key for offset, _, key in session.rows(_SQL.list_claimed_retries, where)}

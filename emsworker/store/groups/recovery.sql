@@ -1,10 +1,10 @@
 -- name: find_lost
--- Claims whose owner is gone (1) or whose running message is past its deadline (0). Few rows: one for each busy thread.
+-- Claims whose owner is gone or whose running message is past its deadline. Few rows: one for each busy thread.
 -- A claim is stuck only if its owner renewed its lease after the deadline; otherwise the owner may be dead, and the
 -- message is not to blame.
-SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, l.client_id IS NULL
+SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, COALESCE(t.name, ''), COALESCE(g.name, '')
 FROM ems_claim c FORCE INDEX (live) LEFT JOIN ems_client l ON l.client_id = c.client_id AND l.expires_at > NOW(6)
-LEFT JOIN ems_group g ON g.id = c.group_id
+LEFT JOIN ems_group g ON g.id = c.group_id LEFT JOIN ems_topic t ON t.id = g.topic_id
 WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at)
 
 -- name: lock_lost
@@ -50,8 +50,7 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = NULL, isolation = %(isolation)
 SELECT filter FROM ems_group WHERE id = %(group_id)s
 
 -- name: get_group
-SELECT g.ladder, g.max_attempts, g.ordering, t.name, g.name FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
-WHERE g.id = %(group_id)s
+SELECT ladder, max_attempts, ordering FROM ems_group WHERE id = %(group_id)s
 
 -- name: add_waiting
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
