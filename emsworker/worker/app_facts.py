@@ -55,11 +55,17 @@ class Refusal:
 
 @dataclass(frozen=True)
 class RouteFacts:
-    """The handlers of one group: its tasks by name, or its subscription."""
+    """The handlers of one group.
+
+    Args:
+        names: of its tasks, or of its subscription, with time limits of their own.
+        timeout_s: of the group, or that which it will have.
+    """
 
     topic: str
     group: str
     names: tuple[str, ...]
+    timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     values = answer["settings"]
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     settings = Settings(**given)
-    handlers = tuple(RouteFacts(topic, group, tuple(names)) for topic, group, names in answer["handlers"])
+    handlers = tuple(RouteFacts(**{**one, "names": tuple(one["names"])}) for one in answer["handlers"])
     folder = Path(answer["folder"]) if answer["folder"] else None
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
     broadcasts = tuple(answer["broadcasts"])
@@ -166,17 +172,20 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
     facts: dict[str, Any] = {
         "name": app.name,
         "settings": asdict(app.settings),
-        "handlers": [[*place, _names(app, route)] for place, route in sorted(app.registry.routes.items())],
         "folder": folder,
     }
     facts["broadcasts"] = sorted({route.topic for route in app.registry.broadcasts.values()})
-    refusal, server = _check(app, path, url, topics, groups)
+    refusal, server, timeouts = _check(app, path, url, topics, groups)
+    facts["handlers"] = [
+        {"topic": topic, "group": group, "names": _names(app.settings, route)}
+        | {"timeout_s": timeouts.get((topic, group), app.settings.timeout_s)}
+        for (topic, group), route in sorted(app.registry.routes.items())
+    ]
     return facts | {"refusal": refusal, "server": server}
 
 
-def _names(app: Ems, route: Route) -> list[str]:
+def _names(settings: Settings, route: Route) -> list[str]:
     """The names of a group's handlers, with time limits that are not the app's."""
-    settings = app.settings
     names = []
     for handler in route.handlers:
         options = handler.options
@@ -192,26 +201,26 @@ def _names(app: Ems, route: Route) -> list[str]:
 
 def _check(
     app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]
-) -> tuple[dict[str, Any] | None, str]:
-    """Check an app against its stream; return why it is refused, and the kind and version of the server."""
+) -> tuple[dict[str, Any] | None, str, dict[tuple[str, str], float]]:
+    """Check an app against its stream; return why it is refused, the server's version, and the groups' timeouts."""
     from emsworker.store.engine.schema import server_facts
-    from emsworker.worker.preflight import check_app, check_stream, chosen_routes
+    from emsworker.worker.preflight import check_app, check_stream, chosen_routes, group_timeouts
 
-    server = ""
-
+    server, timeouts = "", dict[tuple[str, str], float]()
     try:
         routes = chosen_routes(app, path, topics, groups)
         url = url or app.settings.url or LocalStack().url
         if url is None:
-            return None, server  # the command has a better message for that
+            return None, server, timeouts  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
         database = check_stream(url, app.settings)
         server = database.call(server_facts).product
         check_app(app, routes, sorted(heard), database)
+        timeouts = database.call(group_timeouts)
     except EmsError as error:
         lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]
-        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}, server
-    return None, server
+        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}, server, timeouts
+    return None, server, timeouts
 
 
 if __name__ == "__main__":

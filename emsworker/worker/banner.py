@@ -36,7 +36,10 @@ def log_worker(spec: ChildSpec, facts: AppFacts, settings: Settings, processes: 
         {
             "app": f"{facts.name} ({spec.app})",
             **_servers(settings, facts.server),
-            "consumes": [f"{one.topic}/{one.group}: {_names(one.names)}" for one in consumed] or "nothing",
+            "consumes": [
+                f"{one.topic}/{one.group}, timeout {one.timeout_s:g} s: {_names(one.names)}" for one in consumed
+            ]
+            or "nothing",
             **({"broadcasts": ", ".join(heard)} if heard else {}),
             "processes": f"{processes} x {counted(threads, 'thread')}",
             "limits": _limits(settings),
@@ -72,7 +75,6 @@ def _names(names: Sequence[str]) -> str:
 
 def _limits(settings: Settings) -> str:
     limits = {
-        "timeout": settings.timeout_s,
         "soft limit": settings.soft_time_limit_s,
         "hard limit": settings.hard_time_limit_s,
         "stop": settings.stop_timeout_s,

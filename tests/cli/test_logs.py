@@ -59,7 +59,7 @@ def test_v6_json_has_the_same_in_fields(ems: Ems) -> None:
         assert {"time", "level", "message", "process"} <= line.keys()
         by_logger.setdefault(line["logger"], []).append(line)
     (banner,) = by_logger["emsworker.worker.banner"]
-    assert banner["consumes"] == ["default/workers: charge"] and banner["processes"] == "1 x 1 thread"
+    assert banner["consumes"] == ["default/workers, timeout 60 s: charge"] and banner["processes"] == "1 x 1 thread"
     assert "\n" not in banner["message"]
     place = {"topic": "default", "partition": 0, "offset": 2, "task": "charge", "group": "workers"}
     own = [line for line in by_logger["shop"] if line["message"] == "charging order 3"]
