@@ -44,7 +44,7 @@ def format_duration(seconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """Format a measured time for people: ``0.31 ms``, ``12 ms``, ``1.24 s``, ``2 m 5 s``, ``3 h 2 m``, ``4 d 1 h``."""
+    """Format a measured time for people: ``0.31 ms``, ``12.5 ms``, ``1.24 s``, ``2 m 5 s``, ``3 h 2 m``, ``4 d 1 h``."""
     if seconds < 0.9995:
         return f"{_three_digits(seconds * 1000)} ms"
     if seconds < 59.95:
@@ -58,7 +58,7 @@ def span_text(seconds: float) -> str:
 
 
 def _three_digits(number: float) -> str:
-    return f"{number:.0f}" if number >= 10 else f"{number:.2g}" if number < 1 else f"{number:.3g}"
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}" if number >= 1 else f"{number:.2g}"
 
 
 def _plain(number: float) -> str:

@@ -124,5 +124,5 @@ def test_v6_the_filter_fills_formats_of_ones_own() -> None:
 
 def test_spans_are_short() -> None:
     spans = [0.00031, 0.0123, 0.99951, 1.234, 59.96, 125, 3600, 3725, 90000]
-    texts = ["0.31 ms", "12 ms", "1 s", "1.23 s", "1 m", "2 m 5 s", "1 h", "1 h 2 m", "1 d 1 h"]
+    texts = ["0.31 ms", "12.3 ms", "1 s", "1.23 s", "1 m", "2 m 5 s", "1 h", "1 h 2 m", "1 d 1 h"]
     assert [span_text(one) for one in spans] == texts
