@@ -47,7 +47,7 @@ def running_fields() -> Mapping[str, Any]:
 
 
 @dataclass
-class Tally:
+class FailureTally:
     """Attempts of a process that failed, and messages that it made dead letters; thread-safe."""
 
     failed: int = 0
@@ -146,9 +146,9 @@ class AttemptLog:
         tally: counts what failed.
     """
 
-    def __init__(self, route: Route | None = None, tally: Tally | None = None) -> None:
+    def __init__(self, route: Route | None = None, tally: FailureTally | None = None) -> None:
         self._route = route
-        self._tally = tally or Tally()
+        self._tally = tally or FailureTally()
 
     def task_of(self, message: Message) -> str:
         """Return the name of the message's task, or of the subscription's function."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emsworker.broker.channel import Channel
-from emsworker.consume.attempts import Tally
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
@@ -102,5 +102,5 @@ class RunContext:
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
     lanes: int = 1
-    tally: Tally = field(default_factory=Tally)
+    tally: FailureTally = field(default_factory=FailureTally)
     log_done: bool = False

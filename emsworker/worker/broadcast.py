@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from emsworker.app import Ems
 from emsworker.broker.mysql_channel import MysqlChannel
-from emsworker.consume.attempts import Tally
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext, RunHooks
@@ -115,12 +115,12 @@ class BroadcastReader(Runnable):
         place: str,
         on_hang: Callable[[str], None],
         on_death: Callable[[str, BaseException], None],
-        tally: Tally | None = None,
+        tally: FailureTally | None = None,
         *,
         log_done: bool = False,
     ) -> None:
         super().__init__("ems-broadcast", on_death)
-        self._tally = tally or Tally()
+        self._tally = tally or FailureTally()
         self._log_done = log_done
         self._database = database
         self._session = database.session()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker.app import Ems
-from emsworker.consume.attempts import Tally
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.lease import LeaseRenewer
@@ -56,7 +56,7 @@ class Child:
         self._signals, self._signal_in = os.pipe()
         self._stop_by: float | None = None
         self._exit_code = 0
-        self._tally = Tally()
+        self._tally = FailureTally()
         self._last_words: str | None = None
         self._stop_timeout_s = 0.0
         self._consumers: list[Consumer] = []

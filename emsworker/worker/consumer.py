@@ -9,7 +9,7 @@ from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 
 from emsworker.broker.mysql_channel import MysqlChannel
-from emsworker.consume.attempts import Tally
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.completer import Completer
 from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
@@ -80,7 +80,7 @@ class ProcessContext:
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
-    tally: Tally = field(default_factory=Tally)
+    tally: FailureTally = field(default_factory=FailureTally)
     log_done: bool = False
 
 
