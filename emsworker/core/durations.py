@@ -44,7 +44,7 @@ def format_duration(seconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """Format a measured time for people: ``0.31 ms``, ``12.5 ms``, ``1.24 s``, ``2 m 5 s``, ``3 h 2 m``, ``4 d 1 h``."""
+    """Format a measured time: ``0.31 ms``, ``12.5 ms``, ``1.24 s``, ``2 m 5 s``, ``3 h 2 m``, ``4 d 1 h``."""
     if seconds < 0.9995:
         return f"{_three_digits(seconds * 1000)} ms"
     if seconds < 59.95:
