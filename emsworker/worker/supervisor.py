@@ -20,7 +20,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -404,7 +404,8 @@ class Supervisor:
             self._beat.join(_LAST_S)
         ignore_stops()
         self._session.close()
-        log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=asdict(self._work))
+        done = {"messages": self._work.ran, "failed_attempts": self._work.failed, "dead_letters": self._work.dead}
+        log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=done)
         os.close(self._alive)
         os.close(self._alive_reader)
 
