@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from emsworker.consume.attempts import AttemptRecord
+from emsworker.consume.attempts import AttemptRecord, one_line
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import DecodeError, TimeLimitExceeded
+from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
 from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, Isolation, Outcome
@@ -78,12 +78,20 @@ def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapp
         group: the group's ladder.
         handlers: of the group, by name; that of a subscription is empty.
     """
-    error = TimeLimitExceeded(
-        "ran past the timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
-    )
+    error = error_of(outcome)
     decision = options_of(_handler(suspect, handlers)).decide(group, suspect.attempt, error)
     suspicious = outcome is Outcome.ORPHANED
-    return Failure.decided(suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious)
+    kind = class_name(error)
+    return Failure.decided(
+        suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious, kind, told=False
+    )
+
+
+def error_of(outcome: Outcome) -> TimeLimitExceeded:
+    """Return the error of a run that its worker could not report."""
+    if outcome is Outcome.TIMEOUT:
+        return TimeLimitExceeded("ran past the timeout")
+    return WorkerLost("its worker died while running it")
 
 
 def _handler(suspect: Suspect, handlers: Mapping[str, HandlerRow]) -> HandlerRow | None:
@@ -138,7 +146,7 @@ def recover_claims(session: Session, settings: Settings) -> float:
             extra={"topic": one.claim.topic, "partition": one.claim.partition, "group": one.claim.group},
         )
         if one.failure is not None and one.attempt is not None:
-            one.attempt.log_failure(one.failure, one.failure.error)
+            one.attempt.log_failure(one.failure, one_line(error_of(one.outcome)))
     return settings.beat_s
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from emsworker.core.durations import span_text
-from emsworker.core.errors import DecodeError
+from emsworker.core.errors import DecodeError, class_name
 from emsworker.core.model import TASK_HEADER, Failure, Message, Outcome
 from emsworker.core.process import forks
 from emsworker.core.process.forks import Mutex
@@ -206,18 +206,9 @@ class AttemptLog:
 
 def one_line(error: BaseException) -> str:
     """Return the type and the first line of an error, without passwords in URLs."""
-    kind = type(error)
-    name = (
-        kind.__qualname__.lstrip("_")
-        if kind.__module__.partition(".")[0] in ("builtins", "emsworker")
-        else _full_name(kind)
-    )
+    name = class_name(error).lstrip("_")
     text = next((line.strip() for line in redact(str(error)).splitlines() if line.strip()), "")
     return f"{name}: {text[:_MAX_ERROR]}" if text else name
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("__main__.")
 
 
 def _trace_id(message: Message) -> str | None:

@@ -16,7 +16,7 @@ from emsworker.consume.claim_run import ClaimRun, Ended
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
+from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded, class_name
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.core.process import forks
@@ -138,7 +138,11 @@ class Completer(Runnable):
     ) -> tuple[Failure, TimeLimitExceeded]:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
         decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
-        failure = Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
+        failure = Failure.decided(
+            *(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s),
+            error_type=class_name(error),
+            told=False,
+        )
         return failure, error
 
     def _log(

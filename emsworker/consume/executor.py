@@ -30,6 +30,7 @@ from emsworker.core.errors import (
     Reject,
     SoftTimeLimitExceeded,
     TimeLimitExceeded,
+    class_name,
 )
 from emsworker.core.ladder import Decision, Done, Dropped
 from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Isolation, Message, Order, Outcome
@@ -298,7 +299,10 @@ class Executor:
         """Decide what an error means: a retry, a dead letter, or nothing."""
         decision = options.decide(self._context.ladder, message.attempt, error)
         outcome = outcome_of(error, decision)
-        failure = Failure.decided(message.offset, message.attempt, outcome, describe(error), decision, ran_s)
+        kind = class_name(error)
+        failure = Failure.decided(
+            message.offset, message.attempt, outcome, describe(error), decision, ran_s, error_type=kind
+        )
         most = 1 if isinstance(decision, Dropped) else options.ladder_over(self._context.ladder).max_attempts
         self._attempts.log_failure(message, failure, error, most)
         return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)
