@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from emsworker.broker.mysql_channel import MysqlChannel
-from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.claim_run import ClaimRun, Ended, end_of
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
@@ -114,6 +114,7 @@ class Completer(Runnable):
             if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
                 failure, error = self._timeout(claim_run, lane, message, now - since)
                 claim_run.end(Ended(message, now - since, failure))
+                _note_end(lane, message, failure, now - since)
                 self._log(claim_run, lane, message, failure, error)
                 self._on_hang(_hangs(claim_run, lane, message, now - since))
 
@@ -131,6 +132,8 @@ class Completer(Runnable):
         if hangs:
             self.watch(claim_run.thread_id, None)
             self.hanging.add(claim_run.thread_id)
+            if alone:
+                _note_end(claim_run, message, failure, ran_s)
             self._on_hang(_hangs(claim_run, claim_run, message, ran_s))
 
     def _timeout(
@@ -165,6 +168,12 @@ class Completer(Runnable):
     def shut_down(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def _note_end(watch: Watch, message: Message, failure: Failure, ran_s: float) -> None:
+    """Tell the bracket of a handler that does not come back how its run ended; its own thread cannot."""
+    if watch.bracket is not None:
+        watch.bracket.ends = [end_of(Ended(message, ran_s, failure, error=TimeLimitExceeded(failure.error)))]
 
 
 def _hangs(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> str:

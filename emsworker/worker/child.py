@@ -39,6 +39,7 @@ from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
+from emsworker.worker.stop_hooks import StopHooks
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +77,16 @@ class Child:
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s = app.settings.stop_timeout_s
+        self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
-        self._start(app)
-        for hook in hooks(app.middleware, "on_process_start"):
-            hook()
-        self._spec.tell(READY)
-        self._wait()
-        for hook in hooks(app.middleware, "on_process_stop"):
-            hook()
+        try:
+            self._start(app)
+            for hook in hooks(app.middleware, "on_process_start"):
+                hook()
+            self._spec.tell(READY)
+            self._wait()
+        finally:
+            self._stop_hooks.call()
         self._say_last_words()
         return self._exit_code
 
@@ -271,10 +274,12 @@ class Child:
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
+        self._spec.tell(ENDING)
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
         self._context.completer.give_everything_back()
         self._context.lease.abandon()
+        self._stop_hooks.call()
         self._say_last_words()
         logging.shutdown()
         os._exit(self._exit_code)
