@@ -24,6 +24,7 @@ from .common import (
     stream_options,
     together,
 )
+from .completing import complete_groups, complete_topics
 from .settings import override_option
 
 if TYPE_CHECKING:
@@ -66,13 +67,20 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="The module with the app, as it is imported from here; EMS_APP does the same.",
 )
 @click.option(
-    "-Q", "--topics", multiple=True, callback=_names, metavar="A,B", help="Only these topics; all that the app handles."
+    "-Q",
+    "--topics",
+    multiple=True,
+    callback=_names,
+    metavar="A,B",
+    shell_complete=complete_topics,
+    help="Only these topics; all that the app handles.",
 )
 @click.option(
     "--groups",
     multiple=True,
     callback=_names,
     metavar="A,B",
+    shell_complete=complete_groups,
     help="Only these groups; broadcasts are received regardless.",
 )
 @override_option("processes", "-p")
