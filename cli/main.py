@@ -19,6 +19,7 @@ from .common import TRACEBACK, CommandFailure, WrongUsage, stream_options
 _COMMANDS = {
     "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
     "beat": ("worker", "Run the beat alone: background maintenance."),
+    "health": ("health", "Ask a worker that runs with --http for its health; exit code 0 or 1."),
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),

@@ -15,12 +15,18 @@ from emsworker.core.counted import counted, plural
 from emsworker.core.process.role import claim_role
 
 from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
+from .http import http_option, listen
 from .settings import override_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from emsworker.store.engine.database import Database
     from emsworker.worker.app_facts import AppFacts
+    from emsworker.worker.child_spec import ChildSpec
     from emsworker.worker.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = 3.0
 
@@ -64,6 +70,7 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's services to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
+@http_option
 @level_option
 @stream_options
 @click.pass_context
@@ -79,6 +86,7 @@ def worker(
     name: str | None,
     no_beat: bool,
     reload: bool,
+    http: tuple[str, int] | None,
     log_level: str,
 ) -> None:
     """Run a worker: processes that run an app's tasks and subscriptions.
@@ -107,7 +115,7 @@ def worker(
         max_memory_mib=max_memory_per_child,
     )
     count = processes or stream.settings.processes or _processors()
-    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
+    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload, http=http))
 
 
 def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool) -> tuple[AppFacts, OpenStream]:
@@ -139,7 +147,16 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
+def _supervise(
+    stream: OpenStream,
+    spec: Any,
+    count: int,
+    facts: AppFacts,
+    *,
+    no_beat: bool,
+    reload: bool,
+    http: tuple[str, int] | None,
+) -> int:
     from emsworker.worker.supervisor import Supervisor
 
     database = _database(stream)
@@ -157,10 +174,33 @@ def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no
         )
         sys.stdout.flush()
 
-    supervisor = Supervisor(
-        spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
-    )
-    return _run_reloading(supervisor, facts) if reload else supervisor.run()
+    def run(spec: ChildSpec) -> Supervisor:
+        return Supervisor(
+            spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
+        )
+
+    def go(supervisor: Supervisor) -> int:
+        return _run_reloading(supervisor, facts) if reload else supervisor.run()
+
+    return go(run(spec)) if http is None else _serve(http, run, go, spec)
+
+
+def _serve(
+    http: tuple[str, int],
+    make: Callable[[ChildSpec], Supervisor],
+    run: Callable[[Supervisor], int],
+    spec: ChildSpec,
+) -> int:
+    """Run a worker and serve its probes and metrics."""
+    from dataclasses import replace
+
+    from emsworker.worker.probes import metrics_folder, probe_routes
+
+    with metrics_folder() as folder:
+        supervisor = make(replace(spec, metrics=str(folder)))
+        with listen(http, probe_routes(supervisor.health, folder)) as server:
+            log.info("probes and metrics at %s", server.url)
+            return run(supervisor)
 
 
 def _wanted(spec: Any, topic: str, group: str) -> bool:

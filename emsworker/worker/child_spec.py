@@ -17,7 +17,33 @@ from emsworker.core.errors import EmsError
 
 USAGE, FAILED = 2, 1
 READY, ENDING, RECYCLING, HUNG = "ready", "ending", "recycling: ", "hung: "
+AWAY, HEALTH = "away: ", "health: "
 _URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
+
+
+@dataclass(frozen=True)
+class ChildHealth:
+    """A child's report about itself, each second.
+
+    Attributes:
+        stalled: why one of its threads makes no progress; empty if all do, also while the server is away.
+        away: why it cannot take messages now, because of the server; empty if it can.
+    """
+
+    stalled: str = ""
+    away: str = ""
+
+    def to_text(self) -> str:
+        """Serialize as a report on the status pipe."""
+        return HEALTH + json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ChildHealth:
+        """Parse such a report; a damaged one tells nothing but that the child runs."""
+        try:
+            return cls(**json.loads(text.removeprefix(HEALTH)))
+        except (ValueError, TypeError):
+            return cls()
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,7 @@ class ChildSpec:
         status: the descriptor on which to report "ready", an error, or the reason for a replacement.
         max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
         number: index of this child in its worker; its replacement has the same.
+        metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
     """
 
     app: str
@@ -53,6 +80,7 @@ class ChildSpec:
     max_tasks: int | None = None
     max_memory_mib: int | None = None
     number: int = 0
+    metrics: str = ""
 
     def to_json(self) -> str:
         """Serialize for the command line, without addresses: any user can read it, and addresses have passwords."""
@@ -88,8 +116,8 @@ class ChildSpec:
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
-    def tell_alive(self) -> None:
-        """Report only that this process can run Python code; never wait for a supervisor that is paused."""
+    def tell_alive(self, health: ChildHealth) -> None:
+        """Report that this process can run Python code, and its health; never wait for a supervisor that is paused."""
         _, writable, _ = select.select([], [self.status], [], 0)
         if writable:
-            self.tell("")
+            self.tell(health.to_text())
