@@ -182,7 +182,7 @@ def _supervise(
     def go(supervisor: Supervisor) -> int:
         return _run_reloading(supervisor, facts) if reload else supervisor.run()
 
-    return go(run(spec)) if http is None else _serve(http, run, go, spec)
+    return go(run(spec)) if http is None else _serve(http, run, go, spec, database)
 
 
 def _serve(
@@ -190,15 +190,18 @@ def _serve(
     make: Callable[[ChildSpec], Supervisor],
     run: Callable[[Supervisor], int],
     spec: ChildSpec,
+    database: Database,
 ) -> int:
     """Run a worker and serve its probes and metrics."""
     from dataclasses import replace
 
+    from emsworker.observe.stream_routes import StreamRoutes
     from emsworker.worker.probes import metrics_folder, probe_routes
 
     with metrics_folder() as folder:
         supervisor = make(replace(spec, metrics=str(folder)))
-        with listen(http, probe_routes(supervisor.health, folder)) as server:
+        routes = {**probe_routes(supervisor.health, folder), "scale": StreamRoutes(database).scale}
+        with listen(http, routes) as server:
             log.info("probes and metrics at %s", server.url)
             return run(supervisor)
 

@@ -9,7 +9,7 @@ The language and the title of a block say what becomes of it:
   command stays open until the page ends;
 - ``sql`` is what ``ems local sql`` runs;
 - ``text`` titled ``prints`` must be what the block before it printed;
-- ``console`` and ``ini`` are shown only, and other languages are refused.
+- ``console``, ``ini`` and ``yaml`` are shown only, and other languages are refused.
 """
 
 import re
@@ -26,7 +26,7 @@ from tests.support.servers import connect
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SHOWN = {"console", "ini", "mermaid"}
+_SHOWN = {"console", "ini", "mermaid", "yaml"}
 _BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 
 
