@@ -32,7 +32,7 @@ _COMMANDS = {
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
     "readers": ("readers", "List the positions of named readers of broadcast topics; delete old ones."),
-    "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
+    "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
     "monitoring": ("monitoring", "Serve the metrics of a stream; write dashboards and rules for them."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "pipeline": ("pipeline", "Run a job of the data pipeline on Spark: reports, archive, restore and others."),

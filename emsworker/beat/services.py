@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emsworker.beat.alarms import WatchAlarms
+from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import sweep_clients, sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
 from emsworker.beat.high_watermark import resolve
 from emsworker.beat.recovery import recover_claims
@@ -34,4 +35,5 @@ SERVICES: tuple[Service, ...] = (
     sweep_reports,
     sweep_slots,
     WatchAlarms(),
+    PingDeadMan(),
 )

@@ -64,6 +64,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 
 -- name: worker_auto_create
 -- Creates the topics and groups that its app names; so it could also change existing ones.
@@ -116,6 +117,7 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 
 -- name: admin
 -- Creates the tables, and changes any of their rows.
