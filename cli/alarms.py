@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.group()
 @stream_options
 def alarms() -> None:
-    """Create, list, test and delete the rules of alarms.
+    """Create, list, test, silence and delete the rules of alarms.
 
     The leading beat measures the groups by them. An alarm goes to its log, and to the receivers of the rule: once when
     it fires, once when it is resolved, and in between at the intervals of --repeat.

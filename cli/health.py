@@ -17,12 +17,20 @@ _PORT = 9000
 @click.command()
 @click.argument("address", required=False, envvar="EMS_HTTP", metavar="[URL | HOST:PORT]")
 @click.option("--ready", is_flag=True, help="Ask /readyz, whether it takes messages now, instead of /livez.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 300), default=5.0, show_default=True, metavar="S")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 300),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for an answer.",
+)
 @json_option
 def health(address: str | None, ready: bool, timeout_s: float, as_json: bool) -> None:
-    """Ask a worker that runs with --http for its health: exit code 0 if it is well, 1 if it is not.
+    """Ask a worker that runs with --http for its health.
 
-    For containers without curl. The address is that of --http (EMS_HTTP), by default port 9000 of this machine; a URL
+    Exit code 0 if it is well, 1 if it is not, for containers without curl. The address is that of --http (EMS_HTTP), by default port 9000 of this machine; a URL
     with a path is asked as it stands. It uses no database.
     """
     url = _url(address, ready)

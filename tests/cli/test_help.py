@@ -71,6 +71,8 @@ def test_everything_that_prints_knows_json() -> None:
         ("schedules",),
         ("readers",),
         ("alarms",),
+        ("monitoring",),
+        ("monitoring", "serve"),
         ("pipeline",),
         ("chaos",),
         ("local",),
