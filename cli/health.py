@@ -30,8 +30,8 @@ _PORT = 9000
 def health(address: str | None, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Ask a worker that runs with --http for its health.
 
-    Exit code 0 if it is well, 1 if it is not, for containers without curl. The address is that of --http (EMS_HTTP), by default port 9000 of this machine; a URL
-    with a path is asked as it stands. It uses no database.
+    Exit code 0 if it is well, 1 if it is not, for containers without curl. The address is that of --http (EMS_HTTP),
+    by default port 9000 of this machine; a URL with a path is asked as it stands. It uses no database.
     """
     url = _url(address, ready)
     status, text = _get(url, timeout_s)

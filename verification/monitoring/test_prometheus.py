@@ -68,7 +68,7 @@ def query(port: int, expression: str) -> list[dict[str, Any]]:
 def test_every_panel_has_data(one_stream: Stream, files: Path) -> None:
     app = Ems("caller", url=one_stream.url)
     one_stream.app = app
-    fine, fails = (app.task(name=name)(print) for name in ("fine", "fails"))
+    passes, fails = (app.task(name=name)(print) for name in ("passes", "fails"))
     worker = one_stream.worker("tests.process.apps.metered:app", processes=2, http="0")
     stream_port, port = free_port(), free_port()
     targets = [worker.http.removeprefix("http://"), f"127.0.0.1:{stream_port}"]
@@ -101,7 +101,7 @@ def test_every_panel_has_data(one_stream: Stream, files: Path) -> None:
     ):
 
         def empty() -> list[Any]:
-            fine.delay()
+            passes.delay()
             fails.delay()
             return [title for title, expression in queries.items() if not query(port, expression)]
 

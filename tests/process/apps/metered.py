@@ -25,3 +25,8 @@ def fine() -> None:
 @app.task(name="fails", max_attempts=2, ladder="50ms")
 def fails() -> None:
     raise ValueError("no")
+
+
+@app.task(name="passes")
+def passes() -> None:
+    fine.delay()
