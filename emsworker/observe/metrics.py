@@ -41,7 +41,7 @@ class Metrics(Middleware):
         require("metrics", type(self).__name__)
         import prometheus_client as prometheus
 
-        kept = {"registry": registry if registry is not None else prometheus.REGISTRY}
+        kept: dict[str, Any] = {"registry": registry if registry is not None else prometheus.REGISTRY}
         run = ("topic", "group", "task")
         self.sent = prometheus.Counter("ems_sent", "Messages sent", ("topic",), **kept)
         self.runs = prometheus.Counter("ems_runs", "Runs by outcome", (*run, "outcome"), **kept)
@@ -103,13 +103,14 @@ def share_metrics(folder: Path, number: int) -> None:
     if hint_if_missing("metrics"):
         return
     os.environ[_FOLDER] = str(folder)
-    from prometheus_client import values
+    from prometheus_client import values as prometheus_values
 
     own = os.getpid()
 
     def place() -> str:  # two processes must not share a file: one that a handler forks has its own
         return str(number) if os.getpid() == own else f"{number}-{os.getpid()}"
 
+    values: Any = prometheus_values  # these have no types
     values.ValueClass = values.MultiProcessValue(place)
 
 
@@ -129,7 +130,8 @@ def render_worker(folder: Path, children: Mapping[str, int], starts: int) -> byt
 
     registry = CollectorRegistry()
     registry.register(_Children(children, starts))
-    MultiProcessCollector(registry, str(folder))
+    collector: Any = MultiProcessCollector  # it has no types
+    collector(registry, str(folder))
     for tries in range(_TRIES):
         try:
             return bytes(generate_latest(registry))

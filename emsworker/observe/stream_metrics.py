@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from emsworker.admin.demand import Demands
@@ -67,7 +67,7 @@ class StreamMetrics:
 def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
-    gauges = {
+    gauges: dict[str, tuple[str, Callable[[Demand], float]]] = {
         "startable": ("Messages that a thread could start now", lambda demand: demand.waiting),
         "startable_seconds": ("For how long the oldest of those has waited", lambda demand: demand.oldest_s),
         "busy_workers": ("Workers that hold messages of the group", lambda demand: demand.busy),

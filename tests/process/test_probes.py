@@ -79,8 +79,9 @@ def test_probes_tell_what_hangs_what_died_and_a_server_that_is_away_apart(one_st
     (tmp_path / "broken").touch()
     (child,) = ask(worker, "livez")[1]["children"]
     kill(child["pid"], signal.SIGKILL)
+    until(lambda: "ended with exit code 2" in ask(worker, "livez")[1]["reason"], 40, "it cannot start")
     (child,) = wait_for(worker, "livez", 503)["children"]
-    assert child["state"] == "crashed" and "exit code 2" in child["reason"]
+    assert child["state"] == "crashed" and ask(worker, "readyz")[0] == 503
     done = health(worker)
     assert done.returncode == 1 and done.stderr.startswith("Error: http://127.0.0.1:") and "crashed" in done.stderr
     (tmp_path / "broken").unlink()
