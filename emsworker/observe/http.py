@@ -44,14 +44,14 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """A request: the parts of its path after the first, and its query."""
 
     rest: tuple[str, ...]
     query: Mapping[str, str]
 
 
-Route = Callable[[Request], Answer]
+Route = Callable[[HttpRequest], Answer]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             known = " ".join(f"/{name}" for name in self.own_routes)
             return Answer(404, f"there is no /{first}; there are {known}\n".encode())
         try:
-            return route(Request(tuple(rest), dict(parse_qsl(parts.query))))
+            return route(HttpRequest(tuple(rest), dict(parse_qsl(parts.query))))
         except EmsError as error:
             return Answer(503, f"{redact(str(error))}\n".encode())
         except Exception:

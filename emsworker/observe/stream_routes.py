@@ -15,7 +15,7 @@ from emsworker.admin.demand import Demands
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import StoreUnavailable, UnknownGroup, UnknownTopic
 from emsworker.core.extras import require
-from emsworker.observe.http import METRICS, Answer, Request, Route
+from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
 from emsworker.observe.stream_metrics import StreamMetrics
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_server
@@ -44,7 +44,7 @@ class StreamRoutes:
             future.cancel()
             raise StoreUnavailable(f"the server has not answered for {_ANSWER_S:g} s") from None
 
-    def scale(self, request: Request) -> Answer:
+    def scale(self, request: HttpRequest) -> Answer:
         """``/scale/TOPIC/GROUP?age=30s&max=20``: the demand of a group, and the number of workers wanted, as JSON."""
         if len(request.rest) != 2:
             return Answer.of_json({"error": "ask /scale/TOPIC/GROUP, perhaps with ?age=30s&max=20"}, 404)
@@ -69,7 +69,7 @@ class StreamRoutes:
 
         return self._ask(work)
 
-    def metrics(self, _: Request) -> Answer:
+    def metrics(self, _: HttpRequest) -> Answer:
         """``/metrics``: the metrics of all groups; needs the extra ``metrics``."""
         require("metrics", "/metrics")
         from prometheus_client import CollectorRegistry, generate_latest
@@ -81,7 +81,7 @@ class StreamRoutes:
 
         return self._ask(work)
 
-    def ready(self, _: Request) -> Answer:
+    def ready(self, _: HttpRequest) -> Answer:
         """``/readyz``: the database can be reached."""
 
         def work() -> Answer:
@@ -91,7 +91,7 @@ class StreamRoutes:
         return self._ask(work)
 
 
-def live(_: Request) -> Answer:
+def live(_: HttpRequest) -> Answer:
     """``/livez`` of a program that has no other work than to answer."""
     return Answer.of_json({"ok": True, "reason": ""})
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from emsworker.observe.http import METRICS, Answer, Request, Route
+from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
 from emsworker.observe.metrics import render_worker
 from emsworker.worker.health import ChildState, WorkerHealth
 
@@ -26,14 +26,14 @@ def probe_routes(health: Callable[[], WorkerHealth], metrics: Path) -> Mapping[s
     """
 
     def probe(judge: Callable[[WorkerHealth], str]) -> Route:
-        def answer(_: Request) -> Answer:
+        def answer(_: HttpRequest) -> Answer:
             now = health()
             problem = judge(now)
             return Answer.of_json(now.to_json(problem), 503 if problem else 200)
 
         return answer
 
-    def page(_: Request) -> Answer:
+    def page(_: HttpRequest) -> Answer:
         now = health()
         states = Counter(child.state for child in now.children)
         children = {state.value: states[state] for state in ChildState}

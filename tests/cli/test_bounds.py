@@ -19,13 +19,13 @@ ARGUMENTS = {
     "groups replay": ["t", "g", "--dry-run"], "groups reset": ["t", "g", "--dry-run"],
     "groups skip": ["t", "g", "--dry-run"],
     "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "readers forget": ["b", "--yes"],
-    "alarms create": ["a", "--on", "lag", "--replace"], "send": ["p", "1"],
+    "alarms create": ["a", "--on", "lag", "--replace"], "alarms silence": [], "health": [], "send": ["p", "1"],
     "chaos break": ["{tmp}"], "chaos check": ["{tmp}"], "local start": [], "local stop": [],
     "worker": ["-A", "nowhere"],
 }  # fmt: skip
 WORDS = {"--to", "--from"}  # places in a stream, which click knows as text
 # A server that is started or stopped, or a worker, is more than this test wants where the number is a good one.
-GOOD = {"local start", "local stop", "worker", "chaos break"}
+GOOD = {"local start", "local stop", "worker", "chaos break", "health"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

@@ -62,7 +62,7 @@ WHERE group_id = %(group_id)s AND ended_at > %(since)s - INTERVAL 1 SECOND AND e
 -- name: begin_alarm
 -- A measurement that is too old changes nothing: its process was paused, and another one may lead by now.
 INSERT IGNORE INTO ems_alarm (rule, topic, group_name, alarm_id, state, value, since)
-SELECT %(rule)s, %(topic)s, %(group)s, %(alarm_id)s, 'pending', %(value)s, NOW(6) FROM DUAL
+SELECT %(rule)s, %(topic)s, %(group)s, %(alarm_id)s, 'pending', %(value)s, %(measured_at)s FROM DUAL
 WHERE NOW(6) < %(measured_at)s + INTERVAL %(fresh_s)s SECOND
 
 -- name: fire_alarm
