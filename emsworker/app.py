@@ -53,13 +53,22 @@ class Ems:
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
         self.name = check_name("app", name)
-        self.middleware = tuple(middleware)
-        if wrong := [one for one in self.middleware if not isinstance(one, Middleware)]:
-            raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
+        self.middleware: tuple[Middleware, ...] = ()
+        self.add_middleware(*middleware)
         self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
         self._broker: Broker = MysqlBroker(self.settings, self.registry.kind_of)
         self._becomes_eager = self.settings.eager
+
+    def add_middleware(self, *middleware: Middleware) -> None:
+        """Add middleware after that which the app has, before it sends and before its worker starts.
+
+        Raises:
+            ConfigError: one is not an object of a class below Middleware.
+        """
+        if wrong := [one for one in middleware if not isinstance(one, Middleware)]:
+            raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
+        self.middleware += middleware
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
 

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emsworker.core.errors import DecodeError
 from emsworker.core.extras import hint_if_missing, require
@@ -25,6 +25,14 @@ _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _TRIES = 3
 _RUN_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _WAIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+
+
+class _RunSeries(NamedTuple):
+    """What is counted of the runs of one task with one outcome: prometheus_client looks labels up slowly."""
+
+    count: Any
+    seconds: Any
+    waits: Any
 
 
 class Metrics(Middleware):
@@ -51,6 +59,7 @@ class Metrics(Middleware):
         )
         self.retries = prometheus.Counter("ems_retries", "Runs that will be repeated", run, **kept)
         self.dead = prometheus.Counter("ems_dead", "Messages that were given up", run, **kept)
+        self._run_series: dict[tuple[str, str, str, Outcome], _RunSeries] = {}
 
     def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
         """Count a message that was sent, unless it was there already."""
@@ -62,10 +71,18 @@ class Metrics(Middleware):
     ) -> None:
         """Count and time a run."""
         labels = _labels(message, group)
-        self.runs.labels(*labels, outcome.value).inc()
-        self.seconds.labels(*labels).observe(ran_s)
+        run = self._run_series.get((*labels, outcome)) or self._find_series(labels, outcome)
+        run.count.inc()
+        run.seconds.observe(ran_s)
         if message.attempt == 1 and (waited_s := message.run.waited_s) is not None:
-            self.waits.labels(*labels).observe(waited_s)
+            run.waits.observe(waited_s)
+
+    def _find_series(self, labels: tuple[str, str, str], outcome: Outcome) -> _RunSeries:
+        found = _RunSeries(
+            self.runs.labels(*labels, outcome.value), self.seconds.labels(*labels), self.waits.labels(*labels)
+        )
+        self._run_series[*labels, outcome] = found
+        return found
 
     def on_retry(self, message: Message, group: str, error: BaseException, delay_s: float) -> None:
         """Count a run that will be repeated."""
@@ -87,11 +104,11 @@ def _labels(message: Message, group: str) -> tuple[str, str, str]:
 # -- the metrics of a whole worker -------------------------------------------------------------------------------------
 
 
-def with_metrics(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Return the middleware of an app with :class:`Metrics`, if the extra is installed."""
+def missing_metrics(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Return :class:`Metrics` if an app's middleware has none, and the extra is installed; otherwise nothing."""
     if hint_if_missing("metrics") or any(isinstance(one, Metrics) for one in middleware):
-        return tuple(middleware)
-    return *middleware, Metrics()
+        return ()
+    return (Metrics(),)
 
 
 def share_metrics(folder: Path, number: int) -> None:

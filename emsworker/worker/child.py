@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from emsworker.core.process.role import claim_role
 from emsworker.core.process.runnable import Runnable, watch_threads
 from emsworker.core.process.signals import unblock
 from emsworker.loader import load_app
-from emsworker.observe.metrics import share_metrics, with_metrics
+from emsworker.observe.metrics import missing_metrics, share_metrics
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
@@ -66,6 +67,7 @@ class Child:
         self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
         self._hang = ""
+        self._orphaned = False
         self._begun = False  # there is something that a stop must end in order
         self._tell_alive_at = 0.0
 
@@ -77,7 +79,7 @@ class Child:
             share_metrics(Path(self._spec.metrics), self._spec.number)
         app = load_app(self._spec.app)
         if self._spec.metrics:
-            app.middleware = with_metrics(app.middleware)
+            app.add_middleware(*missing_metrics(app.middleware))
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
@@ -89,6 +91,8 @@ class Child:
         self._wait()
         for hook in hooks(app.middleware, "on_process_stop"):
             hook()
+        if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
+            shutil.rmtree(self._spec.metrics, ignore_errors=True)
         self._say_last_words()
         return self._exit_code
 
@@ -211,6 +215,7 @@ class Child:
             if parent and parent[0] in ready:
                 log.warning("the supervisor is gone; stopping")
                 parent = []
+                self._orphaned = True
                 self._stop_gently()
             if self._broadcasts is not None:
                 self._broadcasts.look_after(ticks())
