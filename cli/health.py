@@ -7,25 +7,18 @@ from typing import Any
 
 import click
 
-from .common import CommandFailure, json_option
+from .common import CommandFailure, duration_option, json_option
 from .output import print_json
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _PORT = 9000
+_LONGEST_S = 3600.0
 
 
 @click.command()
 @click.argument("address", required=False, envvar="EMS_HTTP", metavar="[URL | HOST:PORT]")
 @click.option("--ready", is_flag=True, help="Ask /readyz, whether it takes messages now, instead of /livez.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 300),
-    default=5.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait for an answer.",
-)
+@duration_option("--timeout", "timeout_s", default="5s", help="How long to wait for an answer")
 @json_option
 def health(address: str | None, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Ask a worker that runs with --http for its health.
@@ -33,6 +26,8 @@ def health(address: str | None, ready: bool, timeout_s: float, as_json: bool) ->
     Exit code 0 if it is well, 1 if it is not, for containers without curl. The address is that of --http (EMS_HTTP),
     by default port 9000 of this machine; a URL with a path is asked as it stands. It uses no database.
     """
+    if not 0 < timeout_s <= _LONGEST_S:
+        raise click.BadParameter(f"must be between 0 and {_LONGEST_S:g} s.", param_hint="--timeout")
     url = _url(address, ready)
     status, text = _get(url, timeout_s)
     found = _read(text)
