@@ -30,7 +30,7 @@ def serve(address: tuple[str, int]) -> None:
     /scale/TOPIC/GROUP?age=30s  lag, oldest, running, and workers wanted, as JSON, for KEDA
     /livez, /readyz             of this program
 
-    One for a stream is enough. It reads only, as role reader. There is no authentication, so the host is 127.0.0.1
+    One for a stream is enough. It reads only, as role viewer. There is no authentication, so the host is 127.0.0.1
     unless it is given.
     """  # noqa: D301 - click wants the character itself
     from emsworker.observe.stream_routes import stream_routes

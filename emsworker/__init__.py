@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import UnknownSchedule as UnknownSchedule
     from emsworker.core.errors import UnknownTask as UnknownTask
     from emsworker.core.errors import UnknownTopic as UnknownTopic
+    from emsworker.core.errors import WorkerLost as WorkerLost
     from emsworker.core.errors import WrongArguments as WrongArguments
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
@@ -118,6 +119,7 @@ _HOME = {
     "UnknownSchedule": "emsworker.core.errors",
     "UnknownTask": "emsworker.core.errors",
     "UnknownTopic": "emsworker.core.errors",
+    "WorkerLost": "emsworker.core.errors",
     "WrongArguments": "emsworker.core.errors",
     "Filter": "emsworker.core.selection.filters",
     "Message": "emsworker.core.model",

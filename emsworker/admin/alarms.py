@@ -63,10 +63,14 @@ class Alarms:
             raise AlreadyExists(f"there is an alarm {name!r} already; replace it, or give this one another name")
         return rule
 
-    def list(self) -> list[Watched]:
-        """Return all rules with their alarms, sorted by name."""
+    def list(self, *, addresses: bool = True) -> list[Watched]:
+        """Return all rules with their alarms, sorted by name.
+
+        Args:
+            addresses: with their receivers, which only the roles `admin` and `worker` may read.
+        """
         alarms = self._database.call(store.list_alarms)
-        rules = self._database.call(store.list_rules)
+        rules = self._database.call(lambda session: store.list_rules(session, addresses=addresses))
         return [Watched(rule, tuple(alarm for alarm in alarms if alarm.rule == rule.name)) for rule in rules]
 
     def delete(self, name: str) -> None:
@@ -104,7 +108,7 @@ class Alarms:
         refuse([*seconds(1).problems("for_s", for_s), *text(at_most(_MAX_REASON)).problems("reason", reason or "none")])
 
         def work(session: Session) -> Silence:
-            if name is not None and name not in {rule.name for rule in store.list_rules(session)}:
+            if name is not None and name not in {rule.name for rule in store.list_rules(session, addresses=False)}:
                 raise _unknown(name)
             number = store.add_silence(session, name, topic, group, for_s, reason)
             return next(one for one in store.list_silences(session) if one.silence_id == number)

@@ -16,7 +16,7 @@ from emsworker.consume.claim_run import ClaimRun, Ended
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
+from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded, class_name
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.core.process import forks
@@ -131,7 +131,11 @@ class Completer(Runnable):
     def _timeout(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Failure:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
         decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
-        return Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
+        return Failure.decided(
+            *(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s),
+            error_type=class_name(error),
+            told=False,
+        )
 
     def overdue(self, now: float) -> str:
         """Return the reason why a handler hangs that ran past its limit at ``now``, or an empty text.

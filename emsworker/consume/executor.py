@@ -29,6 +29,7 @@ from emsworker.core.errors import (
     Reject,
     SoftTimeLimitExceeded,
     TimeLimitExceeded,
+    class_name,
 )
 from emsworker.core.ladder import Decision, Done
 from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Isolation, Message, Order, Outcome
@@ -288,7 +289,10 @@ class Executor:
         """Decide what an error means: a retry, a dead letter, or nothing."""
         decision = options.decide(self._context.ladder, message.attempt, error)
         outcome = outcome_of(error, decision)
-        failure = Failure.decided(message.offset, message.attempt, outcome, describe(error), decision, ran_s)
+        kind = class_name(error)
+        failure = Failure.decided(
+            message.offset, message.attempt, outcome, describe(error), decision, ran_s, error_type=kind
+        )
         level = logging.INFO if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED) else logging.WARNING
         log.log(level, "%r in group %s: %s -> %s", message, self._group, redact(repr(error)), decision)
         return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)

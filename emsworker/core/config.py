@@ -170,6 +170,10 @@ class Settings:
     lease_margin_s: float = option(2.0, seconds(), help="the last part of a lease, in which it is no longer relied on")
     beat_s: float = option(1.0, seconds(0.05), help="the interval at which the beat's services run")
     beat_lease_s: float = option(5.0, seconds(0.2), help="the duration of the leading beat's lease")
+    sample_s: float = option(
+        10.0, seconds(), help="the interval at which the beat samples the numbers of all groups, for charts; 0: never"
+    )
+    sample_keep_s: float = option(259200.0, seconds(60), help="the time for which samples are kept")
     alarm_commands: tuple[str, ...] = option(
         (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )

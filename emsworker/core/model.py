@@ -459,6 +459,8 @@ class Failure:
         dead: the reason why it becomes a dead letter, or ``None``.
         ran_s: the run time in seconds, or ``None`` if it is unknown, for example because the worker died.
         suspect: its process or its connection was lost with it, so it runs alone from now on.
+        error_type: the class of the error, as :func:`class_name` gives it.
+        told: hooks are called where the failure is made; otherwise a dead letter gets a notice for them.
     """
 
     offset: int
@@ -469,6 +471,8 @@ class Failure:
     dead: str | None
     ran_s: float | None
     suspect: bool = False
+    error_type: str = ""
+    told: bool = True
 
     @classmethod
     def gone(cls, offset: int, attempt: int) -> Failure:
@@ -485,8 +489,10 @@ class Failure:
         decision: Decision,
         ran_s: float | None,
         suspect: bool = False,
+        error_type: str = "",
+        told: bool = True,
     ) -> Failure:
         """Return the failure that records a decision of the ladder."""
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
-        return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect)
+        return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect, error_type, told)

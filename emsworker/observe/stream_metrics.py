@@ -13,6 +13,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.core.scaling import Demand
 from emsworker.store.engine.database import Database
 
+_MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")
 
 
@@ -37,7 +38,7 @@ class StreamMetrics:
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics with their present numbers."""
-        yield from self._families(self._monitoring.lag())
+        yield from self._families(self._monitoring.lag(_MOST_COUNTED))
         yield from _demand_families(self._demands.list())
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:

@@ -41,7 +41,8 @@ class Middleware:
     def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
         """Called after :meth:`after_run` if the message has failed for good.
 
-        Not called for messages whose process died or was replaced: the beat makes them dead letters, without the app.
+        If its process died or was replaced over a time limit, another process of the group calls it, a few seconds
+        later and without :meth:`after_run`; at most once, and not at all if no process of the group has such a hook.
         """
 
     def on_process_start(self) -> None:

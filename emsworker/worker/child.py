@@ -37,6 +37,7 @@ from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
 from emsworker.worker.child_spec import AWAY, ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildHealth, ChildSpec
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
+from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 
@@ -48,6 +49,7 @@ _ALIVE_S = 1.0
 _STALLED_S = 180.0  # longer than a call of the server may take, which is no fault of the thread
 _UNSEEN_S = 5.0  # the completer enforces time limits; a busy machine delays it
 _AWAY_S = 5.0  # looks for work fail for longer than that
+_NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
 _DUE = 0  # among the numbers of signals
 
@@ -110,7 +112,7 @@ class Child:
         context = self._context = self._make_context(app, assignments)
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
-        self._sides = [context.lease, context.poller, context.completer]
+        self._sides = [context.lease, context.poller, context.completer, *self._dead_notices(app, assignments)]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
@@ -148,6 +150,15 @@ class Child:
             self._make_recycler(settings),
             loop=EventLoop(self._on_death),
         )
+
+    def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
+        """Return the thread that calls ``on_dead`` for dead letters of processes that died, if there is such a hook."""
+        on_dead = hooks(app.middleware, "on_dead")
+        if not on_dead or not assignments:
+            return []
+        places = {group_id: (one.topic.name, one.group.name) for group_id, one in assignments.items()}
+        database, pause_s = app.stream.database, _NOTICE_BEATS * app.settings.beat_s
+        return [DeadNotices(database, places, on_dead, app.stream.decoder, pause_s, self._on_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
