@@ -20,7 +20,7 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, in_utc
 from emsworker.tasks.idempotency import Once
-from emsworker.tasks.middleware import Middleware, hooks
+from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, hooks
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
@@ -69,6 +69,7 @@ class Ems:
         if wrong := [one for one in middleware if not isinstance(one, Middleware)]:
             raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
         self.middleware += middleware
+        self._around_publish = hooks(self.middleware, "around_publish")
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
 
@@ -234,10 +235,7 @@ class Ems:
         if options:
             refuse_unknown("send()", options, MESSAGE_OPTIONS)
             refuse_reserved(options.get("headers"))
-        outgoing = [Outgoing(topic, body, **options)]
-        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        self._note_sent(outgoing, receipts, transaction)
-        return receipts[0]
+        return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
 
     def send_many(self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Any) -> list[Receipt]:
         """Send many messages in few statements; those of one partition keep their order.
@@ -261,16 +259,27 @@ class Ems:
             refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        self._note_sent(outgoing, receipts, transaction)
-        return receipts
+        return self._publish(topic, outgoing, transaction, many=True)
 
     def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Any) -> Receipt:
         """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
-        outgoing = [Outgoing(topic, body, **options)]
+        return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
+
+    def _publish(self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False) -> list[Receipt]:
+        if not self._around_publish:
+            return self._publish_within(topic, outgoing, transaction)
+        publish = PublishBracket(topic, outgoing, many, transaction is not None)
+        with OpenBrackets(self._around_publish, publish) as brackets:
+            brackets.open()
+            publish.receipts = receipts = self._publish_within(topic, outgoing, transaction)
+        return receipts
+
+    def _publish_within(self, topic: str, outgoing: list[Outgoing], transaction: Any) -> list[Receipt]:
+        """Send inside the brackets, with the hooks."""
         receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        self._note_sent(outgoing, receipts, transaction)
-        return receipts[0]
+        if self._after_publish and transaction is None:
+            self.after_commit(outgoing, receipts)
+        return receipts
 
     def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
         """Return messages as they are stored; mistakes are refused before the broker may create a topic."""
@@ -280,10 +289,6 @@ class Ems:
         if not self.settings.publishing:
             raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
         return [item.encode(self.settings) for item in outgoing]
-
-    def _note_sent(self, outgoing: list[Outgoing], receipts: list[Receipt], transaction: Any) -> None:
-        if self._after_publish and transaction is None:
-            self.after_commit(outgoing, receipts)
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.

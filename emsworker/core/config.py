@@ -192,6 +192,9 @@ class Settings:
     result_backend: str = option("mysql", choice(("mysql", "redis")), help="the store of results: mysql or redis")
     result_ttl_s: float = option(86400.0, seconds(0.1), help="the time for which results are kept")
     stop_timeout_s: float = option(60.0, seconds(), help="the time that running messages have to finish after SIGTERM")
+    stop_hooks_timeout_s: float = option(
+        5.0, seconds(), help="the time that `on_process_stop` of middleware has when a worker process ends"
+    )
 
     def __post_init__(self) -> None:
         refuse([*problems_in(self), *self._contradictions()])

@@ -12,6 +12,7 @@ from emsworker.core.errors import ExtraMissing
 MODULES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
+    "otel": ("opentelemetry.trace",),
     "spark": ("pyspark", "pyarrow"),
     "yaml": ("yaml",),
     "zstd": ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",),

@@ -40,6 +40,7 @@ from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
+from emsworker.worker.stop_hooks import StopHooks
 
 log = logging.getLogger(__name__)
 
@@ -85,16 +86,18 @@ class Child:
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
+        self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
-        self._start(app)
-        for hook in hooks(app.middleware, "on_process_start"):
-            hook()
-        self._spec.tell(READY)
-        self._wait()
-        for hook in hooks(app.middleware, "on_process_stop"):
-            hook()
-        if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
-            shutil.rmtree(self._spec.metrics, ignore_errors=True)
+        try:
+            self._start(app)
+            for hook in hooks(app.middleware, "on_process_start"):
+                hook()
+            self._spec.tell(READY)
+            self._wait()
+        finally:
+            self._stop_hooks.call()
+            if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
+                shutil.rmtree(self._spec.metrics, ignore_errors=True)
         self._say_last_words()
         return self._exit_code
 
@@ -296,6 +299,7 @@ class Child:
             thread.stop()  # none of them may take a new claim while the others' are given back
         self._context.completer.give_everything_back()
         self._context.lease.abandon()
+        self._stop_hooks.call()
         self._say_last_words()
         logging.shutdown()
         os._exit(self._exit_code)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from emsworker.consume.context import Hooks
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import TimeLimitExceeded, WorkerLost
 from emsworker.core.model import Message
@@ -17,6 +16,7 @@ from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.groups.notices import Notice, take_notices
+from emsworker.tasks.middleware import Hooks
 
 log = logging.getLogger(__name__)
 
