@@ -87,6 +87,8 @@ def _for_alertmanager(body: str) -> str:
     """
     alarm = json.loads(body)
     labels = {name: str(alarm[name]) for name in ("metric", "topic", "group")}
+    if alarm["event"] == "test":
+        labels["event"] = "test"  # or it would resolve an alert that fires
     at = datetime.fromisoformat(alarm["at"])
     lasts_s = _ALERT_REPEATS * float(alarm.get("repeat_s", 0)) or _ALERT_S
     ends_at = at + timedelta(seconds=lasts_s) if alarm["event"] == "firing" else at

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ def test_an_address_that_is_wrong_or_taken_is_one_line(ems: Ems) -> None:
     assert ems("health", "ftp://x/").code == 2
     done = ems("health", port)
     assert done.code == 1 and done.errors[0].startswith(f"Error: http://127.0.0.1:{port}/livez cannot be reached: ")
+
+
+def test_the_metrics_of_a_stream_are_served_until_a_stop(ems: Ems) -> None:
+    ems.ok("topics", "create", "orders")
+    ems.ok("groups", "create", "orders", "billing")
+    with ems.running("monitoring", "serve", "0") as serve:
+        serve.wait_ready()
+        url = serve.out.read_text().split()[-1]
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            assert 'ems_group_unclaimed{group="billing",topic="orders"} 0.0' in answer.read().decode()
+        done = ems.ok("health", url.replace("/metrics", "/scale/orders/billing"), "--json")
+        assert done.json["workers"] == 0
+        assert serve.stop() == 0
 
 
 def test_files_are_not_replaced_unless_told(bare: Ems, tmp_path: Path) -> None:
