@@ -32,6 +32,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _open = urllib.request.build_opener(_NoRedirects).open
 _WEBHOOK_S, _COMMAND_S = 5.0, 20.0
 _TRIES = 3
+_NAMES = {"webhook": "the webhook", "slack": "Slack", "alertmanager": "Alertmanager"}
 _ALERT_REPEATS, _ALERT_S = 3, 86400.0
 LONGEST_S = 60.0  # a delivery takes less
 
@@ -61,7 +62,7 @@ def deliver(target: str, address: str, body: str, allowed: Container[str], secre
     if target == "alertmanager":
         address = f"{address.rstrip('/')}/api/v2/alerts"
     text = {"slack": _for_slack, "alertmanager": _for_alertmanager}.get(target, str)(body)
-    waits(_post, address, text, secret if target == "webhook" else None)
+    waits(_post, address, text, secret if target == "webhook" else None, _NAMES[target])
 
 
 def sign(secret: str, timestamp: int, body: str) -> str:
@@ -114,8 +115,8 @@ def _request(url: str, body: str, secret: str | None) -> urllib.request.Request:
     return urllib.request.Request(urlunsplit(parts._replace(netloc=host)), body.encode(), headers, method="POST")
 
 
-def _post(url: str, body: str, secret: str | None) -> None:
-    _send(_request(url, body, secret), "the webhook")
+def _post(url: str, body: str, secret: str | None, what: str) -> None:
+    _send(_request(url, body, secret), what)
 
 
 def _send(request: urllib.request.Request, what: str) -> None:
