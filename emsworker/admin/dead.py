@@ -20,7 +20,7 @@ from emsworker.store.engine.sql import utc
 from emsworker.store.groups import dead as store
 from emsworker.store.groups.dead import DeadRow, Place
 from emsworker.store.inspect import lists
-from emsworker.store.inspect.lists import END_OF_TIME, START_OF_TIME, Class, DeadEntryRow, DeadPlace, Within
+from emsworker.store.inspect.lists import END_OF_TIME, START_OF_TIME, DeadEntryRow, DeadPlace, LetterClass, Within
 from emsworker.store.inspect.trace import AttemptRow, list_attempts
 from emsworker.store.stream.messages import find_uids
 
@@ -213,7 +213,7 @@ class DeadLetters:
         check_limit(limit)
         chosen = {one.id: (where, one) for where, one in self._chosen(only.topic, only.group)}
 
-        def work(session: Session) -> list[tuple[Class, tuple[int, str | None]]]:
+        def work(session: Session) -> list[tuple[LetterClass, tuple[int, str | None]]]:
             found = [one for one in lists.list_classes(session, sorted(chosen), limit) if _is_wanted(one, only)]
             return list(zip(found, lists.count_classes(session, found, only.within, most), strict=True))
 
@@ -392,14 +392,14 @@ def _server_time(when: datetime | None) -> str | None:
     return plain.isoformat(" ", "microseconds")
 
 
-def _is_wanted(one: Class, only: DeadFilter) -> bool:
+def _is_wanted(one: LetterClass, only: DeadFilter) -> bool:
     return only.task in (None, one.task) and only.error in (None, one.error_type)
 
 
-def _sources(session: Session, group_ids: Sequence[int], only: DeadFilter) -> Sequence[int] | Sequence[Class]:
+def _sources(session: Session, group_ids: Sequence[int], only: DeadFilter) -> Sequence[int] | Sequence[LetterClass]:
     """Return what the selection reads: whole groups, or classes if it names a task or an error."""
     if only.task is None and only.error is None:
         return group_ids
     if only.task is not None and only.error is not None:
-        return [Class(group_id, only.task, only.error) for group_id in group_ids]
+        return [LetterClass(group_id, only.task, only.error) for group_id in group_ids]
     return [one for one in lists.list_classes(session, group_ids, _CLASSES) if _is_wanted(one, only)]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -412,6 +413,9 @@ def test_an_operator_puts_things_right_and_makes_no_tables(place: Place) -> None
     admin = Admin(Database(operator))
     assert admin.dead.delete_all(place.topic) == 1
     names = {"TOPIC": place.topic, "DEAD": _bury(place)}
+    deleted = _bury(place)
+    place.stream.rows("DELETE FROM ems_message WHERE uid = %s", uuid.UUID(deleted).bytes)
+    assert admin.dead.requeue(admin.dead.find(deleted)) == 1, "its message is back in the stream"
     names["MESSAGE"] = place.stream.app.send(place.topic, 1, partition=0).id
     assert admin.cancel(place.topic, place.stream.app.send(place.topic, 2, countdown=3600).id)
     assert admin.cancel(place.topic, place.stream.app.send(place.topic, 2, partition=1).id)

@@ -311,7 +311,7 @@ class DeadPlace(NamedTuple):
     offset: int
 
 
-class Class(NamedTuple):
+class LetterClass(NamedTuple):
     """The dead letters of one group that have one task and one class of error."""
 
     group_id: int
@@ -329,7 +329,7 @@ class Within:
 
 def list_dead(
     session: Session,
-    sources: Sequence[int] | Sequence[Class],
+    sources: Sequence[int] | Sequence[LetterClass],
     within: Within,
     after: DeadPlace | None,
     limit: int,
@@ -343,7 +343,7 @@ def list_dead(
     """
     after = after or DeadPlace(within.until, _PAST_OFFSETS, 0, 0)
 
-    def source(one: int | Class) -> tuple[Sql, dict[str, Any]]:
+    def source(one: int | LetterClass) -> tuple[Sql, dict[str, Any]]:
         group_id = one if isinstance(one, int) else one.group_id
         place = (after.partition, after.offset)
         if group_id != after.group_id:
@@ -361,13 +361,13 @@ def list_dead(
     return [DeadEntryRow(*row) for row in rows]
 
 
-def list_classes(session: Session, group_ids: Sequence[int], most: int) -> list[Class]:
+def list_classes(session: Session, group_ids: Sequence[int], most: int) -> list[LetterClass]:
     """Return the classes of the dead letters of some groups, in order, at most ``most`` of each group.
 
     Each round asks every group for its next class, which costs one dive into the index, however many letters there are.
     """
-    found: list[Class] = []
-    last: list[Class | int] = list(group_ids)
+    found: list[LetterClass] = []
+    last: list[LetterClass | int] = list(group_ids)
     for _ in range(most):
         if not last:
             break
@@ -377,13 +377,13 @@ def list_classes(session: Session, group_ids: Sequence[int], most: int) -> list[
                 packet.add(_SQL.first_class, {"group_id": one})
             else:
                 packet.add(_SQL.next_class, one._asdict())
-        last = [Class(*result.rows[0]) for result in packet.send() if result.rows]
-        found += [one for one in last if isinstance(one, Class)]
+        last = [LetterClass(*result.rows[0]) for result in packet.send() if result.rows]
+        found += [one for one in last if isinstance(one, LetterClass)]
     return sorted(found)
 
 
 def count_classes(
-    session: Session, classes: Sequence[Class], within: Within, most: int
+    session: Session, classes: Sequence[LetterClass], within: Within, most: int
 ) -> list[tuple[int, str | None]]:
     """Return the number of dead letters of each class within a time, counted up to ``most``, and the newest's time."""
     if not classes:
