@@ -16,6 +16,7 @@ from .common import (
     stream_options,
     yes_option,
 )
+from .completing import complete_groups, complete_topics
 from .output import print_done, print_record, print_rows
 from .settings import changes_of
 
@@ -75,7 +76,8 @@ def list_(as_json: bool) -> None:
     rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
     receivers = [name for name in ("webhook", "slack", "alertmanager", "command") if any(row[name] for row in rows)]
     columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", *receivers]
-    print_rows(rows, columns, as_json, "There are no alarms; `ems alarms create NAME` makes one.")
+    empty = "There are no alarms; `ems alarms create NAME` makes one."
+    print_rows(rows, columns, as_json, empty, spare=receivers[::-1])
 
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -118,8 +120,8 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option(
     "--least", type=int, metavar="N", help="error_rate: the fewest attempts in the period that make a rate; 10."
 )
-@click.option("--topic", help="Only groups of this topic.")
-@click.option("--group", help="Only groups of this name.")
+@click.option("--topic", shell_complete=complete_topics, help="Only groups of this topic.")
+@click.option("--group", shell_complete=complete_groups, help="Only groups of this name.")
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
 @click.option("--slack", metavar="URL", help="POST a line there: an incoming webhook of Slack, or one like it.")
 @click.option("--alertmanager", metavar="URL", help="Send it to this Alertmanager, like http://alertmanager:9093.")
@@ -177,8 +179,8 @@ def test(ctx: click.Context, name: str, as_json: bool) -> None:
 @alarms.command()
 @click.argument("name", required=False)
 @duration_option("--for", "for_s", help="For how long")
-@click.option("--topic", help="Only for groups of this topic.")
-@click.option("--group", help="Only for groups of this name.")
+@click.option("--topic", shell_complete=complete_topics, help="Only for groups of this topic.")
+@click.option("--group", shell_complete=complete_groups, help="Only for groups of this name.")
 @click.option("--reason", default="", help="Shown in the list of silences.")
 @common_options
 def silence(

@@ -137,6 +137,9 @@ class Settings:
     )
     processes: int = option(0, whole(0, 1024), help="child processes of a worker; 0: one for each processor")
     threads: int = option(4, whole(1, 1024), help="consumer threads in each process")
+    async_threads: int = option(
+        8, whole(1, 1024), help="the threads of a process on which the sends and look-ups of its coroutines run"
+    )
     max_tasks_per_child: int = option(
         0, whole(0, _MOST_KEPT), help="replace a child process after this number of messages; 0: never"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
@@ -291,9 +291,17 @@ class NewMessage:
         return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    R = _TypeVar("R", covariant=True, default=Any)  # `Receipt` alone is Receipt[Any]
+else:
+    R = TypeVar("R", covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """Result of a confirmed send.
+class Receipt(Generic[R]):
+    """Result of a confirmed send; for a type checker, ``R`` is what the task that was called returns.
 
     Args:
         id: the message's uid.

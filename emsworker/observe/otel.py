@@ -167,9 +167,6 @@ class OpenTelemetry(Middleware):
         from opentelemetry import _logs, metrics, trace
 
         for run, _ in [*self._running.values()]:
-            for end in run.ends:
-                if end.outcome is RunOutcome.DEAD:  # over its time limit: no hook has been called for it
-                    self._measure.dead(end.message, run.group)
             self._end(run)
         tracer_provider, meter_provider = self._providers
         for provider in (

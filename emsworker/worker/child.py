@@ -295,6 +295,7 @@ class Child:
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
+        self._spec.tell(ENDING)
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
         self._context.completer.give_everything_back()

@@ -1,6 +1,5 @@
 """Spans and metrics of a worker arrive, whichever way its processes end."""
 
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,12 +18,12 @@ class Collector:
 
     Attributes:
         runs: the outcomes of runs, by the id of the message.
-        consumed: the messages that were given to handlers, as the metric counts them.
+        counts: of two metrics, by name.
     """
 
     def __init__(self) -> None:
         self.runs: dict[str, list[str]] = {}
-        self.consumed = 0
+        self.counts = dict.fromkeys(("messaging.client.consumed.messages", "ems.dead"), 0)
         self.url = ""
 
     def take(self, path: str, body: bytes) -> None:
@@ -36,8 +35,8 @@ class Collector:
         else:
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
-                    if metric.name == "messaging.client.consumed.messages":
-                        self.consumed += sum(point.as_int for point in metric.sum.data_points)
+                    if metric.name in self.counts:
+                        self.counts[metric.name] += sum(point.as_int for point in metric.sum.data_points)
 
 
 @contextmanager
@@ -69,13 +68,13 @@ def collector() -> Iterator[Collector]:
         server.server_close()
 
 
-def test_no_span_is_lost_when_processes_are_recycled_restarted_or_stopped_at_once(one_stream: Stream) -> None:
+def test_no_span_is_lost_when_processes_are_recycled_replaced_or_stopped(one_stream: Stream) -> None:
     """The SDK sends nothing out by itself, and another middleware hangs at every end."""
     stream, never = one_stream, "3600000"
     with collector() as collected:
         worker = stream.worker(
             "tests.process.apps.traced:app",
-            {"stop_hooks_timeout_s": 0.5},
+            {"stop_hooks_timeout_s": 0.5, "stop_timeout_s": 0.5},
             threads=2,
             max_tasks_per_child=10,
             environ={
@@ -87,18 +86,20 @@ def test_no_span_is_lost_when_processes_are_recycled_restarted_or_stopped_at_onc
         stream.send("jobs", [{"n": n, "fails": n % 5 == 0} for n in range(12)])  # one process is recycled
         stream.wait_ended(range(12), 60)
         stream.wait_settled()
-        worker.send(signal.SIGHUP)  # as a SIGTERM to each child
         hung = "Slow.on_process_stop has not returned after 0.5 s"
-        until(lambda: worker.text().count(hung) == 2, 60, "two processes have ended")
-        stream.send("jobs", [{"n": 12, "s": 600}])
-        until(lambda: stream.record.events("start", n=12), 60, "it runs in the third")
-        worker.send(signal.SIGQUIT)
-        assert worker.wait() == 0
+        stream.send("hangs", [{"n": 12}])
+        until(lambda: worker.text().count(hung) == 2, 60, "the second process has been replaced")
+        until(lambda: stream.rows("SELECT * FROM ems_dead"), 60, "it was given up")
+        until(lambda: not stream.rows("SELECT * FROM ems_dead_notice"), 60, "the next process is told of the dead one")
+        stream.send("jobs", [{"n": 13, "s": 600}])
+        until(lambda: stream.record.events("start", n=13), 60, "it runs in the third")
+        assert worker.stop() == 0
+        assert "giving back what runs" in worker.text()
         started = Counter(event["id"] for event in stream.record.events("start"))
-        assert len({event["pid"] for event in stream.record.events("start")}) == 3 and sum(started.values()) == 16
+        assert len({event["pid"] for event in stream.record.events("start")}) == 3 and sum(started.values()) == 17
         assert {uid: len(outcomes) for uid, outcomes in collected.runs.items()} == started, worker.text()
         outcomes = Counter(one for outcomes in collected.runs.values() for one in outcomes)
-        assert outcomes == {"done": 12, "retry": 3, "given_back": 1}, "what was running is given back"
-        assert collected.consumed == 16
+        assert outcomes == {"done": 12, "retry": 3, "dead": 1, "given_back": 1}
+        assert collected.counts == {"messaging.client.consumed.messages": 17, "ems.dead": 1}
         assert worker.text().count(hung) == 3
         assert stream.rows("SELECT * FROM ems_client") == []

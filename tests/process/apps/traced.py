@@ -39,3 +39,9 @@ def job(message: Message) -> None:
         raise ValueError("the first attempt fails")
     time.sleep(message.body.get("s", 0))
     note("end", n=n)
+
+
+@app.subscribe("hangs", "a", timeout_s=0.5, max_attempts=1)
+def hang(message: Message) -> None:
+    note("start", n=message.body["n"], id=message.id)
+    time.sleep(600)
