@@ -40,7 +40,8 @@ def test_t7_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_str
     assert value(text, "ems_run_seconds_count{%s}" % (labels.format("") % "fine")) == 10
     assert value(text, "ems_wait_seconds_count{%s}" % (labels.format("") % "fails")) == 1, "its first run only"
     assert 0 < value(text, "ems_wait_seconds_sum{%s}" % (labels.format("") % "fine")) < 10 * 600
-    assert value(text, 'ems_worker_children{state="working"}') == 2 == value(text, "ems_worker_starts_total")
+    until(lambda: value(page(worker), 'ems_worker_children{state="working"}') == 2, 40, "both have become ready")
+    assert value(page(worker), "ems_worker_starts_total") == 2
     ((reason, error),) = [(event["reason"], event["error"]) for event in one_stream.record.events("dead")]
     assert reason == "used up its 2 attempts" and error == "ValueError('no')"
 
