@@ -471,10 +471,7 @@ class Ems:
 
     def send_calls(self, topic: str, outgoing: list[Outgoing]) -> list[Receipt]:
         """Send many messages whose headers may be reserved; see :meth:`send_many`."""
-        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), None)
-        if self._after_publish:
-            self.after_commit(outgoing, receipts)
-        return receipts
+        return self._publish(topic, outgoing, None, many=True)
 
     def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
         """Return messages as they are stored; mistakes are refused before the broker may create a topic."""
