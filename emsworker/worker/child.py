@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker.app import Ems
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.lease import LeaseRenewer
@@ -29,13 +30,25 @@ from emsworker.core.process.role import claim_role
 from emsworker.core.process.runnable import Runnable, watch_threads
 from emsworker.core.process.signals import unblock
 from emsworker.loader import load_app
+from emsworker.observe.logs import configure_logging
 from emsworker.observe.metrics import missing_metrics, share_metrics
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
-from emsworker.worker.child_spec import AWAY, ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildHealth, ChildSpec
+from emsworker.worker.child_spec import (
+    AWAY,
+    ENDING,
+    FAILED,
+    HUNG,
+    READY,
+    RECYCLING,
+    USAGE,
+    ChildHealth,
+    ChildSpec,
+    WorkDone,
+)
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
@@ -63,6 +76,7 @@ class Child:
         self._signals, self._signal_in = os.pipe()
         self._stop_by: float | None = None
         self._exit_code = 0
+        self._tally = FailureTally()
         self._last_words: str | None = None
         self._stop_timeout_s = self._poll_max_s = 0.0
         self._consumers: list[Consumer] = []
@@ -101,7 +115,14 @@ class Child:
         self._say_last_words()
         return self._exit_code
 
+    @property
+    def _work(self) -> WorkDone:
+        """The work done so far, messages of claims that still run left out."""
+        heard = 0 if self._broadcasts is None else self._broadcasts.ran
+        return WorkDone(self._context.recycler.ran + heard, self._tally.failed, self._tally.dead)
+
     def _say_last_words(self) -> None:
+        self._spec.tell(self._work.to_report())
         if self._last_words is not None:
             self._spec.tell(self._last_words)
 
@@ -131,7 +152,7 @@ class Child:
 
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
         spec, settings, database = self._spec, app.settings, app.stream.database
-        topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
+        topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
         return ProcessContext(
@@ -152,6 +173,8 @@ class Child:
             _result_writer(app),
             self._make_recycler(settings),
             loop=EventLoop(self._on_death),
+            tally=self._tally,
+            log_done=spec.log_done,
         )
 
     def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
@@ -183,7 +206,14 @@ class Child:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
         reader = BroadcastReader(
-            app.stream.database, app.settings, app.stream.decoder, place, self._on_hang, self._on_death
+            app.stream.database,
+            app.settings,
+            app.stream.decoder,
+            place,
+            self._on_hang,
+            self._on_death,
+            self._tally,
+            log_done=self._spec.log_done,
         )
         reader.take_on(app, routes)
         return reader
@@ -223,7 +253,7 @@ class Child:
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
-                self._spec.tell_alive(self._health(ticks()))
+                self._spec.tell_alive(self._work.to_report(), self._health(ticks()).to_text())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
@@ -341,12 +371,7 @@ def main(arguments: Sequence[str]) -> int:
     except EmsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE
-    level = getattr(logging, spec.log_level.upper(), logging.INFO)
-    logging.basicConfig(
-        level=level,
-        format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure_logging(spec.log_level, spec.log_format)
     try:
         return Child(spec).run()
     except StoreUnavailable as error:
