@@ -165,8 +165,10 @@ class Completer(Runnable):
             watches: list[Watch] = list(claim_run.lanes) if isinstance(claim_run, KeyedRun) else [claim_run]
             for watch in watches:
                 running, ran_s = watch.running, now - watch.running_since
+                if running is None or ran_s <= watch.time_limit_s:
+                    continue
                 message = next((one for one in claim_run.claim.messages if one.offset == running), None)
-                if message is not None and ran_s > watch.time_limit_s:
+                if message is not None:
                     return _hangs(claim_run, watch, message, ran_s)
         return ""
 
