@@ -19,6 +19,7 @@ from .common import TRACEBACK, CommandFailure, WrongUsage, stream_options
 _COMMANDS = {
     "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
     "beat": ("worker", "Run the beat alone: background maintenance."),
+    "health": ("health", "Ask a worker that runs with --http for its health."),
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
@@ -32,7 +33,8 @@ _COMMANDS = {
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
     "readers": ("readers", "List the positions of named readers of broadcast topics; delete old ones."),
-    "alarms": ("alarms", "Create, list, test and delete the rules of alarms."),
+    "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
+    "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "pipeline": ("pipeline", "Run a job of the data pipeline on Spark: reports, archive, restore and others."),
     "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emsworker.beat.alarms import WatchAlarms
+from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
     sweep_clients,
     sweep_keys,
@@ -46,4 +47,5 @@ SERVICES: tuple[Service, ...] = (
     take_samples,
     prune_samples,
     WatchAlarms(),
+    PingDeadMan(),
 )

@@ -10,7 +10,7 @@ The language and the title of a block say what becomes of it:
   throughout the page;
 - ``sql`` is what ``ems local sql`` runs;
 - ``text`` titled ``prints`` must be what the block before it printed;
-- ``console`` and ``ini`` are shown only, and other languages are refused.
+- ``console``, ``ini`` and ``yaml`` are shown only, and other languages are refused.
 """
 
 import re
@@ -29,7 +29,7 @@ from tests.support.servers import connect
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SHOWN = {"console", "ini", "mermaid"}
+_SHOWN = {"console", "ini", "mermaid", "yaml"}
 _PORT = re.compile(r"(?:--port[ =]|-p |--bind [\w.]*:|-b [\w.]*:|runserver )(\d{4,5})\b")
 _BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 

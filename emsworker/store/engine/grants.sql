@@ -65,6 +65,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 
 -- name: worker_auto_create
@@ -121,7 +122,8 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
-GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
 
 -- name: reader
@@ -148,14 +150,15 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
-GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
 
 -- name: operator
 -- Reads what a reader reads, and puts things right: requeues and deletes dead letters, pauses and changes groups, sets
 -- limits and skip policies, moves cursors, replays, skips, cancels and purges, and runs or deletes schedules. It
--- creates and deletes no topics, groups and tables, and does not change topics or alarms. (UPDATE of a column that
--- nothing changes: MySQL requires it to lock a row.)
+-- creates and deletes no topics, groups and tables, and does not change topics or alarms, but silences alarms. (UPDATE
+-- of a column that nothing changes: MySQL requires it to lock a row.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
@@ -177,7 +180,8 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
-GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT, INSERT ON {database}.ems_restored TO {user};

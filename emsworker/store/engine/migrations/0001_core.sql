@@ -340,6 +340,9 @@ CREATE TABLE IF NOT EXISTS ems_alarm_rule (
   group_name VARCHAR(190) NULL,
   webhook VARCHAR(1000) NULL,
   command VARCHAR(1000) NULL,
+  repeat_s DOUBLE NOT NULL DEFAULT 0,
+  slack VARCHAR(1000) NULL,
+  alertmanager VARCHAR(1000) NULL,
   created_at DATETIME(6) NOT NULL,
   PRIMARY KEY (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -353,6 +356,7 @@ CREATE TABLE IF NOT EXISTS ems_alarm (
   value DOUBLE NOT NULL,
   since DATETIME(6) NOT NULL,
   fired_at DATETIME(6) NULL,
+  told_at DATETIME(6) NULL,
   PRIMARY KEY (rule, topic, group_name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -360,7 +364,7 @@ CREATE TABLE IF NOT EXISTS ems_alarm_event (
   event_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   alarm_id BINARY(16) NOT NULL,
   rule VARCHAR(190) NOT NULL,
-  target ENUM('webhook', 'command') NOT NULL,
+  target ENUM('webhook', 'slack', 'alertmanager', 'command') NOT NULL,
   body TEXT NOT NULL,
   tries INT UNSIGNED NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
@@ -368,6 +372,18 @@ CREATE TABLE IF NOT EXISTS ems_alarm_event (
   PRIMARY KEY (event_id),
   KEY due (due_at),
   KEY alarm (alarm_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- An alarm that fires has told_at once its receivers were notified; a silence keeps it NULL.
+CREATE TABLE IF NOT EXISTS ems_alarm_silence (
+  silence_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  rule VARCHAR(190) NULL,
+  topic VARCHAR(190) NULL,
+  group_name VARCHAR(190) NULL,
+  reason VARCHAR(500) NOT NULL,
+  created_at DATETIME(6) NOT NULL,
+  ends_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (silence_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Rows that a Spark job writes are staged here until the job is committed: rows in chunks, the tasks that wrote them,
