@@ -1,0 +1,47 @@
+"""Django's task framework: ``django.tasks``, or the package django-tasks before Django 6.0."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from emsworker.core.errors import ExtraMissing
+from emsworker.core.extras import require
+
+require("django", "emsworker.django")
+
+import django  # noqa: E402 - asked for by name first
+
+task_backends: Any
+TaskContext: Any
+TaskError: Any
+TaskResult: Any
+TaskResultStatus: Any
+
+if django.VERSION >= (6, 0):
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import TaskError
+    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+else:
+    if find_spec("django_tasks") is None:
+        raise ExtraMissing(f"Django {django.get_version()} has no tasks of its own; run: pip install 'django-tasks>=0.12'")
+    from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import TaskError
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+
+__all__ = [
+    "BaseTaskBackend",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]
