@@ -7,6 +7,7 @@ from collections.abc import Callable
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.expiry import sweep_clients, sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
 from emsworker.beat.high_watermark import resolve
+from emsworker.beat.intake import Intake
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
@@ -24,6 +25,7 @@ SERVICES: tuple[Service, ...] = (
     recover_claims,
     sweep_clients,
     fire_schedules,
+    Intake(),
     Relay(),
     trim,
     resolve,

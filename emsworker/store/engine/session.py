@@ -179,6 +179,11 @@ class Session:
         self._next_look = 0.0
         self._used_at = 0.0
 
+    @property
+    def database(self) -> str:
+        """The name of the stream's database."""
+        return self._url.database
+
     def packet(self) -> Packet:
         """Return a new, empty packet."""
         return Packet(self)
