@@ -68,7 +68,8 @@ def check(
     Args:
         url, redis_url: of the stream, where they do not come from the environment.
         environ: the environment, by default the process's own.
-        role: whose privileges the user must have: publisher, producer, worker, reader, sink or admin; without it those of any one.
+        role: whose privileges the user must have: publisher, producer, worker, reader, sink or admin; without it those of
+            any one.
     """
     environ = os.environ if environ is None else environ
     findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})
@@ -170,7 +171,14 @@ def _check_schema(database: Database, version: int) -> Finding:
     return _ok("schema version", str(version))
 
 
-_BY_PRIVILEGES = ("admin", "worker", "sink", "reader", "producer", "publisher")  # the role with the most privileges comes first
+_BY_PRIVILEGES = (
+    "admin",
+    "worker",
+    "sink",
+    "reader",
+    "producer",
+    "publisher",
+)  # the role with the most privileges comes first
 
 
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from emsworker.core.errors import UnknownMessage
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.session import Session
 from emsworker.store.stream import intake
 from emsworker.store.stream.intake import RefusedRow
 
@@ -58,17 +58,21 @@ class Refused:
         """
         return self._change(intake.delete, ids)
 
-    def _change(self, change: Callable[[Session, Sequence[int]], int], ids: Sequence[int] | None) -> int:
+    def _change(self, change: Callable[..., int], ids: Sequence[int] | None) -> int:
         for one in ids or ():
-            found = self._database.call(lambda session, one=one: intake.find_refused(session, one - 1, 1))  # type: ignore[misc]
-            if found != [one]:
-                raise UnknownMessage(f"row {one} of ems_publish is not refused; `ems refused list` shows those that are")
+            if self._find(one - 1, 1) != [one]:
+                raise UnknownMessage(
+                    f"row {one} of ems_publish is not refused; `ems refused list` shows those that are"
+                )
         chunks = self._chunks() if ids is None else [ids]
-        return sum(self._database.call(lambda session, part=part: change(session, part)) for part in chunks)  # type: ignore[misc]
+        return sum(self._database.call(partial(change, ids=part)) for part in chunks)
 
     def _chunks(self) -> Iterator[Sequence[int]]:
         """Yield the ids of all refused rows; those that are refused again meanwhile come no second time."""
         last = 0
-        while found := self._database.call(lambda session: intake.find_refused(session, last, _CHUNK)):
+        while found := self._find(last, _CHUNK):
             last = found[-1]
             yield found
+
+    def _find(self, after: int, limit: int) -> Sequence[int]:
+        return self._database.call(lambda session: intake.find_refused(session, after, limit))

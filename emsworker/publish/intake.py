@@ -101,7 +101,8 @@ class _Round:
             topic = self._topic(row.topic)
             if row.size > topic.max_message_bytes:
                 raise MessageTooLarge(
-                    f"a body of {row.size} bytes is over the limit of topic {topic.name!r}, {topic.max_message_bytes} bytes"
+                    f"a body of {row.size} bytes is over the limit of topic {topic.name!r}, "
+                    f"{topic.max_message_bytes} bytes"
                 )
         except EmsError as error:
             self._errors[row.id] = error

@@ -26,7 +26,9 @@ if django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued, task_finished, task_started
 else:
     if find_spec("django_tasks") is None:
-        raise ExtraMissing(f"Django {django.get_version()} has no tasks of its own; run: pip install 'django-tasks>=0.12'")
+        raise ExtraMissing(
+            f"Django {django.get_version()} has no tasks of its own; run: pip install 'django-tasks>=0.12'"
+        )
     from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import TaskError

@@ -1,7 +1,7 @@
 """The app that a worker of a Django project runs: ``-A emsworker.integrations.django.worker:ALIAS``.
 
-``manage.py ems_worker`` gives that. An app is made when it is asked for: the project is set up, and the tasks of all its
-apps are imported.
+``manage.py ems_worker`` gives that. An app is made when it is asked for: the project is set up, and the tasks of all
+its apps are imported.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ class RefusedRow:
 
 def lock_waiting(session: Session, limit: int) -> list[Waiting]:
     """Lock the oldest waiting rows until the end of the transaction."""
-    return [Waiting(int(row), topic, int(size)) for row, topic, size in session.rows(_SQL.lock_waiting, {"limit": limit})]
+    rows = session.rows(_SQL.lock_waiting, {"limit": limit})
+    return [Waiting(int(row), topic, int(size)) for row, topic, size in rows]
 
 
 def read_rows(session: Session, ids: Sequence[int]) -> list[PlainRow]:
