@@ -68,8 +68,8 @@ def check(
     Args:
         url, redis_url: of the stream, where they do not come from the environment.
         environ: the environment, by default the process's own.
-        role: whose privileges the user must have: publisher, producer, worker, reader, sink or admin; without it those of
-            any one.
+        role: whose privileges the user must have: publisher, producer, worker, reader, sink or admin; without it those
+            of any one.
     """
     environ = os.environ if environ is None else environ
     findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})

@@ -22,7 +22,7 @@ for found in pkgutil.walk_packages(emsworker.__path__, "emsworker.", onerror=ign
     if found.name.endswith("__main__"): continue
     try: importlib.import_module(found.name)
     except ModuleNotFoundError as error:
-        if error.name.partition(".")[0] not in ("pyspark", "pyarrow", "pytest"): raise
+        if error.name.partition(".")[0] not in ("django", "django_tasks", "pyspark", "pyarrow", "pytest"): raise
 print(emsworker.__file__)
 """
 _EVERY_HELP = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from emsworker.core.errors import ExtraMissing
-from emsworker.core.extras import require
+from emsworker.core.extras import hint_if_missing
 
-require("django", "emsworker.django")
+if hint := hint_if_missing("django"):
+    raise ModuleNotFoundError(f"emsworker.django: {hint}", name="django")
 
 import django  # noqa: E402 - asked for by name first
 
@@ -26,9 +26,8 @@ if django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued, task_finished, task_started
 else:
     if find_spec("django_tasks") is None:
-        raise ExtraMissing(
-            f"Django {django.get_version()} has no tasks of its own; run: pip install 'django-tasks>=0.12'"
-        )
+        text = f"Django {django.get_version()} has no tasks of its own; run: pip install 'django-tasks>=0.12'"
+        raise ModuleNotFoundError(text, name="django_tasks")
     from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import TaskError
