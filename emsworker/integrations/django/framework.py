@@ -10,7 +10,7 @@ from emsworker.core.extras import hint_if_missing
 if hint := hint_if_missing("django"):
     raise ModuleNotFoundError(f"emsworker.django: {hint}", name="django")
 
-import django  # noqa: E402 - asked for by name first
+import django
 
 task_backends: Any
 TaskContext: Any

@@ -6,15 +6,16 @@ the message, so it is in exactly one of the two tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Sql, Statements, column, fill, fill_rows, join, utc
 
 _SQL = Statements(__name__)
 _ERROR_CHARACTERS = 4000
+_LOOK_UPS = 100
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def read_rows(session: Session, ids: Sequence[int]) -> list[PlainRow]:
 
 def add_deletion(packet: Packet, ids: Sequence[int]) -> None:
     """Append the deletion of rows that have been taken in."""
-    if ids:
-        packet.add(_SQL.delete_rows, {"ids": list(ids)})
+    for chosen in _parts(ids):
+        packet.add(fill(_SQL.delete_rows, {"ids": chosen}))
 
 
 def add_refusal(packet: Packet, row: int, error: str) -> None:
@@ -104,9 +105,16 @@ def find_refused(session: Session, after: int, limit: int) -> list[int]:
 
 def retry(session: Session, ids: Sequence[int]) -> int:
     """Let refused rows wait again; returns how many."""
-    return session.change(_SQL.retry_rows, {"ids": list(ids)}) if ids else 0
+    return sum(session.change(fill(_SQL.retry_rows, {"ids": chosen})) for chosen in _parts(ids))
 
 
 def delete(session: Session, ids: Sequence[int]) -> int:
     """Delete refused rows; returns how many."""
-    return session.change(_SQL.delete_refused, {"ids": list(ids)}) if ids else 0
+    return sum(session.change(fill(_SQL.delete_refused, {"ids": chosen})) for chosen in _parts(ids))
+
+
+def _parts(ids: Sequence[int]) -> Iterator[Sql]:
+    """Yield tables of a few ids each, to join with."""
+    for first in range(0, len(ids), _LOOK_UPS):
+        some = {"id": column(ids[first : first + _LOOK_UPS])}
+        yield join(" UNION ALL ", fill_rows(_SQL.one_id, {}, some))

@@ -6,7 +6,11 @@ SELECT id, topic, LENGTH(body) FROM ems_publish FORCE INDEX (waiting) WHERE refu
 SELECT id, topic, body, `key`, tag, headers, task, priority, delay_s, uid FROM ems_publish WHERE id IN %(ids)s ORDER BY id
 
 -- name: delete_rows
-DELETE FROM ems_publish WHERE id IN %(ids)s
+-- One look-up for each id: for a list a server may choose to read all rows, and wait for those of open transactions.
+DELETE p FROM (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id
+
+-- name: one_id
+SELECT %(id)s AS id
 
 -- name: refuse_row
 UPDATE ems_publish SET refused_at = NOW(6), error = %(error)s WHERE id = %(id)s
@@ -23,7 +27,8 @@ SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish WHERE refused_at IS NOT NULL LIM
 SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
 -- name: retry_rows
-UPDATE ems_publish SET refused_at = NULL, error = NULL WHERE refused_at IS NOT NULL AND id IN %(ids)s
+UPDATE (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id SET p.refused_at = NULL, p.error = NULL
+WHERE p.refused_at IS NOT NULL
 
 -- name: delete_refused
-DELETE FROM ems_publish WHERE refused_at IS NOT NULL AND id IN %(ids)s
+DELETE p FROM (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id WHERE p.refused_at IS NOT NULL

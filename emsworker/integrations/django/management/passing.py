@@ -36,10 +36,8 @@ class PassingCommand(BaseCommand):  # type: ignore[misc]
         parser.add_argument("--pythonpath")
         _add_backend(parser)
         given, rest = parser.parse_known_args(argv[2:])
+        folders = [given.pythonpath or "", sys.path[0]]  # the last is where manage.py lies
         handle_default_options(given)
-        folders = [given.pythonpath] if given.pythonpath else []
-        if argv[0].endswith(".py"):
-            folders.append(str(Path(argv[0]).resolve().parent))
         try:
             self._become_ems(given.backend, rest, folders)
         except CommandError as error:
@@ -57,7 +55,7 @@ class PassingCommand(BaseCommand):  # type: ignore[misc]
             added = self.environment(backend)
         except (EmsError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=2) from None
-        path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH", "")]))
+        path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
         sys.stdout.flush()
         os.execve(sys.executable, command, {**os.environ, **added, **({"PYTHONPATH": path} if path else {})})
 
