@@ -99,9 +99,9 @@ def test_a_thousand_sends_of_two_web_processes(stream: Stream, tmp_path: Path) -
     assert len(producers) == 3, "each process is a producer of its own"
 
 
-def _environment(stream: Stream, folder: Path) -> dict[str, str]:
+def _environment(url: str, folder: Path) -> dict[str, str]:
     """What the projects read: the database's address in parts, and nothing of EMS."""
-    place = urlsplit(stream.url)
+    place = urlsplit(url)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EMS_", "DJANGO_"))}
     found = {
         "DB_NAME": place.path[1:],
@@ -121,7 +121,7 @@ def test_the_tests_of_a_project_pass(stream: Stream, driver: str) -> None:
     """Those of webshop/cases.py; `./dev test-django` runs them with the newest Django, this one with the installed."""
     if driver == "mysqlclient" and find_spec("MySQLdb") is None:
         pytest.skip("mysqlclient is not installed")
-    environment = _environment(stream, Path(__file__).parent)
+    environment = _environment(stream.url, Path(__file__).parent)
     environment |= {"DJANGO_SETTINGS_MODULE": "webshop.settings", "DB_DRIVER": driver}
     command = [sys.executable, "-m", "django", "test", "webshop.cases", "--keepdb", "--noinput"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
@@ -166,7 +166,9 @@ class DjangoReader(Reader):
 def test_the_page_leads_to_a_project_that_loses_nothing(stream: Stream, server: LocalDatabase, tmp_path: Path) -> None:
     folder = tmp_path / "a project"
     folder.mkdir()
-    reader = DjangoReader(folder, _environment(stream, folder), lambda: stream.url)
+    # Django's test runner makes a database, so the user is an administrator.
+    environment = _environment(server.admin_url, folder) | {"DB_NAME": stream.url.rsplit("/", 1)[1]}
+    reader = DjangoReader(folder, environment, lambda: stream.url)
     with ExitStack() as stack:
         stack.callback(reader._close)
         for block in blocks(PAGE):
