@@ -87,12 +87,12 @@ class _Round:
             for part in in_batches(messages, row_bytes, min(_STATEMENT_BYTES, self._most_bytes), most=500):
                 packet.add(outbox.insert_text(database, topic.id, part))
         intake.add_deletion(packet, [row.id for row in self.rows if row.id not in self._errors])
-        for row_id, error in self._errors.items():
-            intake.add_refusal(packet, row_id, str(error))
+        for number, why in self._errors.items():
+            intake.add_refusal(packet, number, str(why))
         packet.commit()
         packet.send()
-        for row_id, error in self._errors.items():
-            log.warning("row %d of ems_publish is refused: %s; see `ems refused list`", row_id, error)
+        for number, why in self._errors.items():
+            log.warning("row %d of ems_publish is refused: %s; see `ems refused list`", number, why)
         return TakenIn(len(good), len(self._errors))
 
     def _weight(self, row: Waiting) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 from emsworker.core.extras import hint_if_missing
 
@@ -11,12 +10,6 @@ if hint := hint_if_missing("django"):
     raise ModuleNotFoundError(f"emsworker.django: {hint}", name="django")
 
 import django
-
-task_backends: Any
-TaskContext: Any
-TaskError: Any
-TaskResult: Any
-TaskResultStatus: Any
 
 if django.VERSION >= (6, 0):
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends

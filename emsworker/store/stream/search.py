@@ -89,4 +89,7 @@ def read_sent(session: Session, topic_ids: Sequence[int], uid: bytes) -> Sent | 
     if not topic_ids:
         return None
     rows = session.rows(_SQL.read_sent, {"topic_ids": list(topic_ids), "uid": uid})
-    return Sent(*rows[0][:3], utc(rows[0][3])) if rows else None
+    if not rows:
+        return None
+    topic_id, headers, body, sent_at = rows[0]
+    return Sent(topic_id, headers, body, utc(sent_at))
