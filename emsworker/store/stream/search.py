@@ -75,7 +75,7 @@ def find_outbox(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[b
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     """A message as it was sent, in the stream or still in the outbox."""
 
     topic_id: int
@@ -84,7 +84,7 @@ class Sent:
     sent_at: datetime
 
 
-def read_sent(session: Session, topic_ids: Sequence[int], uid: bytes) -> Sent | None:
+def read_sent(session: Session, topic_ids: Sequence[int], uid: bytes) -> SentMessage | None:
     """Read a message by its uid; ``None`` if none of the topics has it."""
     if not topic_ids:
         return None
@@ -92,4 +92,4 @@ def read_sent(session: Session, topic_ids: Sequence[int], uid: bytes) -> Sent | 
     if not rows:
         return None
     topic_id, headers, body, sent_at = rows[0]
-    return Sent(topic_id, headers, body, utc(sent_at))
+    return SentMessage(topic_id, headers, body, utc(sent_at))
