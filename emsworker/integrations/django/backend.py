@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -118,14 +120,17 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
         Raises:
             LookupError: there is none in this project.
         """
+        if path not in self._tasks and self._is_of_project(path):
+            with suppress(ImportError):
+                import_string(path)  # tasks are declared when their module is imported
         if path not in self._tasks:
-            try:
-                found = import_string(path)
-            except ImportError as error:
-                raise LookupError(f"there is no task {path!r} in this project: {error}") from None
-            if path not in self._tasks:
-                raise LookupError(f"{path!r} is {found!r:.100}, no task of the backend {self.alias!r}")
+            raise LookupError(f"the backend {self.alias!r} of this project has no task {path!r}")
         return self._tasks[path]
+
+    def _is_of_project(self, path: str) -> bool:
+        """Return whether a module may be imported because a message names it."""
+        names = [*(config.name for config in apps.get_app_configs()), *self.modules]
+        return any(path.startswith(f"{name}.") for name in names)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
