@@ -1,6 +1,7 @@
 """Lists the packages; everything else is in setup.cfg, which cannot add a folder to those that it finds."""
 
 import shutil
+from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
@@ -13,12 +14,20 @@ spark = ["pyspark_ems"]
 
 
 class BuildPackages(build_py):
-    """Builds into an empty folder: setuptools keeps what an earlier build left there, deleted modules as well."""
+    """Builds into an empty folder: setuptools keeps what an earlier build left there, deleted modules as well.
+
+    An editable install gets Spark's package as a real folder: Spark looks for it in the folders of ``sys.path``, and
+    does not ask the import hook that finds the other packages.
+    """
 
     def run(self):
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
+        if self.editable_mode:
+            unpacked_wheel = Path(self.get_finalized_command("install").install_lib)
+            for name in spark:
+                shutil.copytree(name, unpacked_wheel / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 setup(packages=library + commands + spark, cmdclass={"build_py": BuildPackages})

@@ -12,6 +12,7 @@ from sample_app.processes import Process, start_beat, start_worker
 from sample_app.tables import Connection
 
 _POLL_S = 0.05
+_QUIET_S = 4.0
 _STALL_S = 90.0
 _STOP_S = 30.0
 
@@ -62,13 +63,19 @@ class Drain:
         victim = self._start_worker("worker-1")
         self._start_worker("worker-2")
         self._processes.append(start_beat(self._environment, self._folder))
-        before, killed = 0, False
+        before, killed, told = 0, False, began
         while True:
             groups = stream.read_groups(self._connection)
             now = stream.handed_out(groups)
             if now != before:
                 progress(now - before)
                 before, moved = now, time.monotonic()
+            elif killed and time.monotonic() - max(moved, told) > _QUIET_S:
+                told = time.monotonic()
+                self._say(
+                    f"nothing new for {told - moved:.0f} s: what {victim.name} had claimed is given to others when "
+                    "its lease has run out, 15 s after its death"
+                )
             if not killed and now >= passed // 2:
                 self._kill(victim, now / passed)
                 killed = True

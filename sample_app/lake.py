@@ -33,10 +33,12 @@ def show(app: Ems, expected: Expected, limit: int | None, folder: Path) -> list[
     with open_session("ems-demo") as spark:
         _compare_delays(outcome, "the stream", _analyse(spark), want)
         click.echo(f"delays by airport and hour, and by weather, from format('ems'): {outcome.compared:,} figures")
-        _compare_topics(outcome, _run(outcome, spark, "topics", folder, window=_AGES), expected, want)
-        _compare_latency(outcome, _run(outcome, spark, "latency", folder), expected, want)
+        _, topics_report = _run(outcome, spark, "topics", folder, window=_AGES)
+        _compare_topics(outcome, topics_report, expected, want)
+        _, latency = _run(outcome, spark, "latency", folder)
+        _compare_latency(outcome, latency, expected, want)
         if want.late is not None:
-            told = _run(outcome, spark, "trace", folder, id=expected.flights[want.late])
+            _, told = _run(outcome, spark, "trace", folder, id=expected.flights[want.late])
             _compare_story(outcome, told, expected, want.late)
         Admin(app).change_topic(FLIGHTS, trim_done=True, archive_first=True)
         job = load("archive")
@@ -45,7 +47,9 @@ def show(app: Ems, expected: Expected, limit: int | None, folder: Path) -> list[
         outcome.number("messages in the archive", archived.where("kind = 'message'").count(), _messages(expected, want))
         outcome.number("messages dropped", done["dropped"]["messages"], done["copied"]["messages"])
         _compare_delays(outcome, "the archive", _analyse(spark, archived), want)
-        _run(outcome, spark, "quality", folder, folder=str(folder / "lake"), topic=(FLIGHTS,))
+        topics = (FLIGHTS, AIRCRAFT_EVENTS, NOTIFICATIONS)  # of the flights the archive has left nothing in MySQL
+        checked, _ = _run(outcome, spark, "quality", folder, folder=str(folder / "lake"), topic=topics)
+        outcome.number("offsets checked for quality", checked["offsets"], want.events + want.notices)
     click.echo(
         f"{outcome.compared:,} figures of Spark's compared with pandas', {len(outcome.differences):,} differences"
     )
@@ -58,17 +62,21 @@ def _analyse(spark: Any, archived: Any = None) -> Mapping[str, Any]:
     return results
 
 
-def _run(outcome: Outcome, spark: Any, name: str, pages: Path, /, **options: Any) -> JobReport:
-    """Run a report, and write it as a page; a report that calls itself failed is a difference."""
+def _run(outcome: Outcome, spark: Any, name: str, pages: Path, /, **options: Any) -> tuple[Any, JobReport]:
+    """Run a report, and write it as a page; a report that calls itself failed is a difference.
+
+    Returns:
+        its summary and itself.
+    """
     job = load(name)
     result = job.run(spark, job.options(**options))
     if result.failure is not None:
         outcome.differences.append(f"report {name}: {result.failure}")
     if result.report is None:
-        return JobReport(name, [Table(name, name, (), [])])
+        return result.summary, JobReport(name, [Table(name, name, (), [])])
     (page,) = write(result.report, "html", pages / "reports" / f"{name}.html", result.summary)
     click.echo(f"report {name}: {dict(result.summary)} ({page})")
-    return result.report
+    return result.summary, result.report
 
 
 def _messages(expected: Expected, want: Figures) -> int:

@@ -5,7 +5,7 @@ The consumer thread runs its messages; meanwhile the completer flushes its progr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -71,11 +71,11 @@ class ProgressBuffer:
             self._fresh[report.uid] = report
             self._told.add(report.uid)
 
-    def ended(self, messages: Iterable[Message]) -> None:
+    def ended(self, ended: Sequence[Ended]) -> None:
         """Schedule the reports of messages that no longer run for removal."""
         if not self._told:
             return
-        uids = self._told.intersection(message.uid for message in messages)
+        uids = self._told.intersection([one.message.uid for one in ended])
         self._told -= uids
         self._stale += uids
         for uid in uids:
@@ -172,13 +172,13 @@ class ClaimRun(Watch):
                 if is_retry or one.failure is not None or one.results:  # else its offset says it all
                     self._note_order(one)
                     self._note(one)
-            self.progress_buffer.ended(one.message for one in ended)
+            self.progress_buffer.ended(ended)
             self.acked_to = ended[-1].message.offset
             self.running = following.offset if following is not None else None
 
     def _settle(self, ended: Ended) -> None:
         self._note(ended)
-        self.progress_buffer.ended([ended.message])
+        self.progress_buffer.ended([ended])
         self.acked_to = ended.message.offset
 
     def _note(self, ended: Ended) -> None:
@@ -353,7 +353,7 @@ class ClaimRun(Watch):
             with self.lock:
                 for one in ended:
                     self._note_order(one)
-                self.progress_buffer.ended(one.message for one in ended)
+                self.progress_buffer.ended(ended)
                 self.running = None
                 self.acked_to = flush.acked_to
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from emsworker.broker.channel import Channel
-from emsworker.consume.claim_run import ProgressBuffer
+from emsworker.consume.claim_run import Ended, ProgressBuffer
 from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
@@ -241,7 +241,7 @@ class PulledClaim:
             self._failures.append(settlement.failure)
         elif not self._is_range:
             self._done_retries.append((message.offset, message.attempt, round(settlement.ran_s * 1000)))
-        self.progress_buffer.ended([message])
+        self.progress_buffer.ended([Ended(message)])
 
     def overdue(self, now: float) -> Iterator[PulledRun]:
         """Yield the runs of messages in hand whose time is over."""

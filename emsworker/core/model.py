@@ -337,6 +337,7 @@ class Message:
 
     def __init__(self, topic: str, partition: int, row: tuple[Any, ...], decoder: Decoder, attempt: int = 1) -> None:
         self.topic, self.partition, self.attempt, self._decoder = topic, partition, attempt, decoder
+        self._headers: bytes | Mapping[str, str]  # as stored, until they are read
         self.offset, self.uid, self.key_bytes, self.tag_bytes, self._headers, self.raw, self._born = row
         self._body = _UNREAD
         self.run: Run = UNWATCHED
@@ -363,7 +364,10 @@ class Message:
         Raises:
             DecodeError: they are damaged.
         """
-        return decode_headers(self._headers)
+        headers = self._headers
+        if isinstance(headers, bytes):
+            self._headers = headers = decode_headers(headers)
+        return headers
 
     @property
     def body(self) -> Any:

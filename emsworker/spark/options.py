@@ -18,6 +18,7 @@ from emsworker.core.ids import check_name
 T = TypeVar("T")
 Offsets = dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
+TOPIC_ID = "id"  # beside the partitions in the offsets that a streaming query reports
 _LONGEST_JOB = 180
 DATASETS = ("messages", "claims", "attempts", "retries", "deadletters")
 
@@ -165,7 +166,7 @@ def by_partition(text: str, least: int) -> Offsets:
     """Parse ``{"topic": {"0": 23, "1": -2}}``."""
     try:
         found = {
-            str(topic): {int(partition): _whole(offset) for partition, offset in places.items()}
+            str(topic): {int(number): _whole(offset) for number, offset in places.items() if number != TOPIC_ID}
             for topic, places in json.loads(text).items()
         }
     except (ValueError, AttributeError, TypeError, RecursionError):
@@ -299,6 +300,7 @@ class WriteOptions:
     topic: str | None
     profile: str | None
     job_id: str | None
+    auto_create: bool = False
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
@@ -307,10 +309,13 @@ def write_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool)
     Raises:
         ConfigError: names every wrong option.
     """
-    known = ("topic", "profile", *(("checkpointlocation",) if streaming else ("jobid",)))
+    known = ("topic", "profile", "autocreate", *(("checkpointlocation",) if streaming else ("jobid",)))
     options_in = OptionReader(given, known, "a streaming write" if streaming else "a batch write")
     options = WriteOptions(
-        options_in.get("topic", _name, None), options_in.get("profile", str, None), options_in.get("jobId", _job, None)
+        options_in.get("topic", _name, None),
+        options_in.get("profile", str, None),
+        options_in.get("jobId", _job, None),
+        options_in.get("autoCreate", boolean, False),
     )
     if overwrite:
         options_in.problems.append(Problem("mode", "overwrite", "a stream is only appended to; use append"))

@@ -151,18 +151,21 @@ def plan(session: Session, options: ReadOptions) -> list[Slice]:
 
 
 def check_covered(limit: OffsetLimit, sources: list[Source], name: str) -> None:
-    """Check that offsets by partition name each partition that is read, as Kafka's source requires.
+    """Check that offsets by partition name the partitions that are read, as Kafka's source requires.
 
     Raises:
-        OutOfRange: names a missing partition.
+        OutOfRange: names a partition that is missing, or not read.
     """
     if limit.timestamp_ms is not None:
         return
     given = limit.by_timestamp if limit.by_timestamp is not None else limit.offsets
     if isinstance(given, dict):
-        for source in sources:
-            if source.bounds.partition not in given.get(source.topic.name, {}):
-                raise OutOfRange(f"{name} names no offset for {source.place}; name every partition that is read")
+        named = {(topic, number) for topic, places in given.items() for number in places}
+        read = {(source.topic.name, source.bounds.partition) for source in sources}
+        for topic, number in sorted(read - named):
+            raise OutOfRange(f"{name} names no offset for {topic}/{number}; name every partition that is read")
+        for topic, number in sorted(named - read):
+            raise OutOfRange(f"{name} names {topic}/{number}, which is not read; leave it out, or subscribe to it")
 
 
 def _message_range(session: Session, options: ReadOptions, source: Source) -> Slice:
@@ -177,6 +180,15 @@ def _message_range(session: Session, options: ReadOptions, source: Source) -> Sl
         raise OutOfRange(
             f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "
             "it; read up to there, or try again when the workers have closed it"
+        )
+    if hole < hi:
+        log.warning(
+            "%s is read up to offset %d and not to its end, %d: offset %d is not resolved yet, "
+            "a producer may still fill it",
+            source.place,
+            hole,
+            hi,
+            hole,
         )
     return source.slice(lo, hole)
 

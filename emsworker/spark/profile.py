@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from emsworker.app import Ems
 from emsworker.core.errors import ConfigError, Problem
@@ -20,16 +20,19 @@ _FILE_VARIABLE = "EMS_PROFILES"
 _DEFAULT_FILE = "~/.config/ems/profiles.ini"
 
 
-def open_stream(profile: str | None) -> Ems:
+def open_stream(profile: str | None, **settings: Any) -> Ems:
     """Open the stream of a profile, or without one that of EMS_URL (or the local stream).
+
+    Args:
+        settings: other settings of the app.
 
     Raises:
         ConfigError: the profile does not exist or is incomplete.
     """
     if profile is None:
-        return Ems("spark")
+        return Ems("spark", **settings)
     section = _section(profile)
-    return Ems("spark", url=section["url"], redis_url=section.get("redis_url"))
+    return Ems("spark", url=section["url"], redis_url=section.get("redis_url"), **settings)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,10 @@ The columns of a row are those of Spark's Kafka sink.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,16 +20,23 @@ from pyspark.sql.types import StructType
 
 from emsworker.app import Ems
 from emsworker.core.batches import in_batches
-from emsworker.core.codec import encode_headers
-from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError
+from emsworker.core.codec import decode_headers, encode_headers
+from emsworker.core.counted import counted
+from emsworker.core.durations import LONGEST_S
+from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError, UnknownTopic
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
-from emsworker.core.model import NewMessage, Topic
+from emsworker.core.model import PRIORITY_HEADER, NewMessage, Topic, priority_header, priority_of
+from emsworker.core.partitioner import MAX_PARTITIONS, level_of
+from emsworker.core.priority import level_below, level_for
 from emsworker.publish.notifier import Notifier
+from emsworker.spark.columns import KNOWN
 from emsworker.spark.options import WriteOptions
 from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.store.engine.schema import server_facts
 from emsworker.store.stream import staging
 from emsworker.store.stream.staging import SinkBatch, Staged, StagedRow
+
+log = logging.getLogger(__name__)
 
 _QUERY_ID = "sql.streaming.queryId"
 _PACKET_SLACK = 65536
@@ -42,6 +50,8 @@ _COLUMNS = {
     "partition": ("int",),
     "headers": ("array<struct<key:string,value:binary>>",),
     "rawHeaders": ("binary",),
+    "priority": ("int",),
+    "delay": ("int", "bigint", "float", "double"),
 }
 
 
@@ -121,10 +131,23 @@ def _commit(options: WriteOptions, batch: SinkBatch, tasks: Sequence[Staged]) ->
     app, who = open_stream(options.profile), f"spark-{socket.gethostname()}-{os.getpid()}"[-128:]
     with closing_session(app.stream.database) as database:
         if not database.call(partial(staging.commit, batch=batch, tasks=tasks)):
+            _warn_of_other_data(batch, database.call(partial(staging.state, batch=batch)), staging.count_rows(tasks))
             database.call(partial(staging.give_up, tasks=tasks))
         topics = database.call(partial(staging.move, batch=batch, producer_id=who))
         topics |= database.call(partial(staging.tidy, producer_id=who))
         Notifier(app.stream.redis_url, app.stream.stream_id, ()).notify(topics)
+
+
+def _warn_of_other_data(batch: SinkBatch, written: tuple[str, int] | None, rows: int) -> None:
+    """Say so if a batch that is skipped, because it was written before, has another number of rows than it had then."""
+    if written is not None and written[1] != rows:
+        log.warning(
+            "%s was written before, with %s; the %d of this run are other data and are NOT written: give them a jobId "
+            "of their own",
+            batch,
+            counted(written[1], "row"),
+            rows,
+        )
 
 
 def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
@@ -132,8 +155,8 @@ def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) ->
 
 
 def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
-    token, chunks = new_uid(), 0
-    app = open_stream(options.profile)
+    token, chunks, count = new_uid(), 0, 0
+    app = open_stream(options.profile, auto_create=options.auto_create)
     with closing_session(app.stream.database) as database:
         most = min(_CHUNK_BYTES, database.call(server_facts).max_allowed_packet - _PACKET_SLACK)
         for chunk in _chunks(rows.messages(app, batches), most):
@@ -141,7 +164,8 @@ def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch])
                 database.call(partial(staging.begin_task, token=token))
             database.call(partial(staging.stage, token=token, chunk=chunks, rows=chunk))
             chunks += 1
-    return Staged(token if chunks else None, chunks)
+            count += len(chunk)
+    return Staged(token if chunks else None, chunks, count)
 
 
 def _chunks(rows: Iterator[StagedRow], most_bytes: int) -> Iterator[list[StagedRow]]:
@@ -188,6 +212,8 @@ class Rows:
         for field in schema.fields:
             kinds = _COLUMNS.get(field.name)
             kind = field.dataType.simpleString()
+            if kinds is None and field.name in KNOWN["deadletters"] | KNOWN["messages"]:
+                continue  # what was read from the stream can be written as it is; these are written anew
             if kinds is None:
                 problems.append(Problem(f"column {field.name}", kind, f"the sink knows {', '.join(_COLUMNS)}"))
             elif kind not in kinds:
@@ -197,7 +223,7 @@ class Rows:
             problems.append(Problem("column value", "missing", "it is the body of a message: a string or binary"))
         if topic is None and "topic" not in names:
             problems.append(Problem("option topic", "not given", "name the topic, or have a column of that name"))
-        if {"headers", "rawHeaders"} <= set(names):
+        if {"headers", "rawHeaders"} <= set(names) and "offset" not in names:  # what was read has the same in both
             problems.append(Problem("column rawHeaders", "given", "give either headers or rawHeaders"))
         if problems:
             raise ConfigError(problems)
@@ -220,17 +246,25 @@ class Rows:
         name = self.topic or row.get("topic")
         if name is None:
             raise BadRow("a row has no topic: fill the column, or give the option topic")
-        topic = app.stream.catalog.topic(name)
+        topic = _find_topic(app, name)
         body = _bytes(row["value"])
         if body is None:
             raise BadRow(f"a row for topic {name!r} has no value; a message must have a body, an empty one at least")
         _check(topic, body)
         key, tag = (_label(topic, what, row.get(what)) for what in ("key", "tag"))
-        headers = row["rawHeaders"] or b"" if "rawHeaders" in row else _headers(topic, row.get("headers"))
-        message = NewMessage(new_uid(), key, tag, headers, body)
-        wanted = row.get("partition")
-        number = message.place(topic.partitions, turn) if wanted is None else _checked(topic, wanted)
-        return StagedRow(topic.id, number, message)
+        headers, level = _headers_and_level(topic, row)
+        message = NewMessage(new_uid(), key, tag, headers, body, level=level, delay_s=_delay(topic, row.get("delay")))
+        if row.get("partition") is not None:
+            message.level, message.partition = _place(topic, row["partition"], level)
+        is_delayed = message.delay_s > 0
+        return StagedRow(topic.id, message.partition if is_delayed else message.place(topic.partitions, turn), message)
+
+
+def _find_topic(app: Ems, name: str) -> Topic:
+    try:
+        return app.stream.catalog.topic(name)
+    except UnknownTopic as error:
+        raise UnknownTopic(f"{error}, or give the option autoCreate=true") from None
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -253,7 +287,31 @@ def _label(topic: Topic, what: str, value: str | bytes | None) -> bytes | None:
     return label
 
 
-def _headers(topic: Topic, given: list[dict[str, Any]] | None) -> bytes:
+def _headers_and_level(topic: Topic, row: Mapping[str, Any]) -> tuple[bytes, int]:
+    """Return the headers of a row and its priority level, which follows its priority and not the other way round."""
+    priority = row.get("priority")
+    headers: Mapping[str, str]
+    if "rawHeaders" not in row:
+        headers = _headers(topic, row.get("headers"))
+    elif priority is None:
+        raw = row["rawHeaders"] or b""
+        headers = decode_headers(raw)
+        if PRIORITY_HEADER not in headers or topic.priorities == 1:
+            return raw, 0
+        return raw, level_below(topic.priorities, priority_of(headers))
+    else:
+        headers = decode_headers(row["rawHeaders"] or b"")
+    level = level_for(topic.name, topic.priorities, priority)
+    return encode_headers({**headers, **priority_header(priority)}), level
+
+
+def _delay(topic: Topic, given: float | None) -> float:
+    if given is None or 0 <= given <= LONGEST_S:
+        return float(given or 0.0)
+    raise BadRow(f"a delay of {given:g} s for topic {topic.name!r}; it may be 0 to {LONGEST_S:g} s")
+
+
+def _headers(topic: Topic, given: list[dict[str, Any]] | None) -> dict[str, str]:
     headers = {}
     for one in given or ():
         name, value = one["key"], one["value"]
@@ -263,11 +321,15 @@ def _headers(topic: Topic, given: list[dict[str, Any]] | None) -> bytes:
             headers[name] = (value or b"").decode()
         except UnicodeDecodeError:
             raise BadRow(f"header {name!r} for topic {topic.name!r} is no UTF-8 text; headers here are text") from None
-    return encode_headers(headers)
+    return headers
 
 
-def _checked(topic: Topic, number: int) -> int:
+def _place(topic: Topic, number: int, level: int) -> tuple[int, int]:
+    """Return the level and the partition within it for the number of a partition, with or without a level.
+
+    A row with a priority goes to the level of that, and keeps the partition within it.
+    """
     numbers = topic.partition_numbers()
-    if number not in numbers:
+    if number not in numbers and number not in range(topic.partitions):
         raise BadRow(f"topic {topic.name!r} has no partition {number}; it has {numbers[0]} to {numbers[-1]}")
-    return number
+    return level or level_of(number), number % MAX_PARTITIONS

@@ -1,8 +1,12 @@
 """The streaming reader of ``format("ems")``.
 
-Offsets are written as Kafka's source writes them, ``{"topic": {"0": 23}}``. A query begins at symbols, -2 (earliest) or
--1 (latest). For latest the first micro-batch reads nothing, but records the actual offset: after a restart Spark asks
-for the beginning again until a batch is in its checkpoint, and ``latest`` would be another offset each time.
+Offsets are written as Kafka's source writes them, ``{"topic": {"0": 23}}``, with the topic's id beside them,
+``{"topic": {"0": 23, "id": 7}}``, by which a topic that was deleted and created again is noticed.
+
+A query begins at symbols: -2 (earliest), -1 (latest) or -3 (at a time). Its first micro-batch reads nothing, but
+records the actual offsets; likewise the first with a partition that was added later. Until a batch is in its
+checkpoint, Spark asks for the beginning again after each restart: by then a symbol may mean another offset, because
+messages were published or deleted, and a planned batch would be run again with other rows, or with none.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pyspark.sql.types import StructType
 from emsworker.core.offsets import OffsetRange
 from emsworker.spark import planning
 from emsworker.spark.batch import SlicePartition, read
-from emsworker.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from emsworker.spark.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions
 from emsworker.spark.planning import DataLoss, Slice, Source
 from emsworker.spark.profile import call
 from emsworker.store.engine.session import Session
@@ -27,6 +31,7 @@ from emsworker.store.stream import scan
 Place = tuple[str, int]
 Journal = dict[str, dict[str, int]]
 """Offsets as in Spark's checkpoint, with partitions as text, because names in JSON are strings."""
+_AT_TIME = -3
 
 
 class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,15 +56,15 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_beginning(self, session: Session) -> Journal:
         sources = planning.find_sources(session, self._options)
         planning.check_covered(self._options.starting, sources, "startingOffsets")
-        return _journal({_place(source): self._beginning(session, source) for source in sources})
+        return _journal(sources, [self._beginning(session, source) for source in sources])
 
     def _beginning(self, session: Session, source: Source) -> int:
         limit = self._options.starting
-        if planning.time_of(limit, source) is None:
-            offset = planning.offset_of(limit, source)
-            return offset if offset in (EARLIEST, LATEST) else planning.start_of(session, self._options, source)
-        found = planning.start_of(session, self._options, source)
-        return LATEST if found == source.bounds.end else found
+        start = planning.start_of(session, self._options, source)  # also checks it
+        if planning.time_of(limit, source) is not None:
+            return _AT_TIME
+        offset = planning.offset_of(limit, source)
+        return offset if offset in (EARLIEST, LATEST) else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of maxOffsetsPerTrigger."""
@@ -71,29 +76,49 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: a topic or partition no longer exists, and failOnDataLoss is on.
         """
-        begin = _places(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        slices = call(self._options.profile, lambda session: self._readable(session, begin, most))
-        if LATEST not in begin.values() and self._is_too_little(sum(len(one.offsets) for one in slices)):
+        sources, slices = call(self._options.profile, lambda session: self._readable(session, start, most))
+        begin = _places(start)
+        known = all(begin.get(_place(source), EARLIEST) >= 0 for source in sources)
+        if known and self._is_too_little(sum(len(one.offsets) for one in slices)):
             return start
-        return _journal({one.place: end for one, end in zip(slices, _share(slices, most), strict=True)})
+        return _journal(sources, _share(slices, most))
 
-    def _readable(self, session: Session, start: dict[Place, int], most: int | None) -> list[Slice]:
-        """Return the readable slices; of a long backlog only as much is checked for holes as a micro-batch may have."""
+    def _readable(self, session: Session, start: Journal, most: int | None) -> tuple[list[Source], list[Slice]]:
+        """Return the sources with their readable slices.
+
+        Of a long backlog only as much is checked for holes as a micro-batch may have.
+        """
+        begin = _places(start)
         sources = planning.find_sources(session, self._options)
-        self._check_all_there(start, sources)
+        self._check_all_there(begin, sources)
         far = None if most is None else max(most, self._options.min_offsets or 0)
         slices = []
         for source in sources:
-            offset = start.get(_place(source), EARLIEST)
+            offset = begin.get(_place(source), EARLIEST) if self._is_same(start, source) else EARLIEST
             lo = self._concrete(session, source, offset)
-            hi = lo if offset == LATEST else source.bounds.end
+            hi = lo if offset < 0 else source.bounds.end
             if self._goal is not None:
                 hi = min(hi, self._goal.get(_place(source), lo))
             near = hi if far is None else min(hi, lo + far)
             found = self._high_watermark(session, source, source.offsets(lo, near))
             slices.append(source.slice(lo, hi if found == near else found))
-        return slices
+        return sources, slices
+
+    def _is_same(self, journal: Journal, source: Source) -> bool:
+        """Return whether a topic is the one of the checkpoint, and not another of its name.
+
+        Raises:
+            DataLoss: it is another one, and failOnDataLoss is on.
+        """
+        known = journal.get(source.topic.name, {}).get(TOPIC_ID, source.topic.id)
+        if known != source.topic.id and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"topic {source.topic.name!r} was deleted and created again since the checkpoint was written (its id "
+                f"was {known}, and is {source.topic.id}); begin with a new checkpoint, or set failOnDataLoss=false to "
+                "read the new one from its beginning"
+            )
+        return known == source.topic.id
 
     def _check_all_there(self, start: dict[Place, int], sources: Sequence[Source]) -> None:
         gone = sorted(set(start) - {_place(source) for source in sources})
@@ -108,6 +133,9 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._high_watermark(session, source, source.present)
         if offset == EARLIEST:
             return source.bounds.log_start
+        if offset == _AT_TIME:
+            found = planning.start_of(session, self._options, source)
+            return found if found < source.bounds.end else self._concrete(session, source, LATEST)
         if offset > source.bounds.end and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{source.place} ends at {source.bounds.end}, but the checkpoint has it at offset {offset}: the topic "
@@ -139,32 +167,31 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the present ends of the partitions: this query reads nothing later."""
-        self._goal = self._ends()
+        self._goal = {_place(source): source.bounds.end for source in self._sources()}
 
     def reportLatestOffset(self) -> Journal:
         """Return the ends of the partitions, for the query's progress."""
-        return _journal(self._ends())
+        sources = self._sources()
+        return _journal(sources, [source.bounds.end for source in sources])
 
-    def _ends(self) -> dict[Place, int]:
-        sources = call(self._options.profile, lambda session: planning.find_sources(session, self._options))
-        return {_place(source): source.bounds.end for source in sources}
+    def _sources(self) -> list[Source]:
+        return call(self._options.profile, lambda session: planning.find_sources(session, self._options))
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
     def partitions(self, start: Journal, end: Journal) -> list[InputPartition]:
         """Plan the tasks of a micro-batch; a batch that is run again gets the same rows, even if split differently."""
-        slices = call(self._options.profile, lambda session: self._plan(session, _places(start), _places(end)))
+        slices = call(self._options.profile, lambda session: self._plan(session, start, end))
         return [SlicePartition((one,)) for one in slices]
 
-    def _plan(self, session: Session, start: dict[Place, int], end: dict[Place, int]) -> list[Slice]:
+    def _plan(self, session: Session, start: Journal, end: Journal) -> list[Slice]:
         options = self._options
         sources = {_place(source): source for source in planning.find_sources(session, options)}
-        slices = []
-        for place, hi in end.items():
-            lo = start.get(place, EARLIEST)
-            if place in sources and lo != LATEST:
-                source = sources[place]
-                lo = source.bounds.log_start if lo == EARLIEST else planning.above_log_start(options, source, lo)
+        begin, slices = _places(start), []
+        for place, hi in _places(end).items():
+            lo, source = begin.get(place, EARLIEST), sources.get(place)
+            if source is not None and lo >= 0 and self._is_same(end, source) and self._is_same(start, source):
+                lo = planning.above_log_start(options, source, lo)
                 slices.append(source.slice(min(lo, hi), hi))
         return planning.split_by(session, options, slices)
 
@@ -183,15 +210,21 @@ def _place(source: Source) -> Place:
     return source.topic.name, source.bounds.partition
 
 
-def _journal(offsets: dict[Place, int]) -> Journal:
+def _journal(sources: Sequence[Source], offsets: Sequence[int]) -> Journal:
     found: Journal = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
+    for source, offset in sorted(zip(sources, offsets, strict=True), key=lambda pair: _place(pair[0])):
+        places = found.setdefault(source.topic.name, {TOPIC_ID: source.topic.id})
+        places[str(source.bounds.partition)] = offset
     return found
 
 
-def _places(journal: Journal | Offsets) -> dict[Place, int]:
-    return {(topic, int(number)): offset for topic, places in journal.items() for number, offset in places.items()}
+def _places(journal: Journal) -> dict[Place, int]:
+    return {
+        (topic, int(number)): offset
+        for topic, places in journal.items()
+        for number, offset in places.items()
+        if number != TOPIC_ID
+    }
 
 
 def _share(slices: Sequence[Slice], most: int | None) -> list[int]:

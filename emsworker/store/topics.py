@@ -74,15 +74,14 @@ def create_topic(session: Session, name: str, **settings: Any) -> Topic:
         settings: those of :class:`Topic`.
     """
 
-    def work(session: Session) -> None:
+    def work(session: Session) -> Topic:
         topic_id = session.execute(_SQL.add_topic, {"name": name} | _TOPIC.args(Topic(0, name, **settings))).insert_id
         session.execute(_SQL.add_guard, {"topic_id": topic_id})
-        _add_partitions(session, _locked(session, topic_id, name))
+        topic = _locked(session, topic_id, name)  # after the commit it may be deleted at any time
+        _add_partitions(session, topic)
+        return topic
 
-    session.transaction(work)
-    topic = get_topic(session, name)
-    assert topic is not None, "created in the transaction above"
-    return topic
+    return session.transaction(work)
 
 
 def _locked(session: Session, topic_id: int, name: str) -> Topic:
@@ -186,16 +185,14 @@ def create_group(session: Session, topic: Topic, name: str, *, from_start: bool 
         TopicDeleted: the topic has been deleted.
     """
 
-    def work(session: Session) -> None:
+    def work(session: Session) -> Group:
         # The lock prevents that a partition is added between our reading their number and adding cursors.
         locked = _locked(session, topic.id, topic.name)
         values = {"topic_id": topic.id, "name": name} | _GROUP.args(Group(0, topic.id, name, **settings))
         _add_cursors(session, locked, session.execute(_SQL.add_group, values).insert_id, from_start)
+        return _group(session.rows(_SQL.get_group, {"topic_id": topic.id, "name": name})[0])
 
-    session.transaction(work)
-    group = get_group(session, topic, name)
-    assert group is not None, "created in the transaction above"
-    return group
+    return session.transaction(work)
 
 
 def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool) -> None:

@@ -219,7 +219,7 @@ class Task(Handler):
             args, kwargs = message.body
         except (TypeError, ValueError):
             args = kwargs = None
-        if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
+        if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             raise DecodeError(f"the body of {message.id} is not a call of a task: it must be [args, kwargs]")
         if transaction is not None:
             args = (transaction, *args)

@@ -125,11 +125,14 @@ def test_a_schema_chooses_columns_in_any_order(stream: Stream, read: Read, direc
     assert "column colour = int: dataset=messages has no such column" in text
 
 
-def test_reading_stops_at_a_hole_and_tombstones_do_not_come(stream: Stream, direct: Direct) -> None:
+def test_reading_stops_at_a_hole_and_tombstones_do_not_come(
+    stream: Stream, direct: Direct, caplog: pytest.LogCaptureFixture
+) -> None:
     topic = stream.topic("t")
     for offset in (1, 2, 4, 5, 7):
         insert(stream, topic.id, offset)
     assert direct.offsets() == [1, 2]
+    assert "t/0 is read up to offset 3 and not to its end, 8: offset 3 is not resolved yet" in caplog.text
     insert(stream, topic.id, 3, "tombstone")
     assert direct.offsets() == [1, 2, 4, 5]
     insert(stream, topic.id, 6, "cancelled", b"")
@@ -315,6 +318,9 @@ def test_errors_name_what_is_wrong(stream: Stream, direct: Direct) -> None:
     assert "name the server by EMS_URL or a profile" in text and "hunter2" not in text
     assert "has no section [nobody] with a url; it has test" in failure(lambda: direct.rows(profile="nobody"))
     assert "names no offset for t/0" in failure(lambda: direct.rows(startingOffsets='{"u":{"0":1}}'))
+    for unread in ('{"t":{"0":1},"u":{"0":1}}', '{"t":{"0":1,"7":1}}'):
+        for limit in ("startingOffsets", "endingOffsets"):
+            assert ", which is not read" in failure(lambda limit=limit, unread=unread: direct.rows(**{limit: unread}))
     assert direct.rows(startingOffsets="Earliest", endingOffsets=" LATEST ") == []  # as Kafka's source reads them
 
 

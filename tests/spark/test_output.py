@@ -32,7 +32,7 @@ def report() -> JobReport:
         [(HOSTILE, 1200, 0.5, NOW, ["a", HOSTILE], None), ("bäd\nnäme", 7, None, NOW, [], b"\xff<")],
     )
     charts = [
-        Chart(f"Lag {HOSTILE}", "bar", [HOSTILE, "b"], {HOSTILE: [1200.0, 7.0], "none": [None, None]}),
+        Chart(f"Lag {HOSTILE}", "bar", [HOSTILE, "b"], {HOSTILE: [120.0, 7.0], "none": [None, None]}),
         Chart("Rate", "line", ["1", "2", "3", "4"], {"g": [1.0, None, 2.0, 3.0]}),
         Chart("Empty", "line", [], {}),
     ]
@@ -92,11 +92,29 @@ def test_the_charts_are_svg_in_the_page(tmp_path: Path) -> None:
     assert len(drawn) == 2, "an empty chart is said to be empty"
     bars, line = drawn
     heights = [float(rect.attrib["height"]) for rect in bars.iter("rect")]
-    assert len(heights) == 2 and heights[0] / heights[1] == pytest.approx(1200 / 7, rel=0.1)
+    assert len(heights) == 2 and heights[0] / heights[1] == pytest.approx(120 / 7, rel=0.1)
     runs = [element.attrib["points"].split() for element in line.iter("polyline")]
     assert [len(points) for points in runs] == [1, 2], "a gap breaks the line"
     assert all(0 <= float(x) <= 860 and 0 <= float(y) <= 280 for p in runs for x, y in (q.split(",") for q in p))
     assert [hint.text for hint in line.iter("title")] == ["g, 1: 1", "g, 3: 2", "g, 4: 3"]
+
+
+def test_a_chart_shows_values_that_are_far_apart_and_long_labels(tmp_path: Path) -> None:
+    labels = ["orders-of-the-north / billing-and-invoices", *(f"topic-{n} / group" for n in range(5))]
+    chart = Chart("Run time", "bar", labels, {"p50": [1.0, 5.0, 640.0, 10.0, None, 70000.0]})
+    table = Table("t", "T", ("id", "n", "share"), [("12345", 1234567, 1234.5), ("x", -1234, None)])
+    (path,) = write(JobReport("R", [table], [chart]), "html", tmp_path / "page.html", {})
+    text = path.read_text(encoding="utf-8")
+    (drawn,) = svgs(text)
+    heights = [float(rect.attrib["height"]) for rect in drawn.iter("rect")]
+    assert min(heights) > 4 and max(heights) == heights[4]
+    assert heights[1] - heights[0] == pytest.approx((heights[4] - heights[0]) * 0.699 / 4.845, abs=0.2)
+    left, top, width, height = map(float, drawn.attrib["viewBox"].split())
+    first = next(one for one in drawn.iter("text") if one.attrib.get("transform"))
+    assert first.text is not None and first.text.endswith("…")
+    assert float(first.attrib["x"]) - 6 * len(first.text) * 0.906 >= left
+    assert float(first.attrib["y"]) + 6 * len(first.text) * 0.423 <= top + height and left + width == 860
+    assert {"1,234,567", "1,234.5", "-1,234", "12345"} <= set(Page(text).texts)
 
 
 def svgs(text: str) -> Iterator[ElementTree.Element]:

@@ -57,7 +57,7 @@ def test_a_data_frame_becomes_messages(stream: Stream, spark: Any) -> None:
     frame = spark.createDataFrame(
         [(f"k{n}", f'{{"n":{n}}}', [("from", b"spark")], "t") for n in range(20)] + [(None, "{}", None, "u")], columns
     )
-    frame.write.format("ems").option("profile", "test").mode("append").save()
+    frame.write.format("ems").options(profile="test", autoCreate=True).mode("append").save()
     found = stream.rows(
         "SELECT `key`, body, headers, size, `partition`, name, HEX(uid) FROM ems_message JOIN ems_topic t ON t.id = topic_id"
     )
@@ -117,6 +117,107 @@ def test_a_commit_that_is_repeated_and_an_abort_after_it_change_nothing(stream: 
     other = writer(jobId="tomorrow")
     other.commit([other.write(rows(20, 21))])
     assert len(bodies(stream)) == 21
+
+
+def test_a_job_id_that_is_used_again_for_other_data_is_told(
+    stream: Stream, profile: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.topic("t")
+    for count in (3, 3, 4):
+        one = writer(jobId="daily")
+        one.commit([one.write(rows(0, count))])
+    assert [record.getMessage() for record in caplog.records if record.name == "emsworker.spark.sink"] == [
+        "batch 0 of job:daily was written before, with 3 rows; the 4 of this run are other data and are NOT written: "
+        "give them a jobId of their own"
+    ]
+    assert len(bodies(stream)) == 3
+
+
+def typed(**columns: tuple[Any, Any, list[Any]]) -> tuple[Any, Any]:
+    """A data frame's schema and its rows: columns by name, with their types for Spark and for Arrow."""
+    from pyspark.sql.types import StructField, StructType
+
+    schema = StructType([StructField(name, spark) for name, (spark, _, _) in columns.items()])
+    batch = pa.record_batch({name: pa.array(values, arrow) for name, (_, arrow, values) in columns.items()})
+    return schema, batch
+
+
+def write(schema: Any, batches: Any, **options: str) -> None:
+    """Write as Spark's driver and one task do, without Java."""
+    from emsworker.spark.source import EmsSource
+
+    one = EmsSource({"profile": "test", "topic": "t", **options}).writer(schema, False)
+    one.commit([one.write(iter(batches))])
+
+
+def test_rows_have_priorities_and_delays(stream: Stream, profile: None) -> None:
+    from pyspark.sql.types import DoubleType, IntegerType, StringType
+
+    from emsworker.core.codec import decode_headers
+    from emsworker.store.topics import delete_topic
+
+    topic = stream.topic("t", priorities=2)
+    schema, batch = typed(
+        value=(StringType(), pa.string(), ["now", "soon", "later", "high", "both"]),
+        priority=(IntegerType(), pa.int32(), [None, 0, None, 9, 7]),
+        delay=(DoubleType(), pa.float64(), [None, 0.0, 60.0, None, 90.5]),
+    )
+    write(schema, [batch])
+    assert stream.rows("SELECT body, `partition` FROM ems_message ORDER BY `partition`, `offset`") == [
+        (b"now", 0), (b"soon", 0), (b"high", 5000),
+    ]  # fmt: skip
+    waiting = stream.rows(
+        "SELECT body, level, `partition`, headers, ROUND(TIMESTAMPDIFF(MICROSECOND, created_at, due_at) / 1e6, 1) + 0e0"
+        " FROM ems_outbox ORDER BY due_at"
+    )
+    assert [(body, level, partition, due) for body, level, partition, _, due in waiting] == [
+        (b"later", 0, None, 60.0), (b"both", 5, None, 90.5),
+    ]  # fmt: skip
+    assert dict(decode_headers(waiting[1][3])) == {"ems-priority": "7"}
+    for column, value, why in (
+        ("priority", 10, "priority 10 is not valid"),
+        ("delay", -1.0, "a delay of -1 s for topic"),
+    ):
+        kind = (IntegerType(), pa.int32()) if column == "priority" else (DoubleType(), pa.float64())
+        schema, batch = typed(value=(StringType(), pa.string(), ["x"]), **{column: (*kind, [value])})
+        with pytest.raises(EmsError, match=why):
+            write(schema, [batch])
+    late = writer(jobId="late")
+    message = late.write(iter([pa.record_batch({"key": ["a"], "value": ["b"]})]))
+    stream.rows("UPDATE ems_stage SET delay_us = 1")
+    delete_topic(stream.session, topic, force=True)
+    with pytest.raises(EmsError, match="a topic or partition that it writes to was deleted"):
+        late.commit([message])
+    assert stream.rows("SELECT * FROM ems_outbox") == []
+
+
+def test_what_was_read_can_be_written_and_keeps_its_priority(stream: Stream, profile: None) -> None:
+    from emsworker.spark.source import EmsSource
+
+    stream.topic("from", partitions=2, priorities=10)
+    stream.topic("t", partitions=2, priorities=10)
+    app = stream.app()
+    app.send("from", {"n": 1}, key="k", priority=3, headers={"h": "1"}, tag="x")
+    app.send("from", {"n": 2}, priority=0)
+    for options in ({"includeMeta": "true", "includeHeaders": "true"}, {"includeMeta": "true"}):
+        source = EmsSource({"profile": "test", "subscribe": "from", **options})
+        reader = source.reader(source.schema())
+        write(source.schema(), [batch for one in reader.partitions() for batch in reader.read(one)])
+    columns = "SELECT `partition`, `key`, tag, headers, body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id"
+    sent = sorted(stream.rows(f"{columns} WHERE t.name = 'from'"))
+    assert sorted(stream.rows(f"{columns} WHERE t.name = 't'")) == sorted(sent * 2)
+    assert {row[0] // 1000 for row in sent} == {0, 3}
+
+
+def test_a_mistyped_topic_is_not_created(stream: Stream, profile: None) -> None:
+    from emsworker.core.errors import UnknownTopic
+
+    with pytest.raises(UnknownTopic, match=r"there is no topic 'tt'.*autoCreate=true"):
+        writer(topic="tt").write(rows(0, 1))
+    assert stream.rows("SELECT * FROM ems_topic") == [] and left_over(stream) == (0, 0)
+    one = writer(topic="tt", autoCreate="true")
+    one.commit([one.write(rows(0, 1))])
+    assert bodies(stream) == [b"0"]
 
 
 def test_an_aborted_job_leaves_nothing(stream: Stream, profile: None) -> None:
@@ -228,6 +329,12 @@ def test_the_ledger_does_not_grow(stream: Stream) -> None:
         staging.commit(stream.session, SinkBatch("query:q", number), [])
         staging.move(stream.session, SinkBatch("query:q", number), "p")
     assert stream.rows("SELECT MIN(batch), MAX(batch) FROM ems_ledger") == [(4, 104)]
+    for name in ("old", "new"):
+        staging.commit(stream.session, SinkBatch(f"job:{name}"), [])
+        staging.move(stream.session, SinkBatch(f"job:{name}"), "p")
+    stream.rows("UPDATE ems_ledger SET moved_at = NOW(6) - INTERVAL 91 DAY WHERE sink <> 'job:new'")
+    staging.tidy(stream.session, "p")
+    assert stream.rows("SELECT DISTINCT sink FROM ems_ledger ORDER BY sink") == [(b"job:new",), (b"query:q",)]
 
 
 def test_a_deleted_topic_is_named(stream: Stream) -> None:

@@ -1,6 +1,7 @@
 """Reading the stream in motion. Queries run in the test's own session unless their driver is to be killed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,18 @@ def stored(stream: Stream) -> list[tuple[int, int]]:
     return sorted(stream.rows("SELECT `partition`, `offset` FROM ems_message WHERE kind = 'message'"))
 
 
+def ends(reader: Any, start: Any, limit: Any = None) -> dict[str, dict[str, int]]:
+    """The offsets at which the next batch ends, without the ids of the topics."""
+    journal = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+    return {
+        topic: {name: offset for name, offset in places.items() if name != "id"} for topic, places in journal.items()
+    }
+
+
+def slices(reader: Any, start: Any, end: Any) -> list[tuple[int, int]]:
+    return [(one.slices[0].offsets.start, one.slices[0].offsets.end) for one in reader.partitions(start, end)]
+
+
 def test_a_query_goes_on_where_its_checkpoint_ends(stream: Stream, spark: Any, tmp_path: Path) -> None:
     fill(stream, count=50)
     batches = run(spark, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="20")
@@ -48,30 +61,71 @@ def test_latest_is_where_the_query_first_began(stream: Stream, spark: Any, tmp_p
     assert sum(run(spark, tmp_path)) == 6
 
 
-def test_a_restart_before_the_first_batch_is_committed_keeps_the_beginning(stream: Stream, profile: None) -> None:
-    """Spark asks for the beginning again then: the same must come, although messages were sent since."""
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
-    from pyspark.sql.types import StructType
-
-    from emsworker.spark.options import read_options
-    from emsworker.spark.stream import EmsStreamReader
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": "earliest"},
+        {"startingOffsets": '{"t": {"0": -2}}'},
+        {"startingTimestamp": "1000000000000"},
+    ],
+)
+def test_a_restart_before_the_first_batch_is_committed_keeps_the_beginning(
+    stream: Stream, profile: None, beginning: dict[str, str]
+) -> None:
+    """Spark asks for the beginning again then: the same must come, although messages were sent and deleted since."""
+    from emsworker.spark.planning import DataLoss
 
     fill(stream, count=10, partitions=1)
-
-    def reader() -> EmsStreamReader:
-        return EmsStreamReader(StructType([]), read_options({"subscribe": "t", "profile": "test"}, streaming=True))
-
-    first = reader()
+    first, second = reader_of(**beginning), reader_of(**beginning)
     start = first.initialOffset()
-    end = first.latestOffset(start, ReadAllAvailable())
-    assert (start, end) == ({"t": {"0": -1}}, {"t": {"0": 11}})
+    end = first.latestOffset(start, first.getDefaultReadLimit())
+    begin = 11 if beginning.get("startingOffsets") == "latest" else 1
+    assert ends(first, start) == {"t": {"0": begin}} and slices(first, start, end) == []
     fill(stream, count=5, partitions=1)
-    second = reader()
-    assert second.initialOffset() == start
-    assert second.partitions(start, end) == []
-    assert second.latestOffset(end, ReadAllAvailable()) == {"t": {"0": 16}}
-    (partition,) = second.partitions(end, {"t": {"0": 16}})
-    assert (partition.slices[0].offsets.start, partition.slices[0].offsets.end) == (11, 16)
+    assert second.initialOffset() == start and slices(second, start, end) == []
+    assert ends(second, end) == {"t": {"0": 16}} and slices(second, end, {"t": {"0": 16}}) == [(begin, 16)]
+    rows.trim(stream.rows, 14)
+    third = reader_of(**beginning)
+    assert third.initialOffset() == start and slices(third, start, end) == []
+    with pytest.raises(DataLoss, match=f"offsets {begin} to 13 of t/0 have been deleted"):
+        ends(third, end)
+
+
+def test_a_partition_that_was_added_begins_with_a_batch_of_its_own(stream: Stream, profile: None) -> None:
+    """As at the beginning: a batch that is run again after retention must not miss rows silently."""
+    from emsworker.store import topics
+
+    fill(stream, count=3, partitions=1)
+    reader = reader_of()
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    topic = topics.get_topic(stream.session, "t")
+    assert topic is not None
+    topics.change_topic(stream.session, replace(topic, partitions=2))
+    stream.app().send("t", 1, partition=1)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert ends(reader, start) == {"t": {"0": 4, "1": 1}} and slices(reader, start, end) == [(1, 4)]
+    assert ends(reader, end) == {"t": {"0": 4, "1": 2}}
+
+
+def test_a_topic_that_was_created_again_is_noticed_although_it_is_longer(stream: Stream, profile: None) -> None:
+    from emsworker.spark.planning import DataLoss
+    from emsworker.store import topics
+
+    fill(stream, count=3, partitions=1)
+    reader, lax = reader_of(), reader_of(failOnDataLoss="false")
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    old = topics.get_topic(stream.session, "t")
+    assert old is not None
+    topics.delete_topic(stream.session, old, force=True)
+    fill(stream, count=10, partitions=1)
+    for ask in (lambda: ends(reader, end), lambda: slices(reader, start, end)):
+        with pytest.raises(DataLoss, match="topic 't' was deleted and created again"):
+            ask()
+    assert slices(lax, start, end) == []
+    anew = lax.latestOffset(end, lax.getDefaultReadLimit())
+    assert slices(lax, end, anew) == [] and ends(lax, end) == {"t": {"0": 1}} and ends(lax, anew) == {"t": {"0": 11}}
 
 
 def test_a_stream_waits_at_a_hole_and_goes_on_when_it_is_filled(stream: Stream, spark: Any, tmp_path: Path) -> None:
@@ -119,8 +173,8 @@ def test_limits_are_shared_by_the_partitions(stream: Stream, profile: None) -> N
     stream.rows("UPDATE ems_message SET `partition` = 1, `offset` = `offset` - 80 WHERE `offset` > 80")
     reader = reader_of(maxOffsetsPerTrigger="30")
     assert reader.getDefaultReadLimit() == ReadMaxRows(30)
-    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    assert end == {"t": {"0": 1 + 26, "1": 1 + 3}}
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert ends(reader, start) == {"t": {"0": 1 + 26, "1": 1 + 3}}
     assert reader._high_watermarks == {(topic.id, 0): 31, (topic.id, 1): 11}, (
         "of a long backlog the rest is not looked through"
     )
@@ -132,7 +186,8 @@ def test_a_backlog_behind_a_hole_takes_nothing_from_the_others(stream: Stream, p
         insert(stream, topic.id, offset)
     stream.rows("UPDATE ems_message SET `partition` = 1, `offset` = `offset` - 71 WHERE `offset` > 71")
     reader = reader_of(maxOffsetsPerTrigger="10")
-    assert reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()) == {"t": {"0": 1, "1": 11}}
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert ends(reader, start) == {"t": {"0": 1, "1": 11}}
 
 
 def test_a_minimum_is_waited_for_but_not_for_ever(stream: Stream, profile: None) -> None:
@@ -143,12 +198,12 @@ def test_a_minimum_is_waited_for_but_not_for_ever(stream: Stream, profile: None)
     fill(stream, count=10, partitions=1)
     start = {"t": {"0": 1}}
     patient = reader_of(minOffsetsPerTrigger="11")
-    assert patient.latestOffset(start, ReadAllAvailable()) == start
+    assert ends(patient, start, ReadAllAvailable()) == start
     fill(stream, count=2, partitions=1)
-    assert patient.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 13}}
+    assert ends(patient, start, ReadAllAvailable()) == {"t": {"0": 13}}
     hasty = reader_of(minOffsetsPerTrigger="100", maxTriggerDelay="200ms")
-    assert hasty.latestOffset(start, ReadAllAvailable()) == start
-    wait_until(lambda: hasty.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 13}}, what="the delay's end")
+    assert ends(hasty, start, ReadAllAvailable()) == start
+    wait_until(lambda: ends(hasty, start, ReadAllAvailable()) == {"t": {"0": 13}}, what="the delay's end")
 
 
 def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
@@ -165,7 +220,7 @@ def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
         reader_of().latestOffset({"t": {"0": 99}}, everything)
     with pytest.raises(DataLoss, match="u/3 is gone, but the checkpoint has it at offset 7"):
         reader_of().latestOffset({"t": {"0": 6}, "u": {"3": 7}}, everything)
-    assert reader_of(failOnDataLoss="false").latestOffset({"t": {"0": 2}}, everything) == {"t": {"0": 11}}
+    assert ends(reader_of(failOnDataLoss="false"), {"t": {"0": 2}}, everything) == {"t": {"0": 11}}
 
 
 def test_streaming_options_are_checked(stream: Stream, profile: None) -> None:
@@ -204,10 +259,10 @@ def test_what_the_beat_has_noted_is_not_counted_again(
     monkeypatch.setattr(scan, "find_hole", spy)
     fill(stream, count=10, partitions=1)
     stream.rows("UPDATE ems_partition SET high_watermark = 6")
-    assert reader_of().latestOffset({"t": {"0": 1}}, ReadAllAvailable()) == {"t": {"0": 11}}
+    assert ends(reader_of(), {"t": {"0": 1}}, ReadAllAvailable()) == {"t": {"0": 11}}
     (one,) = planning.plan(stream.session, read_options({"subscribe": "t"}, streaming=False))
     assert (one.offsets.start, one.offsets.end) == (1, 11)
-    ends = read_options({"subscribe": "t", "endingOffsets": '{"t":{"0":4}}'}, streaming=False)
-    (short,) = planning.plan(stream.session, ends)
+    near = read_options({"subscribe": "t", "endingOffsets": '{"t":{"0":4}}'}, streaming=False)
+    (short,) = planning.plan(stream.session, near)
     assert (short.offsets.start, short.offsets.end) == (1, 4)
     assert counted == [(6, 11), (6, 11)]

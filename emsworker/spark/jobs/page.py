@@ -11,15 +11,19 @@ from typing import Any
 from emsworker.spark.jobs.report import Chart, JobReport, Table, shown
 
 _COLORS = ("#2f6fb0", "#d9792b", "#3a9459", "#b8433f", "#7c5aa6", "#8a6d4b", "#c264a4", "#6b7280")
-_WIDTH, _HEIGHT = 860, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 12, 58
+_WIDTH, _PLOT = 860, 220
+_LEFT, _RIGHT, _TOP = 70, 12, 12
+_LONGEST, _LETTER = 28, 6.2  # letters of a label, and the width of one
+_SLANT = math.radians(25)
+_WIDE = 50  # values that are so many times apart need a logarithmic axis
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: min(90rem, 94vw); padding: 0 1rem }
 body { color: #222; background: #fff }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
 table { border-collapse: collapse; font-size: .9rem } .wide { overflow-x: auto }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top }
-td { white-space: pre-wrap }
+td { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 3rem; max-width: 32rem }
+td.number, th { white-space: nowrap }
 th { border-bottom: 2px solid #999 } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: currentColor }
 .key { margin-right: 1.2rem } .key i { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem }
@@ -58,12 +62,20 @@ def _table(table: Table) -> str:
     def row(tag: str, texts: Iterable[str]) -> str:
         return _tag("tr", *(_tag(tag, escape(text), **mark) for text, mark in zip(texts, marks, strict=True)))
 
-    body = "\n".join(row("td", map(shown, values)) for values in table.rows)
+    body = "\n".join(row("td", map(_grouped, values)) for values in table.rows)
     return title + _tag(
         "div",
         _tag("table", _tag("thead", row("th", table.columns)), "\n", _tag("tbody", body)),
         class_="wide",
     )
+
+
+def _grouped(value: Any) -> str:
+    """Format a value, numbers with separated thousands."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return shown(value)
+    whole, dot, rest = shown(value).partition(".")
+    return f"{int(whole):,}{dot}{rest}"
 
 
 # -- charts ------------------------------------------------------------------------------------------------------------
@@ -74,18 +86,45 @@ def _chart(chart: Chart) -> str:
     values = [value for series in chart.series.values() for value in series if value is not None]
     if not values:
         return f"{title}<p>Nothing.</p>"
-    top = _ceiling(max(*values, 0.0))
-    marks = _bars(chart, top) if chart.kind == "bar" else _lines(chart, top)
+    axis = Axis(values)
+    longest = max(min(len(label), _LONGEST) for label in chart.labels) * _LETTER
+    # A slanted label ends below its mark and begins to the left of it, for the first one perhaps beyond the edge.
+    margin = max(0.0, len(_cut(chart.labels[0])) * _LETTER * math.cos(_SLANT) - _x(0, len(chart.labels)))
+    height = _TOP + _PLOT + 24 + longest * math.sin(_SLANT)
+    marks = _bars(chart, axis) if chart.kind == "bar" else _lines(chart, axis)
     keys = (
         _tag("span", _tag("i", style=f"background:{_color(number)}"), escape(name), class_="key")
         for number, name in enumerate(chart.series)
     )
-    box = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "width": _WIDTH, "role": "img", "aria_label": chart.title}
-    return title + _tag("svg", *_grid(top), *_labels(chart.labels), *marks, **box) + _tag("div", *keys)
+    view = f"{-margin:.0f} 0 {_WIDTH + margin:.0f} {height:.0f}"
+    box = {"viewBox": view, "width": round(_WIDTH + margin), "role": "img", "aria_label": chart.title}
+    return title + _tag("svg", *_grid(axis), *_labels(chart.labels), *marks, **box) + _tag("div", *keys)
 
 
 def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
+
+
+class Axis:
+    """The vertical axis: linear from 0, or logarithmic if the values are far apart and none is 0 or less.
+
+    Attributes:
+        ticks: where it has lines.
+    """
+
+    def __init__(self, values: Sequence[float]) -> None:
+        least, most = min(values), max(values)
+        self._is_log = least > 0 and most / least >= _WIDE
+        if self._is_log:
+            low, high = math.floor(math.log10(least) - 0.1), math.ceil(math.log10(most))  # the least is seen, too
+            self.ticks = [10.0**power for power in range(low, high + 1)]
+        else:
+            self.ticks = [_ceiling(max(most, 0.0)) * step / 4 for step in range(5)]
+
+    def y(self, value: float) -> float:
+        """Return the height of a value on the page."""
+        place, low, high = (math.log10(one) if self._is_log else one for one in (value, self.ticks[0], self.ticks[-1]))
+        return _TOP + _PLOT * (1 - max(place - low, 0.0) / (high - low))
 
 
 def _ceiling(value: float) -> float:
@@ -101,13 +140,9 @@ def _x(place: float, count: int) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (place + 0.5) / count
 
 
-def _y(value: float, top: float) -> float:
-    return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - max(value, 0.0) / top)
-
-
-def _grid(top: float) -> Iterator[str]:
-    for value in (top * step / 4 for step in range(5)):
-        y = _y(value, top)
+def _grid(axis: Axis) -> Iterator[str]:
+    for value in axis.ticks:
+        y = axis.y(value)
         yield _tag("line", x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, stroke="currentColor", opacity=".18")
         yield _tag("text", _short(value), x=_LEFT - 6, y=y + 4, text_anchor="end")
 
@@ -121,30 +156,33 @@ def _short(value: float) -> str:
 
 def _labels(labels: Sequence[str]) -> Iterator[str]:
     """Draw at most a dozen labels, slanted so that they do not overlap."""
-    y = _HEIGHT - _BOTTOM + 16
+    y = _TOP + _PLOT + 16
     for place in range(0, len(labels), max(1, math.ceil(len(labels) / 12))):
         x = _x(place, len(labels))
-        yield _tag(
-            "text", escape(labels[place][:24]), x=x, y=y, text_anchor="end", transform=f"rotate(-25 {x:.1f} {y})"
-        )
+        turn = f"rotate(-{math.degrees(_SLANT):.0f} {x:.1f} {y})"
+        yield _tag("text", escape(_cut(labels[place])), x=x, y=y, text_anchor="end", transform=turn)
 
 
-def _bars(chart: Chart, top: float) -> Iterator[str]:
+def _cut(label: str) -> str:
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
+
+
+def _bars(chart: Chart, axis: Axis) -> Iterator[str]:
     count = len(chart.labels)
     width = (_WIDTH - _LEFT - _RIGHT) / count * 0.8 / len(chart.series)
     for number, (name, values) in enumerate(chart.series.items()):
         for place, value in enumerate(values):
             if value is not None:
                 x = _x(place, count) + (number - len(chart.series) / 2) * width
-                y = _y(value, top)
+                y = axis.y(value)
                 hint = _hint(chart, name, place, value)
-                yield _tag("rect", hint, x=x, y=y, width=width, height=_y(0, top) - y, fill=_color(number))
+                yield _tag("rect", hint, x=x, y=y, width=width, height=_TOP + _PLOT - y, fill=_color(number))
 
 
-def _lines(chart: Chart, top: float) -> Iterator[str]:
+def _lines(chart: Chart, axis: Axis) -> Iterator[str]:
     for number, (name, values) in enumerate(chart.series.items()):
         known = [(place, value) for place, value in enumerate(values) if value is not None]
-        at = {place: (_x(place, len(chart.labels)), _y(value, top)) for place, value in known}
+        at = {place: (_x(place, len(chart.labels)), axis.y(value)) for place, value in known}
         for _, run in groupby(enumerate(at), lambda one: one[1] - one[0]):  # a gap breaks the line
             points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at[place] for _, place in run))
             yield _tag("polyline", points=points, fill="none", stroke=_color(number), stroke_width=2)

@@ -87,8 +87,10 @@ GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
 -- Writes from Spark: stages rows, and moves committed ones into the stream. It reads no message's body.
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
 GRANT SELECT (topic_id, `partition`, `offset`), INSERT ON {database}.ems_message TO {user};
+GRANT INSERT ON {database}.ems_outbox TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_stage TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_stage_task TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_ledger TO {user};

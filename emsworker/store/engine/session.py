@@ -181,7 +181,7 @@ class Session:
 
     @property
     def database(self) -> str:
-        """The name of the stream's database."""
+        """The name of the stream's database on its server."""
         return self._url.database
 
     def packet(self) -> Packet:

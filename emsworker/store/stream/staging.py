@@ -22,13 +22,15 @@ from emsworker.core.errors import EmsError, UnknownTopic
 from emsworker.core.model import NewMessage
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Part, Statements, blobs, fill_rows, insertion, literal
+from emsworker.store.engine.sql import Part, Statements, blobs, fill, fill_rows, insertion, literal
+from emsworker.store.stream.guards import topic_id_text
 from emsworker.store.stream.messages import raise_counter
 
 _SQL = Statements(__name__)
 _REPLAYABLE = 100
 _ABANDONED_S = 86_400
 _STUCK_S = 60
+_REMEMBERED_S = 90 * 86_400
 _MOST = 100
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,9 @@ class SinkBatch:
     sink: str
     number: int = 0
 
+    def __str__(self) -> str:
+        return f"batch {self.number} of {self.sink}"
+
     @property
     def args(self) -> dict[str, object]:
         """The batch as parameters."""
@@ -58,19 +63,30 @@ class SinkBatch:
 
 @dataclass(frozen=True)
 class Staged:
-    """Rows that one run of a task staged: their token (``None`` if there are none) and the number of chunks."""
+    """Rows that one run of a task staged: their token, ``None`` if there are none, and how many chunks and rows."""
 
     token: bytes | None
     chunks: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)
 class StagedRow:
-    """A message and its destination."""
+    """A message and its destination.
+
+    Attributes:
+        partition: the number of the partition, its level included; of a delayed message that within its level, or
+            ``None`` if it is chosen when the message is due.
+    """
 
     topic_id: int
-    partition: int
+    partition: int | None
     message: NewMessage
+
+    @property
+    def delay_us(self) -> int | None:
+        """Microseconds from the commit of its job until it is due, or ``None`` if it is not delayed."""
+        return round(self.message.delay_s * 1_000_000) or None
 
 
 def begin_task(session: Session, token: bytes) -> None:
@@ -83,7 +99,9 @@ def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow])
     columns: dict[str, Sequence[Part]] = {
         "place": range(len(rows)),
         "topic_id": [row.topic_id for row in rows],
-        "partition": [row.partition for row in rows],
+        "partition": [literal(row.partition) for row in rows],
+        "level": [row.message.level for row in rows],
+        "delay_us": [literal(row.delay_us) for row in rows],
         "blobs": [blobs((m.uid, m.key, m.tag, m.headers, m.body)) for m in (row.message for row in rows)],
     }
     values = fill_rows(_SQL.staged_row, {"token": literal(token), "chunk": chunk}, columns)
@@ -105,7 +123,7 @@ def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:
     def work(session: Session) -> None:
         packet = session.packet()
         packet.begin()
-        packet.add(_SQL.add_batch, batch.args)
+        packet.add(_SQL.add_batch, batch.args | {"rows": count_rows(wanted)})
         for place, task in enumerate(wanted):
             packet.add(_SQL.assign_task, batch.args | {"place": place, "chunks": task.chunks, "token": task.token})
             packet.assert_one_matched()
@@ -118,16 +136,21 @@ def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:
         return False
     except AssertionBroken:
         raise StagingLost(
-            f"batch {batch.number} of {batch.sink}: rows that a task staged are gone; nothing was written. "
+            f"{batch}: rows that a task staged are gone; nothing was written. "
             f"They are kept for {_ABANDONED_S // 3600} hours: run the job again, in smaller parts"
         ) from None
     return True
 
 
-def state(session: Session, batch: SinkBatch) -> str | None:
-    """Return ``moving`` or ``done``; ``None`` if this batch is not committed."""
+def count_rows(tasks: Sequence[Staged]) -> int:
+    """Return the number of rows that tasks have staged."""
+    return sum(task.rows for task in tasks)
+
+
+def state(session: Session, batch: SinkBatch) -> tuple[str, int] | None:
+    """Return ``moving`` or ``done``, and the number of its rows; ``None`` if this batch is not committed."""
     found = session.rows(_SQL.get_batch, batch.args)
-    return str(found[0][0]) if found else None
+    return (str(found[0][0]), int(found[0][2])) if found else None
 
 
 def move(session: Session, batch: SinkBatch, producer_id: str) -> set[int]:
@@ -150,7 +173,7 @@ def move(session: Session, batch: SinkBatch, producer_id: str) -> set[int]:
         except AssertionBroken:
             if session.rows(_SQL.get_batch, batch.args) == found:
                 raise UnknownTopic(
-                    f"batch {batch.number} of {batch.sink} is committed, but a topic or partition that it writes to "
+                    f"{batch} is committed, but a topic or partition that it writes to "
                     "was deleted; delete the batch's rows from ems_stage and ems_ledger, and write it again"
                 ) from None
         except Duplicate:
@@ -170,6 +193,10 @@ def _move_chunk(session: Session, args: dict[str, object]) -> set[int]:
         packet.assert_one_matched()
         for topic_id, partition, count in places:
             place = {"topic_id": topic_id, "partition": partition}
+            if partition is None:
+                guard = {"guarded_topic_id": topic_id_text(session.database, topic_id)}
+                packet.add(fill(_SQL.move_delayed, session.literals(args | place) | guard))
+                continue
             raise_counter(packet, topic_id, partition, count)
             packet.assert_one_matched()
             packet.add(_SQL.move_rows, args | place)
@@ -203,12 +230,19 @@ def give_up(session: Session, tasks: Sequence[Staged]) -> None:
         session.change(_SQL.delete_given_up, args)
 
 
-def tidy(session: Session, producer_id: str, abandoned_s: int = _ABANDONED_S, stuck_s: int = _STUCK_S) -> set[int]:
+def tidy(
+    session: Session,
+    producer_id: str,
+    abandoned_s: int = _ABANDONED_S,
+    stuck_s: int = _STUCK_S,
+    remembered_s: int = _REMEMBERED_S,
+) -> set[int]:
     """Clean up after jobs that died: move committed rows, delete the others; returns topics that got messages.
 
     Args:
         abandoned_s: seconds after which a task that was not committed is given up.
         stuck_s: seconds without progress after which a commit is taken over.
+        remembered_s: seconds after which a finished batch is forgotten: the job may be written again under its name.
     """
     topics: set[int] = set()
     for sink, number in session.rows(_SQL.list_stuck, {"age_s": stuck_s, "limit": _MOST}):
@@ -218,4 +252,5 @@ def tidy(session: Session, producer_id: str, abandoned_s: int = _ABANDONED_S, st
             log.error("%s", error)
     abandoned = session.rows(_SQL.list_abandoned, {"age_s": abandoned_s, "limit": _MOST})
     give_up(session, [Staged(bytes(token)) for (token,) in abandoned])
+    session.change(_SQL.delete_old_batches, {"age_s": remembered_s, "limit": _MOST})
     return topics

@@ -1,6 +1,7 @@
 """Handlers that do to their session what no handler should, and do not mind what comes of it."""
 
 import contextlib
+import itertools
 import threading
 from typing import Any
 
@@ -14,15 +15,18 @@ app = Ems("misbehaving")
 _INSERT = "INSERT INTO effect (n, pid) VALUES (%s, 0)"
 # Two at a time, so that their two updates meet in opposite orders.
 _met = threading.Barrier(2)
+_turn = itertools.count()
 
 
-def _collide(transaction: Transaction, n: int) -> None:
-    """Update two rows, in one order or the other, between which the other thread has updated its first."""
-    first, second = (1, 2) if n % 2 else (2, 1)
+def _collide(transaction: Transaction) -> None:
+    """Update two rows, in the order that the last call did not take, between which the other has updated its first."""
+    first, second = (1, 2) if next(_turn) % 2 else (2, 1)
     update = "UPDATE account SET amount = amount + 1 WHERE id = %s"
     transaction.execute(update, (first,))
-    with contextlib.suppress(threading.BrokenBarrierError):
-        _met.wait(0.3)
+    try:
+        _met.wait(1)
+    except threading.BrokenBarrierError:
+        _met.reset()  # nobody came, or in the same order: the next two shall meet
     transaction.execute(update, (second,))
 
 
@@ -34,7 +38,7 @@ def swallow(transaction: Transaction, message: Message) -> None:
     transaction.execute(_INSERT, (n,))
     caught = False
     try:
-        _collide(transaction, n)
+        _collide(transaction)
     except pymysql.MySQLError as error:
         caught = True
         note("caught", n=n, code=error.args[0])

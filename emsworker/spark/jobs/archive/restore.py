@@ -60,11 +60,12 @@ def run(spark: Any, config: RestoreOptions) -> JobResult:
     if config.dry_run:
         return JobResult(summary)
     state = call(config.profile, partial(staging.state, batch=SinkBatch(f"job:{name}")))
-    if state == "done":
+    if state is not None and state[0] == "done":
         config.progress(f"job {name} is done already; give another --job to send the messages once more")
         return JobResult({**summary, "already_done": True})
     config.progress(f"sending {counted(total, 'message')} of {config.topic} to {config.to}")
-    writer = _rows(chosen, config.keep_partitions).write.format("ems").option("topic", config.to)
+    rows = _rows(chosen, config.keep_partitions)
+    writer = rows.write.format("ems").options(topic=config.to, autoCreate=True)
     if config.profile is not None:
         writer = writer.option("profile", config.profile)
     writer.option("jobId", name).mode("append").save()
@@ -73,7 +74,7 @@ def run(spark: Any, config: RestoreOptions) -> JobResult:
 
 def _rows(chosen: Any, keep_partitions: bool) -> Any:
     """Return the rows with the columns that the sink takes."""
-    columns = "key binary, value binary, tag binary, rawHeaders binary"
+    columns = "key binary, value binary, tag binary, rawHeaders binary"  # the priority is among the headers
     if keep_partitions:
         columns += ", partition int"
     names = [one.split()[0] for one in columns.split(", ")]
