@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from emsworker.app import Ems
 from emsworker.broker.mysql import MysqlBroker
@@ -37,7 +37,7 @@ class ProjectEms(Ems):
     def __init__(
         self, name: str, database: str | None, *, middleware: Iterable[Middleware] = (), **settings: Any
     ) -> None:
-        super().__init__(name, middleware=[DatabaseConnections(), *middleware], **settings)
+        super().__init__(name, middleware=[DatabaseConnections(self), *middleware], **settings)
         self.follows = database if settings.get("url") is None else None
         self._seen: tuple[Any, ...] = ()
 
@@ -81,7 +81,14 @@ class ProjectEms(Ems):
 
 
 class DatabaseConnections(Middleware):
-    """Closes Django's connections around each run as around a request: those that are broken or too old."""
+    """Closes Django's connections around each run as around a request: those that are broken or too old.
+
+    Args:
+        app: in memory it runs its tasks in the transaction of a test, whose connection stays.
+    """
+
+    def __init__(self, app: ProjectEms) -> None:
+        self._app = app
 
     def before_run(self, message: Message, group: str) -> None:
         """Close connections that a restart of the server or their age has made unusable."""
@@ -91,6 +98,15 @@ class DatabaseConnections(Middleware):
         self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
     ) -> None:
         """Close connections that may not be kept, and all of a run that was interrupted in the middle of a query."""
-        if isinstance(error, SoftTimeLimitExceeded):
-            connections.close_all()
+        if isinstance(error, SoftTimeLimitExceeded) and not self._app.in_memory:
+            for connection in connections.all(initialized_only=True):
+                connection.close()
+                del connections[connection.alias]  # it may think that it is in a transaction still
         close_old_connections()
+
+
+def close_old_connections() -> None:
+    """Close this thread's connections of Django that are broken or too old; one in a transaction is left alone."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()

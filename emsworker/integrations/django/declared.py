@@ -9,10 +9,10 @@ from inspect import Parameter, Signature, iscoroutinefunction, signature
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
 from django.utils import timezone
 
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.integrations.django.app import close_old_connections
 from emsworker.integrations.django.framework import (
     TaskContext,
     TaskResult,

@@ -14,11 +14,16 @@ from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 from webshop.models import Order
-from webshop.tasks import bill, count, fail, late
+from webshop.tasks import bill, count, fail, late, sleep
 
-from emsworker.core.errors import WrongArguments
+from emsworker.core.errors import SoftTimeLimitExceeded, WrongArguments
 from emsworker.django import get_app
-from emsworker.integrations.django.framework import TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from emsworker.integrations.django.framework import (
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+    task_finished,
+)
 
 
 def _rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -69,6 +74,30 @@ class InATestCase(TestCase):
         self.assertEqual(_sent(), 3)
 
 
+class InMemory(TestCase):
+    """Tasks that run in the test, in its transaction, and the signals of their ends."""
+
+    def test_the_end_of_a_call_is_told(self) -> None:
+        ended: list[tuple[str, Any]] = []
+
+        def note(sender: type, task_result: Any, **_: Any) -> None:
+            ended.append((task_result.task.name, task_result.status))
+
+        order = Order.objects.create(amount=7)
+        task_finished.connect(note)
+        with get_app().test() as stream:
+            paid = bill.enqueue(order.id)
+            late.enqueue(order.id)
+            fail.enqueue(why="it must")
+            stream.run()
+            self.assertEqual(get_app().result(paid.id).get(), {"amount": 7})
+        task_finished.disconnect(note)
+        good, bad = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
+        self.assertEqual(sorted(ended), [("bill", good), ("fail", bad), ("late", good)])
+        order.refresh_from_db()
+        self.assertEqual((order.billed, _sent()), (1, 0))
+
+
 class WithAWorker(TransactionTestCase):
     """What is committed is run."""
 
@@ -115,10 +144,14 @@ class WithAWorker(TransactionTestCase):
         self.assertEqual((retried.return_value, retried.attempts), (2, 2))
         (error,) = retried.errors
         self.assertEqual(error.exception_class_path, "webshop.models.Order.DoesNotExist")
+        cut = self._ended(sleep.enqueue())  # in the middle of a query: its connection is not used again
+        self.assertEqual(cut.errors[0].exception_class, SoftTimeLimitExceeded)
         failed = self._ended(fail.enqueue(why="it must"))
         self.assertEqual((failed.status, failed.errors[0].exception_class), (TaskResultStatus.FAILED, LookupError))
         self.assertIn("it must", failed.errors[0].traceback)
         self.assertEqual(self._ended(asyncio.run(count.aenqueue())).return_value, 1)
+
+        self.assertEqual(self._ended(bill.enqueue(order.id)).attempts, 1)
 
         delayed = bill.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(order.id)
         kept = bill.get_result(delayed.id)

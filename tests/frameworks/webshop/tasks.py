@@ -1,6 +1,7 @@
 """The tasks of the project, found by a worker by itself."""
 
 import django
+from django.db import connection, transaction
 from webshop.models import Order
 
 from emsworker.django import options
@@ -31,6 +32,13 @@ def late(context, order_id: int) -> int:
 @options(max_attempts=1)
 def fail(*, why: str) -> None:
     raise LookupError(why)
+
+
+@task()
+@options(max_attempts=1, soft_time_limit_s=0.1)
+def sleep() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT SLEEP(0.3)")
 
 
 @task()
