@@ -120,6 +120,10 @@ class WithAWorker(TransactionTestCase):
 
     def test_calls_are_run_once_they_are_committed(self) -> None:
         before = _sent()
+        transaction.set_autocommit(False)
+        bill.enqueue(1)
+        transaction.rollback()
+        transaction.set_autocommit(True)
         with self.assertRaises(ValueError):
             self.client.get("/order/5000")
         self.assertEqual((_sent(), Order.objects.count()), (before, 0))
