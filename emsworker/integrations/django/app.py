@@ -12,6 +12,7 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.port import Broker
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.model import Message, Outcome
+from emsworker.core.process import forks
 from emsworker.integrations.django.address import database_url, fingerprint
 from emsworker.tasks.middleware import Middleware
 
@@ -40,6 +41,7 @@ class ProjectEms(Ems):
         super().__init__(name, middleware=[DatabaseConnections(self), *middleware], **settings)
         self.follows = database if settings.get("url") is None else None
         self._seen: tuple[Any, ...] = ()
+        self._lock = forks.Lock()
 
     def follow(self) -> None:
         """Go to the database that ``DATABASES`` names now, unless the app runs in memory.
@@ -49,8 +51,10 @@ class ProjectEms(Ems):
         """
         if self.follows is None or self.in_memory or (seen := fingerprint(self.follows)) == self._seen:
             return
-        super().reconfigure(url=database_url(self.follows))
-        self._seen = seen
+        with self._lock:
+            if seen != self._seen:  # another thread may have been faster, and sends by now
+                super().reconfigure(url=database_url(self.follows))
+                self._seen = seen
 
     @property
     def in_memory(self) -> bool:

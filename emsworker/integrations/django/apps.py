@@ -62,7 +62,7 @@ def check_tables(
     from emsworker.store.engine.schema import check_version
 
     for backend in backends():
-        if backend._app is None or backend._app.follows not in (databases or ()):
+        if not backend.is_configured or backend.app.follows not in (databases or ()):
             continue
         try:
             backend.app.follow()

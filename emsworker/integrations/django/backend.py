@@ -62,21 +62,16 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
         super().__init__(alias, params)
         self.database: str | None = self.options.get("database", "default")
         self.modules: tuple[str, ...] = tuple(self.options.get("modules", ()))
-        self._lock = forks.Lock()
-        self._handlers: dict[tuple[str, str], Task] = {}
-        self._tasks: dict[str, Any] = {}
-        self._app: ProjectEms | None = None
-        self._problems: list[Problem] = []
-        try:
-            self._app = self._make_app()
-        except ConfigError as error:  # reported by `manage.py check`, and at the first use
-            self._problems = list(error.problems)
+        with _lock:  # Django makes a backend for each thread
+            key = (alias, id(params))
+            if key not in _shared:
+                _shared[key] = _Shared(params, type(self), self.database, self.options)
+            self._shared = _shared[key]
 
-    def _make_app(self) -> ProjectEms:
-        given = {name: value for name, value in self.options.items() if name not in _OWN}
-        given = {"priorities": _PRIORITIES} | given
-        middleware = [_made(one) for one in self.options.get("middleware", ())]
-        return ProjectEms(_project(), self.database, middleware=[_Ends(self), *middleware], **given)
+    @property
+    def is_configured(self) -> bool:
+        """True if no option is wrong."""
+        return self._shared.app is not None
 
     @property
     def app(self) -> ProjectEms:
@@ -85,10 +80,10 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
         Raises:
             ImproperlyConfigured: an option is wrong.
         """
-        if self._app is None:
-            wrong = "; ".join(map(str, self._problems))
+        if self._shared.app is None:
+            wrong = "; ".join(map(str, self._shared.problems))
             raise ImproperlyConfigured(f"TASKS[{self.alias!r}]['OPTIONS']: {wrong}")
-        return self._app
+        return self._shared.app
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
@@ -99,20 +94,20 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
             InvalidTask: the task cannot be run by this backend.
         """
         super().validate_task(task)
-        if self._app is not None:
+        if self._shared.app is not None:
             self._declare(task)
 
     def _declare(self, task: Any) -> Task:
         """Return the app's task for a task of Django on its queue, declared at its first use."""
         path = task.module_path
-        if (task.queue_name, path) not in self._handlers:
-            with self._lock:
-                self._tasks.setdefault(path, task)
+        if (task.queue_name, path) not in self._shared.handlers:
+            with self._shared.lock:
+                self._shared.tasks.setdefault(path, task)
                 for queue in self.queues or {task.queue_name}:
-                    if (queue, path) not in self._handlers:
+                    if (queue, path) not in self._shared.handlers:
                         declare = self.app.task(name=path, topic=queue, bind=True, **options_of(task.func))
-                        self._handlers[queue, path] = declare(runner(task, type(self)))
-        return self._handlers[task.queue_name, path]
+                        self._shared.handlers[queue, path] = declare(runner(task, type(self)))
+        return self._shared.handlers[task.queue_name, path]
 
     def task_named(self, path: str) -> Any:
         """Return the task of a module path.
@@ -120,12 +115,12 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
         Raises:
             LookupError: there is none in this project.
         """
-        if path not in self._tasks and self._is_of_project(path):
+        if path not in self._shared.tasks and self._is_of_project(path):
             with suppress(ImportError):
                 import_string(path)  # tasks are declared when their module is imported
-        if path not in self._tasks:
+        if path not in self._shared.tasks:
             raise LookupError(f"the backend {self.alias!r} of this project has no task {path!r}")
-        return self._tasks[path]
+        return self._shared.tasks[path]
 
     def _is_of_project(self, path: str) -> bool:
         """Return whether a module may be imported because a message names it."""
@@ -206,16 +201,16 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """Check the entry of ``TASKS``, without connecting."""
         place = f"TASKS[{self.alias!r}]"
-        for problem in self._problems:
+        for problem in self._shared.problems:
             yield checks.Error(f"{place}['OPTIONS']: {problem}", id="ems.E001")
         for queue in sorted(map(str, self.queues)):
             try:
                 check_name("queue", queue)
             except InvalidName as error:
                 yield checks.Error(f"{place}['QUEUES']: {error}", hint="A queue is a topic.", id="ems.E002")
-        if self._app is not None and self._app.follows is not None:
+        if self._shared.app is not None and self._shared.app.follows is not None:
             try:
-                database_url(self._app.follows)
+                database_url(self._shared.app.follows)
             except (ConfigError, ImproperlyConfigured) as error:
                 yield checks.Error(f"{place}['OPTIONS']: {error}", id="ems.E003")
         if not self.queues:
@@ -223,18 +218,53 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
             yield checks.Warning(f"{place}['QUEUES'] is empty", hint=hint, id="ems.W001")
 
 
+class _Shared:
+    """What all backends of an entry of ``TASKS`` have in common: one app in a process, and its tasks.
+
+    Args:
+        params: the entry; kept, so that no other entry gets its place in memory.
+        sender: of Django's signals.
+        database: alias in ``DATABASES``, or ``None``.
+        options: the entry's ``OPTIONS``.
+
+    Attributes:
+        app: ``None`` if an option is wrong.
+        problems: what is wrong.
+        tasks: Django's, by module path.
+        handlers: the app's, by queue and module path.
+    """
+
+    def __init__(self, params: Any, sender: type, database: str | None, options: Mapping[str, Any]) -> None:
+        self._params = params
+        self.lock = forks.Lock()
+        self.tasks: dict[str, Any] = {}
+        self.handlers: dict[tuple[str, str], Task] = {}
+        self.app: ProjectEms | None = None
+        self.problems: list[Problem] = []
+        given = {"priorities": _PRIORITIES} | {name: value for name, value in options.items() if name not in _OWN}
+        try:
+            middleware = [_Ends(self.tasks, sender), *(_made(one) for one in options.get("middleware", ()))]
+            self.app = ProjectEms(_project(), database, middleware=middleware, **given)
+        except ConfigError as error:  # reported by `manage.py check`, and at the first use
+            self.problems = list(error.problems)
+
+
+_lock = forks.Lock()
+_shared: dict[tuple[str, int], _Shared] = {}
+
+
 class _Ends(Middleware):
     """Sends Django's signal for calls that have failed for good."""
 
-    def __init__(self, backend: EmsBackend) -> None:
-        self._backend = backend
+    def __init__(self, tasks: Mapping[str, Any], sender: type) -> None:
+        self._tasks, self._sender = tasks, sender
 
     def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
         """Send ``task_finished``."""
-        task = self._backend._tasks.get(message.headers.get(TASK_HEADER, ""))
+        task = self._tasks.get(message.headers.get(TASK_HEADER, ""))
         if task is not None:
             args, kwargs = message.body
-            finish(running(task, message, args, kwargs), TaskResultStatus.FAILED, type(self._backend))
+            finish(running(task, message, args, kwargs), TaskResultStatus.FAILED, self._sender)
 
 
 def priority_of(priority: int) -> int:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -128,7 +129,9 @@ class WithAWorker(TransactionTestCase):
             self.client.get("/order/5000")
         self.assertEqual((_sent(), Order.objects.count()), (before, 0))
         sent = self.client.get("/order/250").json()["id"]
-        done = self._ended(bill.get_result(sent))
+        with ThreadPoolExecutor(1) as pool:  # a thread that has enqueued nothing
+            self.assertIs(pool.submit(get_app).result(), get_app())
+            done = self._ended(pool.submit(bill.get_result, sent).result())
         self.assertEqual((done.return_value, done.attempts), ({"amount": 250}, 1))
         self.assertLess(done.enqueued_at, done.finished_at)
         self.assertEqual(Order.objects.get().billed, 1)
