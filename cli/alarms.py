@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
+from .completing import complete_groups, complete_topics
 from .output import print_record, print_rows
 from .settings import changes_of
 
@@ -55,7 +56,8 @@ def list_(as_json: bool) -> None:
     """List the rules, and for how many groups each fires at present; JSON names them."""
     rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
     columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", "webhook", "command"]
-    print_rows(rows, columns, as_json, "There are no alarms; `ems alarms create NAME` makes one.")
+    empty = "There are no alarms; `ems alarms create NAME` makes one."
+    print_rows(rows, columns, as_json, empty, spare=["command", "webhook"])
 
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -98,8 +100,8 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option(
     "--least", type=int, metavar="N", help="error_rate: the fewest attempts in the period that make a rate; 10."
 )
-@click.option("--topic", help="Only groups of this topic.")
-@click.option("--group", help="Only groups of this name.")
+@click.option("--topic", shell_complete=complete_topics, help="Only groups of this topic.")
+@click.option("--group", shell_complete=complete_groups, help="Only groups of this name.")
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
 @click.option("--command", metavar="COMMAND", help="Run this, with the alarm on standard input, as JSON.")
 @click.option("--replace", is_flag=True, help="Replace the rule of that name.")

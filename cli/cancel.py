@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from .common import common_options, open_stream
+from .completing import complete_topics
 from .output import print_record
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("id_", metavar="ID")
 @common_options
 def cancel(topic: str, id_: str, as_json: bool) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from emsworker.admin import Admin
     from emsworker.admin.monitoring import Monitoring
     from emsworker.app import Ems
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL, REDIS_URL, TRACEBACK = "ems.url", "ems.redis_url", "ems.traceback"
+WIDE, NO_COLOR = "ems.wide", "ems.no_color"
 _CALL_TIMEOUT_S = 3.0
 
 
@@ -69,9 +72,23 @@ stream_options = together(
         callback=_remember(TRACEBACK),
         help="Show where in the program an error came from.",
     ),
+    click.option(
+        "--no-color",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember(NO_COLOR),
+        help="Print without colors; a non-empty NO_COLOR does the same.",
+    ),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-common_options = together(json_option, stream_options)
+wide_option = click.option(
+    "--wide",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember(WIDE),
+    help="Print full ids and all columns on a terminal, however narrow it is.",
+)
+common_options = together(json_option, wide_option, stream_options)
 """Options of a command that prints something."""
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -247,6 +264,7 @@ NONE_OR_MORE = click.IntRange(0, (1 << 63) - 1)
 PARTITION = click.IntRange(0, 65535)
 
 DURATION = "a number of seconds, or 500ms, 10s, 5m, 2h, 7d"
+TIME = "a time like 2026-01-31T12:00, in UTC unless it names a zone"
 
 
 def duration_option(*names: str, help: str, default: str | None = None) -> Callable[[F], F]:
@@ -271,3 +289,28 @@ def read_duration(ctx: click.Context, param: click.Parameter, value: str | None)
         return None if value is None else parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}.") from None
+
+
+def read_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """Turn a time on the command line into a datetime in UTC."""
+    from emsworker.core.selection.parser import parse_time
+
+    try:
+        return None if value is None else parse_time(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time; write {TIME}.") from None
+
+
+def read_moment(ctx: click.Context, param: click.Parameter, value: str | None) -> float | datetime | None:
+    """Turn a duration or a time on the command line into seconds, or into a datetime in UTC."""
+    from emsworker.core.durations import parse_duration
+    from emsworker.core.selection.parser import parse_time
+
+    if value is None:
+        return None
+    with contextlib.suppress(ValueError):
+        return parse_duration(value)
+    try:
+        return parse_time(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither {DURATION}, nor {TIME}.") from None

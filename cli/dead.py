@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from emsworker.core.counted import counted
 
-from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, together, yes_option
+from .common import (
+    COUNT,
+    common_options,
+    confirm,
+    open_stream,
+    progress,
+    read_moment,
+    stream_options,
+    together,
+    yes_option,
+)
+from .completing import complete_dead_tasks, complete_errors, complete_groups, complete_topics
 from .output import print_done, print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from emsworker.admin import DeadLetter, DeadLetters, DeadRef
+    from emsworker.admin.dead import DeadEntry, DeadFilter
 
-topic_option = click.option("--topic", help="Only dead letters of this topic.")
-group_option = click.option("--group", help="Only dead letters of this group.")
+    from .common import OpenStream
+
+_PAGE = 10_000
+
+topic_option = click.option("--topic", shell_complete=complete_topics, help="Only dead letters of this topic.")
+group_option = click.option("--group", shell_complete=complete_groups, help="Only dead letters of this group.")
+_filter_options = together(
+    topic_option,
+    group_option,
+    click.option(
+        "--task", metavar="NAME", shell_complete=complete_dead_tasks, help="Only calls of this task; '' for no task."
+    ),
+    click.option(
+        "--error", metavar="CLASS", shell_complete=complete_errors, help="Only those whose last error is of this class."
+    ),
+    click.option(
+        "--since",
+        metavar="DURATION|TIME",
+        callback=read_moment,
+        help="Only those that died within it, or from then on.",
+    ),
+    click.option("--until", metavar="DURATION|TIME", callback=read_moment, help="Only those that died before."),
+)
 
 
 @click.group()
@@ -33,41 +66,110 @@ def dead() -> None:
     """
 
 
-@dead.command("list")
-@topic_option
-@group_option
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
-@click.option(
-    "--skip", type=click.IntRange(0, 1_000_000_000), default=0, help="Leave out the first n, for the next page."
-)
-@common_options
-def list_(topic: str | None, group: str | None, limit: int, skip: int, as_json: bool) -> None:
-    """List dead letters, in the order of the stream."""
-    from emsworker.core.ids import uid_text
+def _filter_of(stream: OpenStream, given: dict[str, Any]) -> DeadFilter:
+    """Return the selection that was given; its options are taken out of ``given``."""
+    from emsworker.admin.dead import DeadFilter
 
-    admin = open_stream().admin()
-    names = {one.id: (place.name, one.name) for place, one in admin.groups(topic)}
-    found = list(islice(admin.dead.iterate(topic, group), skip, skip + limit + 1))
+    since, until = (_moment(stream, given.pop(name)) for name in ("since", "until"))
+    names = {name: given.pop(name) for name in ("topic", "group", "task", "error")}
+    return DeadFilter(**names, since=since, until=until)
+
+
+def _moment(stream: OpenStream, value: float | datetime | None) -> datetime | None:
+    """Return a time; a duration is counted back from the server's now."""
+    from datetime import timedelta
+
+    from emsworker.store.engine.schema import server_now
+
+    return stream.database().call(server_now) - timedelta(seconds=value) if isinstance(value, int | float) else value
+
+
+@dead.command("list")
+@_filter_options
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice(["topic", "group", "task", "error"]),
+    help="Count them by this instead of listing them; may be repeated.",
+)
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number of rows.")
+@click.option("--after", metavar="TOKEN", help="The next page, as the page before names it.")
+@common_options
+def list_(by: tuple[str, ...], limit: int, after: str | None, as_json: bool, **given: Any) -> None:
+    """List dead letters, the newest first, or count them with --by.
+
+    ERROR is the class of the last error, and REASON why the message was given up; `ems dead show` has the traceback.
+    """
+    if by and after is not None:
+        raise click.UsageError("--by shows one page; leave out --after, or raise --limit.")
+    stream = open_stream()
+    letters, only = stream.admin().dead, _filter_of(stream, given)
+    if by:
+        _print_classes(letters, only, by, limit, as_json)
+        return
+    found, after = _pages(letters, only, after, limit)
     rows = [
         {
-            "topic": names[row.group_id][0],
-            "group": names[row.group_id][1],
-            "partition": row.partition,
-            "offset": row.offset,
-            "id": uid_text(row.uid),
-            "key": text_of(row.key),
-            "tag": text_of(row.tag),
-            "born_at": row.born_at,
-            "dead_at": row.dead_at,
-            "attempts": row.attempts,
-            "reason": row.reason,
+            "topic": one.topic,
+            "group": one.group,
+            "partition": one.partition,
+            "offset": one.offset,
+            "id": one.id,
+            "task": one.task or None,
+            "error": one.error_type or None,
+            "key": text_of(one.key),
+            "tag": text_of(one.tag),
+            "born_at": one.born_at,
+            "dead_at": one.dead_at,
+            "attempts": one.attempts,
+            "reason": one.reason,
         }
-        for row in found[:limit]
+        for one in found
     ]
-    columns = ["topic", "group", "partition", "offset", "id", "dead_at", "attempts", "reason"]
-    print_rows(rows, columns, as_json, "There are no dead letters." if not skip else "There are no more dead letters.")
-    if len(found) > limit and not as_json:
-        click.echo(f"There are more; --skip {skip + limit} shows the next page.", err=True)
+    columns = ["topic", "group", "partition", "offset", "id", "task", "error", "dead_at", "attempts", "reason"]
+    print_rows(rows, columns, as_json, "There are no such dead letters.", spare=["attempts", "id", "dead_at"])
+    if after is not None:
+        click.echo(f"There are more; --after {after} shows the next page.", err=True)
+
+
+def _pages(letters: DeadLetters, only: DeadFilter, after: str | None, limit: int) -> tuple[list[DeadEntry], str | None]:
+    """Read pages until there are enough rows; without reasons if this user must not read them."""
+    from emsworker.core.errors import AccessDenied
+
+    found: list[DeadEntry] = []
+    details = True
+    while len(found) < limit:
+        size = min(limit - len(found), _PAGE)
+        try:
+            page = letters.page(only, after=after, limit=size, details=details)
+        except AccessDenied:
+            if not details:
+                raise
+            details = False
+            continue
+        found += page.rows
+        after = page.after
+        if after is None:
+            break
+    return found, after
+
+
+def _print_classes(letters: DeadLetters, only: DeadFilter, by: Sequence[str], limit: int, as_json: bool) -> None:
+    totals: dict[tuple[str | None, ...], dict[str, Any]] = {}
+    for one in letters.classes(only, limit=_PAGE):
+        names = {"topic": one.topic, "group": one.group, "task": one.task or None, "error": one.error_type or None}
+        key = tuple(names[name] for name in by)
+        row = totals.setdefault(key, {name: names[name] for name in by} | {"count": 0, "capped": False})
+        row["count"] += one.count
+        row["capped"] |= one.capped
+        row["latest_at"] = max(one.latest, row.get("latest_at", one.latest))
+    rows = sorted(totals.values(), key=lambda row: -row["count"])
+    shown = rows[:limit]
+    if not as_json:
+        shown = [row | {"count": f"{row['count']}+" if row["capped"] else row["count"]} for row in shown]
+    print_rows(shown, [*by, "count", "latest_at"], as_json, "There are no such dead letters.")
+    if len(rows) > limit:
+        click.echo(f"There are {len(rows) - limit} more rows; --limit shows them.", err=True)
 
 
 @dead.command()
@@ -91,7 +193,8 @@ def show(message: str, topic: str | None, group: str | None, as_json: bool) -> N
         attempts = record.pop("attempts_made")
         print_record(record, False)
         click.echo()
-        print_rows(attempts, ["attempt", "outcome", "ended_at", "ran_ms", "client_id"], False, "No attempt is known.")
+        columns = ["attempt", "outcome", "ended_at", "ran_ms", "client_id"]
+        print_rows(attempts, columns, False, "No attempt is known.", spare=["ran_ms"])
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:
@@ -121,9 +224,8 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
 # Options that select dead letters.
 _letters_options = together(
     click.argument("messages", nargs=-1),
-    click.option("--all", "everything", is_flag=True, help="All of them, or all of --topic and --group."),
-    topic_option,
-    group_option,
+    click.option("--all", "everything", is_flag=True, help="All of them, or all that the other options select."),
+    _filter_options,
     yes_option,
     common_options,
 )
@@ -131,36 +233,34 @@ _letters_options = together(
 
 @dead.command()
 @_letters_options
-def requeue(
-    messages: tuple[str, ...], everything: bool, topic: str | None, group: str | None, yes: bool, as_json: bool
-) -> None:
+def requeue(messages: tuple[str, ...], everything: bool, yes: bool, as_json: bool, **given: Any) -> None:
     """Run the dead letters of MESSAGES again, at once and with a fresh ladder.
 
     MESSAGES are message ids, or topic/partition/offset; - reads them from standard input, one on each line.
     """
-    letters = open_stream().admin().dead
+    stream = open_stream()
+    letters, only = stream.admin().dead, _filter_of(stream, given)
     if everything:
         _refuse_both(messages)
-        _each(letters, "Requeue", "Requeued", letters.requeue_all, (topic, group), yes, as_json)
+        _each(letters, "Requeue", "Requeued", letters.requeue_all, only, yes, as_json)
     else:
-        _report("Requeued", letters.requeue(_refs(letters, messages, topic, group)), as_json)
+        _report("Requeued", letters.requeue(_refs(letters, messages, only)), as_json)
 
 
 @dead.command()
 @_letters_options
-def delete(
-    messages: tuple[str, ...], everything: bool, topic: str | None, group: str | None, yes: bool, as_json: bool
-) -> None:
+def delete(messages: tuple[str, ...], everything: bool, yes: bool, as_json: bool, **given: Any) -> None:
     """Delete the dead letters of MESSAGES permanently.
 
     MESSAGES are message ids, or topic/partition/offset; - reads them from standard input, one on each line.
     """
-    letters = open_stream().admin().dead
+    stream = open_stream()
+    letters, only = stream.admin().dead, _filter_of(stream, given)
     if everything:
         _refuse_both(messages)
-        _each(letters, "Delete", "Deleted", letters.delete_all, (topic, group), yes, as_json)
+        _each(letters, "Delete", "Deleted", letters.delete_all, only, yes, as_json)
         return
-    refs = _refs(letters, messages, topic, group)
+    refs = _refs(letters, messages, only)
     confirm(f"Delete {counted(len(refs), 'dead letter')} permanently?", yes)
     _report("Deleted", letters.delete(refs), as_json)
 
@@ -170,29 +270,27 @@ def _refuse_both(messages: tuple[str, ...]) -> None:
         raise click.UsageError("Name messages or --all, not both.")
 
 
-def _refs(letters: DeadLetters, messages: tuple[str, ...], topic: str | None, group: str | None) -> list[DeadRef]:
+def _refs(letters: DeadLetters, messages: tuple[str, ...], only: DeadFilter) -> list[DeadRef]:
     if not messages:
         raise click.UsageError("Name messages, or --all.")
+    if (only.task, only.error, only.since, only.until) != (None,) * 4:
+        raise click.UsageError("--task, --error, --since and --until select among --all.")
     if messages == ("-",):
         messages = tuple(line.strip() for line in sys.stdin if line.strip())
     # All are found before the first is changed, so that a mistyped one changes nothing.
-    return [ref for message in messages for ref in letters.find(message, topic, group)]
+    return [ref for message in messages for ref in letters.find(message, only.topic, only.group)]
 
 
 def _each(
-    letters: DeadLetters,
-    ask: str,
-    done: str,
-    work: Callable[..., int],
-    where: tuple[str | None, str | None],
-    yes: bool,
-    as_json: bool,
+    letters: DeadLetters, ask: str, done: str, work: Callable[..., int], only: DeadFilter, yes: bool, as_json: bool
 ) -> None:
-    length = letters.count(*where)
+    classes = letters.classes(only, limit=_PAGE)
+    length = sum(one.count for one in classes)
+    more = "more than " if any(one.capped for one in classes) else ""
     if length:
-        confirm(f"{ask} {counted(length, 'dead letter')}?", yes)
+        confirm(f"{ask} {more}{counted(length, 'dead letter')}?", yes)
     with progress(f"{ask} them", length) as bar:
-        count = work(*where, bar.update)
+        count = work(progress=bar.update, only=only)
     _report(done, count, as_json)
 
 

@@ -24,6 +24,7 @@ from .common import (
     together,
     yes_option,
 )
+from .completing import complete_groups, complete_topics
 from .limits import limit
 from .output import print_done, print_record, print_rows
 from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
@@ -68,7 +69,7 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
 
 
 @groups.command("list")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("--partitions", is_flag=True, help="One line for each partition.")
 @common_options
 def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
@@ -89,13 +90,16 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     if partitions:
         spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
         columns = ["topic", "group", "partition", "last_offset", "cursor", *_LAG[1:]]
-        print_rows(spread, columns, as_json, "There is no group yet.")
+        print_rows(spread, columns, as_json, "There is no group yet.", spare=["skipped", "last_offset", "cursor"])
         return
     columns = ["topic", "group", *_LAG, "oldest_s", *listed(Group)]
-    print_rows(rows, columns, as_json, "There is no group yet; workers create theirs when they start.")
+    empty = "There is no group yet; workers create theirs when they start."
+    print_rows(rows, columns, as_json, empty, spare=["skipped", "timeout_s", "waiting", "claimed"])
 
 
-group_arguments = together(click.argument("topic"), click.argument("name"))
+group_arguments = together(
+    click.argument("topic", shell_complete=complete_topics), click.argument("name", shell_complete=complete_groups)
+)
 _filter_options = together(
     click.option("--tag", "tags", multiple=True, help="Only messages with this tag; several: any of them."),
     click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only with it; several: all."),

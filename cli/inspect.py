@@ -12,6 +12,7 @@ import click
 from emsworker.core.counted import counted
 
 from .common import common_options, open_stream
+from .completing import complete_topics
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from emsworker.core.run import Progress
 
 
-def _utc(text: str) -> datetime:
+def utc(text: str) -> datetime:
+    """A time of the server, which is in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -45,9 +47,9 @@ def clients(as_json: bool) -> None:
             "lease": "live" if view.row.alive else "expired",
             "claims": view.claims,
             "progress": [asdict(one) for one in view.progress] if as_json else _last(view.progress),
-            "started_at": _utc(view.row.started_at),
-            "renewed_at": _utc(view.row.renewed_at),
-            "expires_at": _utc(view.row.expires_at),
+            "started_at": utc(view.row.started_at),
+            "renewed_at": utc(view.row.renewed_at),
+            "expires_at": utc(view.row.expires_at),
         }
         for view in monitoring.clients()
     ]
@@ -56,7 +58,7 @@ def clients(as_json: bool) -> None:
             "service": row.service,
             "leader": row.holder,
             "lease": "live" if row.alive else "expired",
-            "expires_at": _utc(row.expires_at),
+            "expires_at": utc(row.expires_at),
         }
         for row in monitoring.leaders()
     ]
@@ -64,14 +66,14 @@ def clients(as_json: bool) -> None:
         print_json({"clients": rows, "leaders": leaders})
         return
     columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
-    print_rows(rows, columns, False, "No worker is running.")
+    print_rows(rows, columns, False, "No worker is running.", spare=["started_at", "renewed_at"])
     click.echo()
     print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "No beat is leading.")
 
 
 @click.command()
 @click.argument("message")
-@click.option("--topic", help="Look there only.")
+@click.option("--topic", shell_complete=complete_topics, help="Look there only.")
 @common_options
 def trace(message: str, topic: str | None, as_json: bool) -> None:
     """Show the producer of a message, and its history in each group.
@@ -153,7 +155,7 @@ def _print(found: Trace) -> None:
         for one in found.groups
     ]
     columns = ["group", "state", "client", "progress", "claimed_at", "progress_at", "due_at", "reason"]
-    print_rows(rows, columns, False, "The topic has no group.")
+    print_rows(rows, columns, False, "The topic has no group.", spare=["progress_at", "claimed_at", "client"])
     attempts = [
         {
             "group": one.group.name,
@@ -170,4 +172,4 @@ def _print(found: Trace) -> None:
     if attempts:
         click.echo()
         columns = ["group", "attempt", "outcome", "ended_at", "ran_ms", "client", "error"]
-        print_rows(attempts, columns, False, "")
+        print_rows(attempts, columns, False, "", spare=["client", "ran_ms"])

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from .common import common_options, open_stream
+from .completing import complete_groups, complete_topics
 from .output import print_record
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("name", shell_complete=complete_groups)
 @click.option("--rate", metavar="N/s|N/m|N/h", help="Maximum rate of started messages, on all machines.")
 @click.option("--max-running", type=click.IntRange(1, 65535), help="Maximum of running messages, on all machines.")
 @click.option("--no-rate", is_flag=True, help="No limit of the rate.")

@@ -8,7 +8,8 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import COUNT, OFFSETS, common_options, json_option, open_stream, progress, stream_options
+from .common import COUNT, OFFSETS, common_options, open_stream, progress, stream_options
+from .completing import complete_groups, complete_topics
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
@@ -25,7 +26,7 @@ def messages() -> None:
 
 
 @messages.command("list")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @selection_options
 @click.option("--after", metavar="P/O", callback=read_after, help="Begin after this place: the next page.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
@@ -60,7 +61,7 @@ def _print_page(page: Page, as_json: bool) -> None:
     if as_json:
         print_json({"messages": rows, "looked_at": page.looked_at, "unreadable": page.unreadable, "after": after})
         return
-    print_rows(rows, _COLUMNS, False, "No such message was found.")
+    print_rows(rows, _COLUMNS, False, "No such message was found.", spare=["priority", "size", "tag"])
     more = f"; --after {after} continues from there" if after is not None else ""
     unread = f", {counted(page.unreadable, 'body')} could not be read" if page.unreadable else ""
     click.echo(f"Looked at {counted(page.looked_at, 'offset')}{unread}{more}.", err=True)
@@ -87,8 +88,8 @@ def _record(message: StoredMessage) -> dict[str, Any]:
 
 
 @messages.command()
-@click.argument("topic")
-@click.argument("group")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("group", shell_complete=complete_groups)
 @click.option("--limit", "-n", type=COUNT, default=10, show_default=True, help="Of each partition.")
 @common_options
 def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
@@ -98,7 +99,7 @@ def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
 
 @messages.command()
 @click.argument("message")
-@click.option("--topic", help="Look there only.")
+@click.option("--topic", shell_complete=complete_topics, help="Look there only.")
 @common_options
 def get(message: str, topic: str | None, as_json: bool) -> None:
     """Show MESSAGE with its headers and body.
@@ -116,11 +117,10 @@ def get(message: str, topic: str | None, as_json: bool) -> None:
 
 
 @messages.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@json_option
+@common_options
 @click.pass_context
-@stream_options
 def contains(ctx: click.Context, topic: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Check if TOPIC holds messages with these IDs; the exit code is 1 if one is missing.
 

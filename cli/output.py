@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,8 +12,13 @@ from typing import Any
 import click
 
 from emsworker.core.durations import format_duration
+from emsworker.core.extras import hint_if_missing
 
 Row = Mapping[str, Any]
+
+_TITLES = {"in_rate": "IN/S", "out_rate": "OUT/S"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:
@@ -50,27 +57,44 @@ def print_done(record: Row, sentence: str, as_json: bool) -> None:
         click.echo(sentence)
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[str], as_json: bool, empty: str) -> None:
+def print_rows(
+    rows: Sequence[Row], columns: Sequence[str], as_json: bool, empty: str, *, spare: Sequence[str] = ()
+) -> None:
     """A list of things.
 
     Args:
         rows: each with all that is known; JSON shows everything.
         columns: which of it a table shows.
         empty: what to say instead of an empty table.
+        spare: columns that a narrow terminal leaves out, the first of them first.
     """
     if as_json:
         print_json(list(rows))
     elif not rows:
         click.echo(empty, err=True)
+    elif draws_tables():
+        from .terminal import print_table
+
+        print_table(rows, columns, spare)
     else:
         _print_table(rows, columns)
 
 
+def draws_tables() -> bool:
+    """True if tables are made for a terminal: standard output is one, and rich is installed."""
+    return sys.stdout.isatty() and hint_if_missing("cli") is None
+
+
+def titles_of(columns: Sequence[str]) -> list[str]:
+    """The headers of a table's columns."""
+    return [_TITLES.get(column) or column.removesuffix("_s").replace("_", " ").upper() for column in columns]
+
+
 def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    titles = [column.removesuffix("_s").replace("_", " ").upper() for column in columns]
-    cells = [[_cell(column, row[column]) for column in columns] for row in rows]
+    titles = titles_of(columns)
+    cells = [[cell_of(column, row[column]) for column in columns] for row in rows]
     widths = [max(len(line[number]) for line in [titles, *cells]) for number in range(len(columns))]
-    right = [all(_is_number(row[column]) for row in rows) for column in columns]
+    right = [is_numeric(rows, column) for column in columns]
     for line in [titles, *cells]:
         padded = [
             text.rjust(width) if to_right else text.ljust(width)
@@ -84,20 +108,46 @@ def print_record(record: Row, as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
+    if draws_tables():
+        from .terminal import print_properties
+
+        print_properties(record)
+        return
     width = max(len(name) for name in record)
     for name, value in record.items():
         title = name.removesuffix("_s").replace("_", " ")
-        first, *rest = _cell(name, value).splitlines() or [""]
+        text = text_cell(name, value)
+        first, *rest = (harmless(text) if sys.stdout.isatty() else text).splitlines() or [""]
         click.echo(f"{title.ljust(width)}  {first}".rstrip())
         for line in rest:
             click.echo(f"{' ' * width}  {line}")
+
+
+def is_numeric(rows: Sequence[Row], column: str) -> bool:
+    """True if a column holds numbers only."""
+    return all(_is_number(row[column]) for row in rows)
+
+
+def cell_of(column: str, value: Any) -> str:
+    """The text of a value in one line of a table; control characters are written as escapes."""
+    return _CONTROL.sub(_escaped, text_cell(column, value))
+
+
+def harmless(text: str) -> str:
+    """Several lines of text without characters that would control a terminal; those are written as escapes."""
+    return _IN_LINES.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _cell(column: str, value: Any) -> str:
+def text_cell(column: str, value: Any) -> str:
+    """The text of a value, which may have several lines."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -17,10 +17,11 @@ from emsworker.spark.jobs import JOBS, load
 from emsworker.spark.jobs.job import Job, JobResult, Options, Shape
 from emsworker.spark.jobs.output import FORMATS, as_text, write
 from emsworker.spark.jobs.output import as_json as report_json
-from emsworker.spark.jobs.report import plain, shown
+from emsworker.spark.jobs.report import JobReport, plain, shown
 from emsworker.spark.jobs.session import DEFAULT_MASTER, open_session
 
-from .common import TRACEBACK, URL, json_option, stream_options
+from .common import TRACEBACK, URL, json_option, stream_options, wide_option
+from .output import draws_tables, print_rows
 
 EPILOG = (
     "The stream is where EMS_URL or --profile points; on a cluster, on every node. Exit code 0: done; 1: it failed; "
@@ -37,6 +38,7 @@ _OF_EVERY_JOB = (
     click.option("--format", type=click.Choice(FORMATS), default="table", show_default=True, help="Of the report."),
     click.option("--output", metavar="PATH", help="The report's file or folder; without it the terminal."),
     json_option,
+    wide_option,
     click.option("--quiet", is_flag=True, help="No progress on stderr."),
     stream_options,
 )
@@ -187,7 +189,25 @@ def _show(result: JobResult, summary: Mapping[str, Any], format: str, output: Pa
         click.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
     if report is not None and output is None:
-        click.echo(as_text(report) + "\n")
+        _print_report(report)
     width = max(map(len, summary))
     for name, value in summary.items():
         click.echo(f"{name.replace('_', ' ').ljust(width)}  {shown(value)}".rstrip())
+
+
+def _print_report(report: JobReport) -> None:
+    if not draws_tables():
+        click.echo(as_text(report) + "\n")
+        return
+    for table in report.tables:
+        click.echo(table.title)
+        rows = [dict(zip(table.columns, map(_for_a_table, row), strict=True)) for row in table.rows]
+        print_rows(rows, table.columns, False, "(nothing)")
+        click.echo()
+
+
+def _for_a_table(value: Any) -> Any:
+    """Return a value that tables format as they do those of other commands."""
+    if isinstance(value, float):
+        return round(value, 3)
+    return value if value is None or isinstance(value, int | datetime) else shown(value)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
+from .completing import complete_topics
 from .output import print_record, print_rows
 
 
@@ -20,7 +21,7 @@ def readers() -> None:
 
 
 @readers.command("list")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @common_options
 def list_(topic: str | None, as_json: bool) -> None:
     """List the readers of TOPIC, or of all topics, with their next offsets; times are UTC.
@@ -29,11 +30,11 @@ def list_(topic: str | None, as_json: bool) -> None:
     """
     rows = [asdict(row) for row in open_stream().admin().readers.list(topic)]
     columns = ["topic", "reader", "partition", "next_offset", "lag", "open", "stored_at"]
-    print_rows(rows, columns, as_json, "There are no named readers.")
+    print_rows(rows, columns, as_json, "There are no named readers.", spare=["stored_at"])
 
 
 @readers.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("reader", required=False)
 @duration_option("--idle", "idle_s", help="Only positions that have not been written for this long")
 @yes_option

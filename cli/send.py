@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -14,37 +14,67 @@ import click
 
 from emsworker.core.counted import counted, plural
 
-from .common import common_options, open_stream, progress, read_headers
+from .common import (
+    PARTITION,
+    TIME,
+    common_options,
+    duration_option,
+    open_stream,
+    progress,
+    read_headers,
+    read_moment,
+    read_time,
+)
+from .completing import complete_tasks, complete_topics
 from .output import print_done
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from emsworker.app import Ems
+    from emsworker.core.model import Receipt
 
 _CHUNK = 500
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("body")
 @click.option("--key", help="Messages with the same key share a partition, and keep their order.")
+@click.option("--partition", type=PARTITION, help="The partition, instead of a key.")
 @click.option("--tag", help="One short word that groups can filter by.")
 @click.option("--priority", type=click.IntRange(0, 9), help="Higher ones run first, if the topic has priorities.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
-@click.option("--task", metavar="NAME", help='Call this task: BODY is its arguments, [1, 2] or {"name": 1}.')
+@duration_option("--delay", help="It is not run before this time has passed")
+@click.option("--eta", metavar="TIME", callback=read_time, help=f"It is not run before then: {TIME}.")
+@click.option(
+    "--expires",
+    metavar="DURATION|TIME",
+    callback=read_moment,
+    help="It is no longer run after this time has passed, or after that time.",
+)
+@click.option("--uid", help="A UUID of your own as its id; a second message with it is not sent.")
+@click.option("--dedup-key", help="It is not sent while an unfinished message of the topic has this key.")
+@duration_option("--dedup-window", help="--dedup-key holds for this time at least; 5m")
+@click.option(
+    "--task",
+    metavar="NAME",
+    shell_complete=complete_tasks,
+    help='Call this task: BODY is its arguments, [1, 2] or {"name": 1}.',
+)
 @click.option("--text", is_flag=True, help="BODY is text, not JSON.")
 @click.option("--lines", is_flag=True, help="Each line of BODY (@FILE or -) is a message of its own.")
 @common_options
 def send(
     topic: str,
     body: str,
-    key: str | None,
-    tag: str | None,
-    priority: int | None,
     headers: tuple[str, ...],
+    expires: float | datetime | None,
     task: str | None,
     text: bool,
     lines: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Send a message, a task call, or many messages.
 
@@ -54,28 +84,47 @@ def send(
 
     \b
     ems send orders '{"number": 4711}' --key customer-17
-    ems send default '[2, 3]' --task shop.add
+    ems send default '[2, 3]' --task shop.add --delay 10m
     ems send orders @orders.jsonl --lines
     """  # noqa: D301 - click wants the character itself
-    from emsworker.core.model import TASK_HEADER
+    from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER
 
+    options = {name: value for name, value in given.items() if value is not None}
+    _refuse_contradictions(body, task, text, lines, options)
+    options["headers"] = _headers(headers)
+    if task:
+        options["headers"][TASK_HEADER] = task
+    reader = _Reader(task is not None, text)
+    content = None if lines else reader.read(_content(body), "BODY")
+    app = open_stream().app()
+    if expires is not None:
+        options["headers"][EXPIRES_HEADER] = app.server_time(expires).isoformat()
+    if lines:
+        _send_lines(app, topic, body, reader, options, as_json)
+        return
+    receipt = app.send_call(topic, content, **options)
+    app.close()
+    print_done(asdict(receipt), _sentence(receipt, options), as_json)
+
+
+def _refuse_contradictions(body: str, task: str | None, text: bool, lines: bool, options: Mapping[str, Any]) -> None:
     if task and text:
         raise click.UsageError("--task needs its arguments as JSON, not --text.")
     if lines and body != "-" and not body.startswith("@"):
         raise click.UsageError("--lines needs @FILE or - (standard input) as BODY.")
-    options: dict[str, Any] = {"key": key, "tag": tag, "priority": priority, "headers": _headers(headers)}
-    if task:
-        options["headers"][TASK_HEADER] = task
-    reader = _Reader(task is not None, text)
-    if lines:
-        _send_lines(open_stream().app(), topic, body, reader, options, as_json)
-        return
-    content = reader.read(_content(body), "BODY")
-    app = open_stream().app()
-    receipt = app.send_call(topic, content, **options)
-    app.close()
-    sentence = f"Sent {receipt.id} to {receipt.topic}/{receipt.partition}/{receipt.offset}."
-    print_done(asdict(receipt), sentence, as_json)
+    for name in ("uid", "dedup_key") if lines else ():
+        if name in options:
+            raise click.UsageError(f"--{name.replace('_', '-')} names one message, and --lines sends many.")
+    if "dedup_window" in options and "dedup_key" not in options:
+        raise click.UsageError("--dedup-window needs --dedup-key.")
+
+
+def _sentence(receipt: Receipt, options: Mapping[str, Any]) -> str:
+    if not receipt.created:
+        return f"Not sent again: message {receipt.id} of topic {receipt.topic} is there already."
+    if receipt.offset is None:
+        return f"Sent {receipt.id} to {receipt.topic}; the beat moves it into the stream when it is due."
+    return f"Sent {receipt.id} to {receipt.topic}/{receipt.partition}/{receipt.offset}."
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:
@@ -152,7 +201,7 @@ def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[
                     text = f"{error.message} {counted(sent, 'message')} of the lines before {plural(sent, 'was')} sent."
                     raise click.UsageError(text) from None
                 outgoing = [Outgoing(topic, one, **options | {"headers": dict(options["headers"])}) for one in bodies]
-                sent += len(app.send_many(topic, outgoing))
+                sent += len(app.send_calls(topic, outgoing))
                 bar.update(sum(len(line) for _, line in chunk) if length is not None else len(chunk))
     app.close()
     print_done({"topic": topic, "sent": sent}, f"Sent {counted(sent, 'message')} to {topic}.", as_json)

@@ -10,6 +10,7 @@ from emsworker.core.counted import counted
 from emsworker.core.model import Topic
 
 from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, yes_option
+from .completing import complete_topics
 from .output import print_done, print_record, print_rows
 from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
 
@@ -35,7 +36,8 @@ def list_(as_json: bool) -> None:
     ranking = open_stream().monitoring().ranking()
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
     columns = ["topic", *listed(Topic), "messages", "bytes"]
-    print_rows(rows, columns, as_json, "There is no topic yet; `ems topics create NAME` makes one.")
+    empty = "There is no topic yet; `ems topics create NAME` makes one."
+    print_rows(rows, columns, as_json, empty, spare=["max_message_bytes", "rule", "priorities"])
 
 
 @topics.command()
@@ -51,7 +53,7 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @change_options(Topic)
 @click.option("--keep-forever", is_flag=True, help="Set no retention.")
 @common_options
@@ -68,7 +70,7 @@ def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> Non
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--force", is_flag=True, help="Delete it even if groups have unfinished work, which is lost.")
 @yes_option
 @common_options
@@ -93,7 +95,7 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @yes_option
 @common_options
@@ -115,7 +117,7 @@ def purge(name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--limit", type=COUNT, default=100, show_default=True, help="Maximum number.")
 @common_options
 def stale(name: str, limit: int, as_json: bool) -> None:

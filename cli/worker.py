@@ -15,6 +15,7 @@ from emsworker.core.counted import counted, plural
 from emsworker.core.process.role import claim_role
 
 from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
+from .completing import complete_groups, complete_topics
 from .settings import override_option
 
 if TYPE_CHECKING:
@@ -48,13 +49,20 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="The module with the app, as it is imported from here; EMS_APP does the same.",
 )
 @click.option(
-    "-Q", "--topics", multiple=True, callback=_names, metavar="A,B", help="Only these topics; all that the app handles."
+    "-Q",
+    "--topics",
+    multiple=True,
+    callback=_names,
+    metavar="A,B",
+    shell_complete=complete_topics,
+    help="Only these topics; all that the app handles.",
 )
 @click.option(
     "--groups",
     multiple=True,
     callback=_names,
     metavar="A,B",
+    shell_complete=complete_groups,
     help="Only these groups; broadcasts are received regardless.",
 )
 @override_option("processes", "-p")

@@ -58,13 +58,20 @@ if TYPE_CHECKING:
     from emsworker.core.errors import UnknownSchedule as UnknownSchedule
     from emsworker.core.errors import UnknownTask as UnknownTask
     from emsworker.core.errors import UnknownTopic as UnknownTopic
+    from emsworker.core.errors import WorkerLost as WorkerLost
     from emsworker.core.errors import WrongArguments as WrongArguments
     from emsworker.core.model import Message as Message
     from emsworker.core.model import Receipt as Receipt
     from emsworker.core.selection.filters import Filter as Filter
     from emsworker.publish.outgoing import Outgoing as Outgoing
+    from emsworker.publish.transaction import Transaction as Transaction
     from emsworker.tasks.idempotency import once as once
     from emsworker.tasks.middleware import Middleware as Middleware
+    from emsworker.tasks.results import AsyncResult as AsyncResult
+    from emsworker.tasks.results import ResultSet as ResultSet
+    from emsworker.tasks.task import BoundTask as BoundTask
+    from emsworker.tasks.task import PreparedTask as PreparedTask
+    from emsworker.tasks.task import Task as Task
 
 __version__ = "0.1.0"
 
@@ -118,6 +125,7 @@ _HOME = {
     "UnknownSchedule": "emsworker.core.errors",
     "UnknownTask": "emsworker.core.errors",
     "UnknownTopic": "emsworker.core.errors",
+    "WorkerLost": "emsworker.core.errors",
     "WrongArguments": "emsworker.core.errors",
     "Filter": "emsworker.core.selection.filters",
     "Message": "emsworker.core.model",
@@ -125,6 +133,12 @@ _HOME = {
     "Middleware": "emsworker.tasks.middleware",
     "once": "emsworker.tasks.idempotency",
     "Outgoing": "emsworker.publish.outgoing",
+    "AsyncResult": "emsworker.tasks.results",
+    "BoundTask": "emsworker.tasks.task",
+    "PreparedTask": "emsworker.tasks.task",
+    "ResultSet": "emsworker.tasks.results",
+    "Task": "emsworker.tasks.task",
+    "Transaction": "emsworker.publish.transaction",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

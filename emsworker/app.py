@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, overload
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, TopicRuleError
 from emsworker.core.ids import check_name
-from emsworker.core.model import NewMessage, Receipt
+from emsworker.core.model import Message, NewMessage, Receipt
 from emsworker.core.options import refuse_reserved, refuse_unknown
 from emsworker.core.process.forks import undivided
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outbox import OutboxTransaction
-from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, in_utc
+from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions, in_utc
+from emsworker.publish.transaction import Transaction
+from emsworker.tasks.decorators import (
+    BoundDecorator,
+    BoundTransactionalDecorator,
+    TaskDecorator,
+    TransactionalDecorator,
+)
 from emsworker.tasks.idempotency import Once
-from emsworker.tasks.middleware import Middleware, hooks
+from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, hooks
+from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
-from emsworker.tasks.task import Subscription, Task, check_function, full_name
+from emsworker.tasks.task import (
+    CoroutineTask,
+    GivenTask,
+    Subscription,
+    Task,
+    check_function,
+    full_name,
+)
 from emsworker.testing import TestApp
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
 
 _TIMES = ("countdown", "eta", "delay")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Sent = TypeVar("Sent")
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
 class Ems:
@@ -53,13 +77,23 @@ class Ems:
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
         self.name = check_name("app", name)
-        self.middleware = tuple(middleware)
-        if wrong := [one for one in self.middleware if not isinstance(one, Middleware)]:
-            raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
+        self.middleware: tuple[Middleware, ...] = ()
+        self.add_middleware(*middleware)
         self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
         self._broker: Broker = MysqlBroker(self.settings, self.registry.kind_of)
         self._becomes_eager = self.settings.eager
+
+    def add_middleware(self, *middleware: Middleware) -> None:
+        """Add middleware after that which the app has, before it sends and before its worker starts.
+
+        Raises:
+            ConfigError: one is not an object of a class below Middleware.
+        """
+        if wrong := [one for one in middleware if not isinstance(one, Middleware)]:
+            raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
+        self.middleware += middleware
+        self._around_publish = hooks(self.middleware, "around_publish")
         self._before_publish = hooks(self.middleware, "before_publish")
         self._after_publish = hooks(self.middleware, "after_publish")
 
@@ -76,20 +110,73 @@ class Ems:
     # -- declaring -----------------------------------------------------------------------------------------------------
 
     @overload
-    def task(self, function: Function, /) -> Task: ...
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self,
+        function: None = None,
+        /,
+        *,
+        bind: Literal[False] = False,
+        transactional: Literal[False] = False,
+        batch: Literal[0] = 0,
+        **options: Unpack[TaskKeywords],
+    ) -> TaskDecorator: ...
     @overload
     def task(
         self,
         function: None = None,
         /,
         *,
-        name: str | None = None,
-        topic: str | None = None,
-        group: str | None = None,
-        bind: bool = False,
-        order: str | None = None,
-        **options: Any,
-    ) -> Callable[[Function], Task]: ...
+        bind: Literal[True],
+        transactional: Literal[False] = False,
+        batch: Literal[0] = 0,
+        **options: Unpack[TaskKeywords],
+    ) -> BoundDecorator: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        bind: Literal[False] = False,
+        transactional: Literal[True],
+        batch: Literal[0] = 0,
+        **options: Unpack[TaskKeywords],
+    ) -> TransactionalDecorator: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        bind: Literal[True],
+        transactional: Literal[True],
+        batch: Literal[0] = 0,
+        **options: Unpack[TaskKeywords],
+    ) -> BoundTransactionalDecorator: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        transactional: Literal[False] = False,
+        batch: int,
+        **options: Unpack[TaskKeywords],
+    ) -> Callable[[Callable[[list[Message]], Any]], GivenTask[..., None]]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        transactional: Literal[True],
+        batch: int,
+        **options: Unpack[TaskKeywords],
+    ) -> Callable[[Callable[[Transaction, list[Message]], Any]], GivenTask[..., None]]: ...
     def task(
         self,
         function: Function | None = None,
@@ -101,7 +188,7 @@ class Ems:
         bind: bool = False,
         order: str | None = None,
         **options: Any,
-    ) -> Task | Callable[[Function], Task]:
+    ) -> Any:
         """Declare a task: ``@app.task`` or ``@app.task(name=..., bind=True, ...)``.
 
         Args:
@@ -111,17 +198,23 @@ class Ems:
             order: of the whole group: ``"key"`` or ``"partition"``, see :meth:`subscribe`.
             options: see :class:`HandlerOptions`.
 
+        For a type checker, ``delay`` takes the function's arguments, without those that the worker gives it: ``self``
+        (``bind=True``) and the transaction (``transactional=True``). Calls of a batch task are not checked.
+
         Raises:
             ConfigError: an option is unknown or wrong, or the name is taken.
         """
 
         def declare(function: Function) -> Task:
             check_function("task", function)
-            task = Task(
+            checked = self.registry.options(options)
+            given = bind or checked.transactional or checked.batch
+            kind = GivenTask if given else CoroutineTask if iscoroutinefunction(function) else Task
+            task: Task = kind(
                 self,
                 function,
                 check_name("task", name or full_name(function)),
-                self.registry.options(options),
+                checked,
                 topic=topic or self.settings.topic,
                 group=group or self.settings.group,
                 bind=bind,
@@ -131,6 +224,56 @@ class Ems:
 
         return declare if function is None else declare(function)
 
+    @overload
+    def subscribe(  # type: ignore[overload-overlap]
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        filter: Filter = EVERYTHING,
+        order: str | None = None,
+        broadcast: bool = False,
+        name: str | None = None,
+        transactional: Literal[False] = False,
+        batch: Literal[0] = 0,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Callable[[Message], Any]], Subscription]: ...
+    @overload
+    def subscribe(  # type: ignore[overload-overlap]
+        self,
+        topic: str,
+        group: str,
+        *,
+        filter: Filter = EVERYTHING,
+        order: str | None = None,
+        transactional: Literal[True],
+        batch: Literal[0] = 0,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Callable[[Transaction, Message], Any]], Subscription]: ...
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        filter: Filter = EVERYTHING,
+        order: str | None = None,
+        transactional: Literal[False] = False,
+        batch: int,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Callable[[list[Message]], Any]], Subscription]: ...
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        filter: Filter = EVERYTHING,
+        order: str | None = None,
+        transactional: Literal[True],
+        batch: int,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Callable[[Transaction, list[Message]], Any]], Subscription]: ...
     def subscribe(
         self,
         topic: str,
@@ -178,7 +321,7 @@ class Ems:
         catch_up: str = "last",
         name: str | None = None,
         **call: Any,
-    ) -> Callable[[Task], Task]:
+    ) -> Callable[[AnyTask], AnyTask]:
         """Call a task at set times: ``@app.periodic("*/5 * * * *")`` above ``@app.task``.
 
         Args:
@@ -194,7 +337,7 @@ class Ems:
             ConfigError: the time or the zone is wrong, or the name is taken.
         """
 
-        def declare(task: Task) -> Task:
+        def declare(task: AnyTask) -> AnyTask:
             self.registry.add_periodic(make_periodic(task, cron, every, timezone, catch_up, name, **call))
             return task
 
@@ -202,7 +345,7 @@ class Ems:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Any) -> Receipt:
+    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message and return after its commit.
 
         Args:
@@ -225,12 +368,11 @@ class Ems:
         if options:
             refuse_unknown("send()", options, MESSAGE_OPTIONS)
             refuse_reserved(options.get("headers"))
-        outgoing = [Outgoing(topic, body, **options)]
-        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        self._note_sent(outgoing, receipts, transaction)
-        return receipts[0]
+        return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
 
-    def send_many(self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Any) -> list[Receipt]:
+    def send_many(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
+    ) -> list[Receipt]:
         """Send many messages in few statements; those of one partition keep their order.
 
         Args:
@@ -252,16 +394,84 @@ class Ems:
             refuse_reserved(item.headers)
             if item.topic != topic:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        self._note_sent(outgoing, receipts, transaction)
+        return self._publish(topic, outgoing, transaction, many=True)
+
+    def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
+        """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
+        return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
+
+    def _publish(self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False) -> list[Receipt]:
+        if not self._around_publish:
+            return self._publish_within(topic, outgoing, transaction)
+        publish = PublishBracket(topic, outgoing, many, transaction is not None)
+        with OpenBrackets(self._around_publish, publish) as brackets:
+            brackets.open()
+            publish.receipts = receipts = self._publish_within(topic, outgoing, transaction)
         return receipts
 
-    def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Any) -> Receipt:
-        """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
-        outgoing = [Outgoing(topic, body, **options)]
+    def _publish_within(self, topic: str, outgoing: list[Outgoing], transaction: Any) -> list[Receipt]:
+        """Send inside the brackets, with the hooks."""
         receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        self._note_sent(outgoing, receipts, transaction)
-        return receipts[0]
+        if self._after_publish and transaction is None:
+            self.after_commit(outgoing, receipts)
+        return receipts
+
+    async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
+        """Send one message from a coroutine, and return after its commit; the event loop is never blocked.
+
+        At most ``async_threads`` sends of a process are under way at once (a setting); others wait for their turn. The
+        arguments and errors are those of :meth:`send`.
+
+        If the coroutine is cancelled, by a timeout for example, a send that waits for its turn is dropped, and nothing
+        is sent. One that has begun goes on to its end: the message is sent once, and if that fails, a warning is
+        logged. To repeat a cancelled send without a second message, give each try the same ``uid``.
+
+        Args:
+            transaction: as in :meth:`send`, or an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy. A send in one
+                of these ends with its coroutine, and its transaction decides about the message.
+        """
+
+        def send(transaction: Any) -> Receipt:
+            return self.send(topic, body, transaction=transaction, **options)
+
+        return await self.in_pool(f"a send to {topic}", topic, send, transaction)
+
+    async def asend_many(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
+    ) -> list[Receipt]:
+        """Send many messages from a coroutine; see :meth:`send_many`, and :meth:`asend` for what a cancellation does.
+
+        Those of one statement are sent together or not at all.
+        """
+
+        def send(transaction: Any) -> list[Receipt]:
+            return self.send_many(topic, bodies, transaction=transaction, **options)
+
+        return await self.in_pool(f"a send to {topic}", topic, send, transaction)
+
+    async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
+        """Run a send, which gets the transaction, by a thread of the pool.
+
+        With an asynchronous connection of SQLAlchemy it runs in the coroutine itself, whose driver awaits.
+
+        Args:
+            name: of the send, for a warning.
+            topic: that it sends to.
+        """
+        if not hasattr(transaction, "run_sync"):
+            return await self.pool.run(partial(send, transaction), name)
+        await self.pool.run(partial(self.broker.prepare, topic))
+        sent: Sent = await transaction.run_sync(send)
+        return sent
+
+    @property
+    def pool(self) -> ThreadPool:
+        """The threads on which coroutines send: ``await app.pool.run(call)`` runs another call that blocks."""
+        return self.broker.pool
+
+    def send_calls(self, topic: str, outgoing: list[Outgoing]) -> list[Receipt]:
+        """Send many messages whose headers may be reserved; see :meth:`send_many`."""
+        return self._publish(topic, outgoing, None, many=True)
 
     def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
         """Return messages as they are stored; mistakes are refused before the broker may create a topic."""
@@ -271,10 +481,6 @@ class Ems:
         if not self.settings.publishing:
             raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
         return [item.encode(self.settings) for item in outgoing]
-
-    def _note_sent(self, outgoing: list[Outgoing], receipts: list[Receipt], transaction: Any) -> None:
-        if self._after_publish and transaction is None:
-            self.after_commit(outgoing, receipts)
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.
@@ -315,7 +521,11 @@ class Ems:
 
     # -- results and effects -------------------------------------------------------------------------------------------
 
-    def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
+    @overload
+    def result(self, message: Receipt[R], *, group: str | None = None) -> AsyncResult[R]: ...
+    @overload
+    def result(self, message: str, *, group: str | None = None) -> AsyncResult: ...
+    def result(self, message: Receipt[Any] | str, *, group: str | None = None) -> AsyncResult[Any]:
         """The result of a call of a task that keeps results (``@app.task(result=True)``); it is not fetched yet.
 
         Args:
@@ -324,7 +534,11 @@ class Ems:
         """
         return self.results([message], group=group)[0]
 
-    def results(self, messages: Iterable[Receipt | str], *, group: str | None = None) -> ResultSet:
+    @overload
+    def results(self, messages: Iterable[Receipt[R]], *, group: str | None = None) -> ResultSet[R]: ...
+    @overload
+    def results(self, messages: Iterable[Receipt[Any] | str], *, group: str | None = None) -> ResultSet: ...
+    def results(self, messages: Iterable[Receipt[Any] | str], *, group: str | None = None) -> ResultSet[Any]:
         """The results of several calls, fetched together; see :meth:`result`.
 
         An id alone is looked for in all topics that the app has tasks on.
@@ -333,7 +547,8 @@ class Ems:
         topics = {message.topic for message in messages if isinstance(message, Receipt)}
         if not all(isinstance(message, Receipt) for message in messages):
             topics |= {self.settings.topic, *(route.topic for route in self.registry.routes.values())}
-        return ResultSet(uids_of(messages), self.broker.results(sorted(topics), group))
+        broker = self.broker
+        return ResultSet(uids_of(messages), broker.results(sorted(topics), group), broker.pool)
 
     def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
         """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.
@@ -385,8 +600,15 @@ class Ems:
         return TestApp(self, **options)
 
     def close(self) -> None:
-        """Close the connections; the app opens new ones at its next send."""
+        """Close the connections; the app opens new ones at its next send.
+
+        Sends of coroutines that have begun are waited for, those that wait for their turn are cancelled.
+        """
         self._broker.close()
+
+    async def aclose(self) -> None:
+        """Close the connections from a coroutine; see :meth:`close`."""
+        await asyncio.shield(asyncio.to_thread(self.close))
 
     def consumer(
         self,

@@ -1,8 +1,10 @@
 """Administration of topics, groups and dead letters, behind ``ems topics``, ``ems groups`` and ``ems dead``."""
 
 from emsworker.admin.backlogs import Backlogs
-from emsworker.admin.dead import DeadLetter, DeadLetters, DeadRef, parse_place
+from emsworker.admin.dead import DeadClass, DeadEntry, DeadFilter, DeadLetter, DeadLetters, DeadRef, parse_place
+from emsworker.admin.lists import Lists
 from emsworker.admin.messages import Messages, Page, StoredMessage
+from emsworker.admin.paging import Listing
 from emsworker.admin.replay import Replay
 from emsworker.admin.selection import Selection
 from emsworker.admin.stream import Admin
@@ -13,9 +15,14 @@ __all__ = [
     "MAX_PARTITIONS",
     "Admin",
     "Backlogs",
+    "DeadClass",
+    "DeadEntry",
+    "DeadFilter",
     "DeadLetter",
     "DeadLetters",
     "DeadRef",
+    "Listing",
+    "Lists",
     "Messages",
     "Page",
     "Replay",

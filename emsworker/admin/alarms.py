@@ -59,10 +59,14 @@ class Alarms:
             raise AlreadyExists(f"there is an alarm {name!r} already; replace it, or give this one another name")
         return rule
 
-    def list(self) -> list[Watched]:
-        """Return all rules with their alarms, sorted by name."""
+    def list(self, *, addresses: bool = True) -> list[Watched]:
+        """Return all rules with their alarms, sorted by name.
+
+        Args:
+            addresses: with their receivers, which only the roles `admin` and `worker` may read.
+        """
         alarms = self._database.call(store.list_alarms)
-        rules = self._database.call(store.list_rules)
+        rules = self._database.call(lambda session: store.list_rules(session, addresses=addresses))
         return [Watched(rule, tuple(alarm for alarm in alarms if alarm.rule == rule.name)) for rule in rules]
 
     def delete(self, name: str) -> None:

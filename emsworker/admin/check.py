@@ -171,14 +171,8 @@ def _check_schema(database: Database, version: int) -> Finding:
     return _ok("schema version", str(version))
 
 
-_BY_PRIVILEGES = (
-    "admin",
-    "worker",
-    "sink",
-    "reader",
-    "producer",
-    "publisher",
-)  # the role with the most privileges comes first
+# The role with the most privileges comes first.
+_BY_PRIVILEGES = ("admin", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
 
 
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:

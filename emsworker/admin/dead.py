@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from emsworker.admin.lists import choose
+from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
 from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import EmsError, InvalidName, UnknownGroup, UnknownMessage
-from emsworker.core.ids import check_name, parse_uid, uid_text
+from emsworker.core.errors import EmsError, InvalidName, UnknownMessage
+from emsworker.core.ids import check_name, decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import utc
 from emsworker.store.groups import dead as store
 from emsworker.store.groups.dead import DeadRow, Place
+from emsworker.store.inspect import lists
+from emsworker.store.inspect.lists import END_OF_TIME, START_OF_TIME, DeadEntryRow, DeadPlace, LetterClass, Within
 from emsworker.store.inspect.trace import AttemptRow, list_attempts
 from emsworker.store.stream.messages import find_uids
 
 Progress = Callable[[int], None]
+_CLASSES = 10_000  # of one group; more come only from messages with invented tasks
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,74 @@ class DeadRef:
     place: Place
 
 
+@dataclass(frozen=True)
+class DeadFilter:
+    """Selection of dead letters: all given conditions must hold.
+
+    Attributes:
+        task: the name of the task; empty for messages without one.
+        error: the name of the error's class: as in a traceback, like ``ValueError`` or ``requests.exceptions.Timeout``.
+        since, until: the time at which they died.
+    """
+
+    topic: str | None = None
+    group: str | None = None
+    task: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def within(self) -> Within:
+        """The span of time as the server writes it."""
+        return Within(_server_time(self.since) or START_OF_TIME, _server_time(self.until) or END_OF_TIME)
+
+
+@dataclass(frozen=True)
+class DeadEntry:
+    """Dead letter in a list, without its body.
+
+    Attributes:
+        task: the name of its task, empty if it has none; error_type: the class of its last error.
+        reason, error: the reason and the end of the error; ``None`` if they were not read.
+        ref: what requeues, deletes or shows it.
+    """
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    id: str
+    task: str
+    error_type: str
+    key: str | bytes | None
+    tag: str | bytes | None
+    born_at: datetime
+    dead_at: datetime
+    attempts: int
+    reason: str | None
+    error: str | None
+    ref: DeadRef
+
+
+@dataclass(frozen=True)
+class DeadClass:
+    """Dead letters of one group that have one task and one class of error.
+
+    Attributes:
+        count: how many; ``capped``: there may be more.
+        latest: the time of the newest one.
+    """
+
+    topic: str
+    group: str
+    task: str
+    error_type: str
+    count: int
+    capped: bool
+    latest: datetime
+
+
 class DeadLetters:
     """Dead letters of a stream.
 
@@ -78,6 +154,78 @@ class DeadLetters:
             while rows := self._database.call(lambda s, g=one.id, a=after: store.list_dead(s, g, a, page)):  # type: ignore[misc]
                 yield from rows
                 after = rows[-1].place
+
+    def page(
+        self,
+        only: DeadFilter = DeadFilter(),
+        *,
+        after: str | None = None,
+        limit: int = 50,
+        details: bool = False,
+    ) -> Listing[DeadEntry]:
+        """Return a page of dead letters, the newest first; no page costs more than the first.
+
+        Args:
+            after: the last page's ``after``.
+            limit: the maximum number of rows.
+            details: read the reasons and the ends of the errors too, which the role `viewer` may not.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+            ConfigError: ``after`` or ``limit`` is wrong.
+        """
+        check_limit(limit)
+        token = decode_token(after, datetime, int, int, int)
+        place = DeadPlace(*token) if token else None
+        chosen = {one.id: (where, one) for where, one in self._chosen(only.topic, only.group)}
+
+        def work(session: Session) -> list[DeadEntryRow]:
+            sources = _sources(session, sorted(chosen), only)
+            return lists.list_dead(session, sources, only.within, place, limit + 1, details)
+
+        def shown(row: DeadEntryRow) -> DeadEntry:
+            where, group = chosen[row.group_id]
+            return DeadEntry(
+                *(where.name, group.name, row.partition, row.offset, uid_text(row.uid), row.task, row.error_type),
+                *(decode_key(row.key), decode_key(row.tag), utc(row.born_at), utc(row.dead_at), row.attempts),
+                *(row.reason, row.error, DeadRef(group, (row.partition, row.offset))),
+            )
+
+        rows = self._database.call(work)
+        return page_of(rows, limit, lambda row: (row.dead_at, row.group_id, row.partition, row.offset), shown)
+
+    def classes(
+        self,
+        only: DeadFilter = DeadFilter(),
+        *,
+        most: int = 100_000,
+        limit: int = 200,
+    ) -> tuple[DeadClass, ...]:
+        """Count dead letters by topic, group, task and class of error, the largest count first.
+
+        Args:
+            most: counting a class stops there.
+            limit: the maximum number of classes of each group.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+        """
+        check_limit(limit)
+        chosen = {one.id: (where, one) for where, one in self._chosen(only.topic, only.group)}
+
+        def work(session: Session) -> list[tuple[LetterClass, tuple[int, str | None]]]:
+            found = [one for one in lists.list_classes(session, sorted(chosen), limit) if _is_wanted(one, only)]
+            return list(zip(found, lists.count_classes(session, found, only.within, most), strict=True))
+
+        counted = [
+            DeadClass(
+                *(chosen[one.group_id][0].name, chosen[one.group_id][1].name, one.task, one.error_type),
+                *(count, count >= most, utc(latest)),
+            )
+            for one, (count, latest) in self._database.call(work)
+            if latest is not None
+        ]
+        return tuple(sorted(counted, key=lambda one: (-one.count, one.topic, one.group, one.task, one.error_type)))
 
     def count(self, topic: str | None = None, group: str | None = None) -> int:
         """Return the number of dead letters."""
@@ -154,31 +302,55 @@ class DeadLetters:
         return self._by_group(refs, lambda s, group, places: store.requeue(s, group, places, progress))
 
     def requeue_all(
-        self, topic: str | None = None, group: str | None = None, progress: Progress = lambda rows: None
+        self,
+        topic: str | None = None,
+        group: str | None = None,
+        progress: Progress = lambda rows: None,
+        *,
+        only: DeadFilter | None = None,
     ) -> int:
-        """Requeue all dead letters of a group, a topic or the stream; those that fail again meanwhile stay dead."""
-        return self._in_pages(topic, group, lambda refs: self.requeue(refs, progress))
+        """Requeue all dead letters of a group, a topic or the stream; those that fail again meanwhile stay dead.
+
+        Args:
+            only: the selection, instead of ``topic`` and ``group``.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+        """
+        only = DeadFilter(topic, group) if only is None else only
+        return self._in_pages(only, lambda refs: self.requeue(refs, progress))
 
     def delete(self, refs: Sequence[DeadRef], progress: Progress = lambda rows: None) -> int:
         """Delete dead letters permanently; return the number of deleted letters."""
         return self._by_group(refs, lambda s, group, places: store.delete_dead(s, group, places, progress))
 
     def delete_all(
-        self, topic: str | None = None, group: str | None = None, progress: Progress = lambda rows: None
+        self,
+        topic: str | None = None,
+        group: str | None = None,
+        progress: Progress = lambda rows: None,
+        *,
+        only: DeadFilter | None = None,
     ) -> int:
-        """Delete all dead letters of a group, a topic or the stream permanently."""
-        return self._in_pages(topic, group, lambda refs: self.delete(refs, progress))
+        """Delete all dead letters of a group, a topic or the stream permanently.
 
-    def _in_pages(self, topic: str | None, group: str | None, work: Callable[[list[DeadRef]], int]) -> int:
-        count = 0
-        for _, one in self._chosen(topic, group):
-            after: Place = (0, -1)
-            while rows := self._database.call(
-                lambda s, g=one.id, a=after: store.list_dead(s, g, a, store.CHUNK)  # type: ignore[misc]
-            ):
-                count += work([DeadRef(one, row.place) for row in rows])
-                after = rows[-1].place
-        return count
+        Args:
+            only: the selection, instead of ``topic`` and ``group``.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+        """
+        only = DeadFilter(topic, group) if only is None else only
+        return self._in_pages(only, lambda refs: self.delete(refs, progress))
+
+    def _in_pages(self, only: DeadFilter, work: Callable[[list[DeadRef]], int]) -> int:
+        """Work on everything selected, newest first: what dies again meanwhile is newer than the next page."""
+        count, after = 0, None
+        while True:
+            page = self.page(only, after=after, limit=store.CHUNK)
+            count += work([entry.ref for entry in page.rows])
+            if (after := page.after) is None:
+                return count
 
     def _by_group(self, refs: Sequence[DeadRef], work: Callable[[Any, Group, list[Place]], int]) -> int:
         count = 0
@@ -188,11 +360,7 @@ class DeadLetters:
         return count
 
     def _chosen(self, topic: str | None, group: str | None) -> list[tuple[Topic, Group]]:
-        chosen = [pair for pair in self._groups(topic) if group is None or pair[1].name == group]
-        if group is not None and not chosen:
-            where = f"topic {topic!r} has no" if topic is not None else "there is no"
-            raise UnknownGroup(f"{where} group {group!r}; `ems groups list` shows those that exist")
-        return chosen
+        return choose(self._groups, topic, group)
 
 
 def parse_place(text: str) -> tuple[str, int, int]:
@@ -214,3 +382,24 @@ def _decode(raw_headers: bytes, raw: bytes) -> tuple[Mapping[str, str], Any, str
         return headers, Decoder(("json", "msgpack", "yaml")).decode(raw, headers), None
     except EmsError as error:
         return {}, None, str(error)
+
+
+def _server_time(when: datetime | None) -> str | None:
+    """Return a time as the server writes it; a time without a zone is in UTC."""
+    if when is None:
+        return None
+    plain = when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo is not None else when
+    return plain.isoformat(" ", "microseconds")
+
+
+def _is_wanted(one: LetterClass, only: DeadFilter) -> bool:
+    return only.task in (None, one.task) and only.error in (None, one.error_type)
+
+
+def _sources(session: Session, group_ids: Sequence[int], only: DeadFilter) -> Sequence[int] | Sequence[LetterClass]:
+    """Return what the selection reads: whole groups, or classes if it names a task or an error."""
+    if only.task is None and only.error is None:
+        return group_ids
+    if only.task is not None and only.error is not None:
+        return [LetterClass(group_id, only.task, only.error) for group_id in group_ids]
+    return [one for one in lists.list_classes(session, group_ids, _CLASSES) if _is_wanted(one, only)]

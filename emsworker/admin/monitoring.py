@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from emsworker.app import Ems
 from emsworker.core.codec import decode_headers
-from emsworker.core.errors import EmsError, UnknownMessage, UnknownTopic
+from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownGroup, UnknownMessage, UnknownTopic
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import ClaimState, Group, Outcome, Topic
+from emsworker.core.options import refuse, whole
 from emsworker.core.run import Progress
 from emsworker.store import topics as topic_store
 from emsworker.store.cluster import clients as client_store
 from emsworker.store.cluster.clients import ClientRow, LeaderRow
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import server_now
+from emsworker.store.engine.session import Session
 from emsworker.store.groups import dead as dead_store
 from emsworker.store.groups import reports
 from emsworker.store.inspect import monitoring as store
+from emsworker.store.inspect import samples as sample_store
 from emsworker.store.inspect import trace as trace_store
 from emsworker.store.inspect.monitoring import PartitionLag
+from emsworker.store.inspect.samples import SamplePoint
 from emsworker.store.inspect.trace import MessageHistory, MessageRow
+
+_POINTS = whole(2, 10_000)
+_SERIES = timedelta(hours=72)
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,10 @@ class GroupLag:
         oldest_age_s: the age of its oldest unfinished message, in seconds, by the server's clock.
         claimed: messages that live clients hold and have not finished.
         waiting: messages that were claimed by a client that has stopped or died; another one will claim them.
+        retries, dead: with a limit (see :meth:`Monitoring.lag`), at most that.
         skipped: offsets that it skipped and never runs; ``ems_skip`` lists them and the reasons.
         partitions: the same for each partition.
+        running: claims that live clients work on now: the threads that are busy.
     """
 
     topic: Topic
@@ -47,6 +58,7 @@ class GroupLag:
     oldest_age_s: float | None
     skipped: int
     partitions: tuple[PartitionLag, ...]
+    running: int = 0
 
     @property
     def lag(self) -> int:
@@ -137,21 +149,46 @@ class Monitoring:
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.stream.database if isinstance(stream, Ems) else stream
 
-    def lag(self) -> list[GroupLag]:
-        """The lag of every group, ordered by topic and group."""
+    def lag(self, most: int | None = None) -> list[GroupLag]:
+        """The lag of every group, ordered by topic and group.
 
-        def work(session: Any) -> list[GroupLag]:
-            topics = {topic.id: topic for topic in topic_store.list_topics(session)}
-            groups = [group for group in topic_store.list_groups(session) if group.topic_id in topics]
-            lags = store.list_lags(session)
-            topic_of = {group.id: group.topic_id for group in groups}
-            behind = [lag for lag in lags if lag.lowest is not None and lag.group_id in topic_of]
-            places = [(topic_of[lag.group_id], lag.partition, lag.lowest or 0) for lag in behind]
-            ages = zip(behind, store.ages_of(session, places), strict=True)
-            age_of = {(lag.group_id, lag.partition): age for lag, age in ages if age is not None}
-            return [_sum(topics[group.topic_id], group, lags, age_of) for group in groups]
+        Args:
+            most: count at most this many retries, and dead letters, of each group, so that the cost does not grow with
+                them; ``None`` counts all.
+        """
+        return self._database.call(lambda session: read_lags(session, most))
 
-        return sorted(self._database.call(work), key=lambda one: (one.topic.name, one.group.name))
+    def series(
+        self,
+        topic: str | None = None,
+        group: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        points: int = 200,
+    ) -> list[SamplePoint]:
+        """The history of a group, of a topic or of the whole stream, from the samples that the beat takes.
+
+        Args:
+            topic: without a group: messages written to it, and the sums of its groups.
+            since: by default 72 hours before ``until``; until: by default now.
+            points: the maximum number of points; each is the highest of the samples that it stands for.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+            ConfigError: ``points`` or the times are wrong, or a group was given without a topic.
+        """
+        refuse(_POINTS.problems("points", points))
+        owner = self._owner(topic, group)
+
+        def work(session: Any) -> list[SamplePoint]:
+            end = until or server_now(session)
+            start = since or end - _SERIES
+            if start >= end:
+                raise ConfigError([Problem("since", start.isoformat(), f"must lie before until ({end.isoformat()})")])
+            return sample_store.read_series(session, *owner, start, end, points)
+
+        return self._database.call(work)
 
     def ranking(self) -> list[TopicSize]:
         """All topics, the one with the most messages first."""
@@ -169,6 +206,36 @@ class Monitoring:
             return found
 
         return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
+
+    def rates(self) -> dict[tuple[str, str], SamplePoint]:
+        """The latest sample of every group by topic and group, with the rates of the last minute; two statements.
+
+        Empty if the beat takes no samples.
+        """
+
+        def work(session: Any) -> dict[tuple[str, str], SamplePoint]:
+            topics = {topic.id: topic.name for topic in topic_store.list_topics(session)}
+            names = {
+                (one.topic_id, one.id): (topics.get(one.topic_id, ""), one.name)
+                for one in topic_store.list_groups(session)
+            }
+            return {names[place]: point for place, point in sample_store.read_latest(session).items() if place in names}
+
+        return self._database.call(work)
+
+    def _owner(self, topic: str | None, group: str | None) -> tuple[int, int]:
+        """Return the ids of a topic and a group by which their samples are found; 0 for all."""
+        if topic is None and group is not None:
+            raise ConfigError([Problem("group", repr(group), "name its topic, too")])
+        if topic is None:
+            return 0, 0
+        topic_id = self._topics(topic)[0].id
+        if group is None:
+            return topic_id, 0
+        for one in self._database.call(topic_store.list_groups):
+            if (one.topic_id, one.name) == (topic_id, group):
+                return topic_id, one.id
+        raise UnknownGroup(f"topic {topic!r} has no group {group!r}; `ems groups list` shows those that exist")
 
     def clients(self) -> list[ClientView]:
         """All clients with their leases, including expired ones that are not removed yet."""
@@ -189,12 +256,13 @@ class Monitoring:
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
-    def trace(self, uid: str, topic: str | None = None) -> list[Trace]:
+    def trace(self, uid: str, topic: str | None = None, *, details: bool = True) -> list[Trace]:
         """The trace of a message by its id; several if the id was used in several topics.
 
         Args:
             uid: the message's id.
             topic: look there only.
+            details: read headers, errors and reasons too, which the role `viewer` may not.
 
         Raises:
             InvalidName: ``uid`` is not an id.
@@ -216,10 +284,13 @@ class Monitoring:
             raise UnknownMessage(
                 f"no message with the id {uid} is kept; it was never sent, or retention has deleted it"
             )
-        return [self._trace(topics[topic_id], place) for topic_id, place in sorted(found)]
+        return [self._trace(topics[topic_id], place, details) for topic_id, place in sorted(found)]
 
-    def trace_at(self, topic: str, partition: int, offset: int) -> Trace:
+    def trace_at(self, topic: str, partition: int, offset: int, *, details: bool = True) -> Trace:
         """The trace of the message at a place.
+
+        Args:
+            details: see :meth:`trace`.
 
         Raises:
             UnknownTopic: there is no such topic.
@@ -233,7 +304,7 @@ class Monitoring:
             raise UnknownMessage(
                 f"partition {partition} of topic {topic!r} has no offset {offset}; its next is {bounds[1]}"
             )
-        return self._trace(where, (partition, offset))
+        return self._trace(where, (partition, offset), details)
 
     def _topics(self, name: str | None) -> list[Topic]:
         topics = self._database.call(topic_store.list_topics)
@@ -242,11 +313,12 @@ class Monitoring:
             raise UnknownTopic(f"there is no topic {name!r}; `ems topics list` shows those that exist")
         return chosen
 
-    def _trace(self, topic: Topic, place: tuple[int, int]) -> Trace:
+    def _trace(self, topic: Topic, place: tuple[int, int], details: bool) -> Trace:
         def work(session: Any) -> Trace:
-            message = trace_store.get_message(session, topic.id, place)
+            message = trace_store.get_message(session, topic.id, place, details=details)
             groups = [group for group in topic_store.list_groups(session) if group.topic_id == topic.id]
-            traces = [_judge(group, place[1], trace_store.get_history(session, group.id, place)) for group in groups]
+            histories = [trace_store.get_history(session, group.id, place, details=details) for group in groups]
+            traces = [_judge(group, place[1], one) for group, one in zip(groups, histories, strict=True)]
             if message is not None and message.uid is not None:
                 uid = message.uid
                 told = [reports.find(session, [topic.id], [uid], group.name).get(uid) for group in groups]
@@ -263,8 +335,30 @@ def _headers(message: MessageRow | None) -> Mapping[str, str]:
         return {"(damaged)": str(error)}
 
 
-def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tuple[int, int], float]) -> GroupLag:
-    own = tuple(lag for lag in lags if lag.group_id == group.id)
+def read_lags(session: Session, most: int | None = None) -> list[GroupLag]:
+    """Read the lag of every group; see :meth:`Monitoring.lag`."""
+    topics = {topic.id: topic for topic in topic_store.list_topics(session)}
+    groups = [group for group in topic_store.list_groups(session) if group.topic_id in topics]
+    topic_of = {group.id: group.topic_id for group in groups}
+    lags = [lag for lag in store.list_lags(session, most) if lag.group_id in topic_of]
+    behind = [lag for lag in lags if lag.lowest is not None]
+    places = [(topic_of[lag.group_id], lag.partition, lag.lowest or 0) for lag in behind]
+    ages = zip(behind, store.ages_of(session, places), strict=True)
+    age_of = {(lag.group_id, lag.partition): age for lag, age in ages if age is not None}
+    running = store.count_running(session)
+    own: dict[int, list[PartitionLag]] = {}
+    for lag in lags:
+        own.setdefault(lag.group_id, []).append(lag)
+    found = [
+        _sum(topics[group.topic_id], group, tuple(own.get(group.id, ())), age_of, running.get(group.id, 0))
+        for group in groups
+    ]
+    return sorted(found, key=lambda one: (one.topic.name, one.group.name))
+
+
+def _sum(
+    topic: Topic, group: Group, own: tuple[PartitionLag, ...], age_of: Mapping[tuple[int, int], float], running: int
+) -> GroupLag:
     ages = [age_of[group.id, lag.partition] for lag in own if (group.id, lag.partition) in age_of]
     return GroupLag(
         topic,
@@ -277,6 +371,7 @@ def _sum(topic: Topic, group: Group, lags: list[PartitionLag], age_of: dict[tupl
         max(ages, default=None),
         sum(lag.skipped for lag in own),
         own,
+        running,
     )
 
 

@@ -12,6 +12,7 @@ from emsworker.admin.backlogs import Backlogs
 from emsworker.admin.cursors import Move
 from emsworker.admin.dead import DeadLetters
 from emsworker.admin.limits import GroupLimits
+from emsworker.admin.lists import Lists
 from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers
 from emsworker.admin.refused import Refused
@@ -44,6 +45,7 @@ class Admin:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
         limits: rate and concurrency limits of groups.
+        lists: pages of delayed, waiting and running messages.
         messages: read-only access to messages.
         backlogs: skipping of messages that a group would run too late.
         alarms: the alarm rules.
@@ -56,6 +58,7 @@ class Admin:
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database)
         self.limits = GroupLimits(self._database, self.group)
+        self.lists = Lists(self._database, self.topics, self.topic, self.groups)
         self.backlogs = Backlogs(self._database, self.group)
         self.messages = Messages(self._database, self.topics, self.topic, self.group)
         self.alarms = Alarms(self._database)

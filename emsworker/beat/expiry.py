@@ -1,4 +1,4 @@
-"""Beat services that delete what has expired: clients, keys, results, progress reports and slots."""
+"""Beat services that delete what has expired: clients, keys, results, progress reports, notices and slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.store.cluster import clients, once
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import limits, reports, results
+from emsworker.store.groups import limits, notices, reports, results
 from emsworker.store.stream import dedup
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,11 @@ def sweep_once(session: Session, settings: Settings) -> float:
 def sweep_reports(session: Session, settings: Settings) -> float:
     """Delete the progress of messages that were given up, in bounded chunks; no pause while there are more."""
     return 0.0 if reports.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_notices(session: Session, settings: Settings) -> float:
+    """Delete notices of dead letters that no worker wants, in bounded chunks; no pause while there are more."""
+    return 0.0 if notices.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:

@@ -21,7 +21,7 @@ from functools import partial
 
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import DecodeError, TimeLimitExceeded
+from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import TASK_HEADER, ClaimSource, Failure, Isolation, Outcome
 from emsworker.store.engine.errors import ConnectionLost
@@ -76,12 +76,20 @@ def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapp
         group: the group's ladder.
         handlers: of the group, by name; that of a subscription is empty.
     """
-    error = TimeLimitExceeded(
-        "ran past the timeout" if outcome is Outcome.TIMEOUT else "its worker died while running it"
-    )
+    error = error_of(outcome)
     decision = options_of(_handler(suspect, handlers)).decide(group, suspect.attempt, error)
     suspicious = outcome is Outcome.ORPHANED
-    return Failure.decided(suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious)
+    kind = class_name(error)
+    return Failure.decided(
+        suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious, kind, told=False
+    )
+
+
+def error_of(outcome: Outcome) -> TimeLimitExceeded:
+    """Return the error of a run that its worker could not report."""
+    if outcome is Outcome.TIMEOUT:
+        return TimeLimitExceeded("ran past the timeout")
+    return WorkerLost("its worker died while running it")
 
 
 def _handler(suspect: Suspect, handlers: Mapping[str, HandlerRow]) -> HandlerRow | None:

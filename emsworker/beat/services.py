@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emsworker.beat.alarms import WatchAlarms
-from emsworker.beat.expiry import sweep_clients, sweep_keys, sweep_once, sweep_reports, sweep_results, sweep_slots
+from emsworker.beat.expiry import (
+    sweep_clients,
+    sweep_keys,
+    sweep_notices,
+    sweep_once,
+    sweep_reports,
+    sweep_results,
+    sweep_slots,
+)
 from emsworker.beat.high_watermark import resolve
 from emsworker.beat.intake import Intake
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
+from emsworker.beat.samples import prune_samples, take_samples
 from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
@@ -35,5 +44,8 @@ SERVICES: tuple[Service, ...] = (
     sweep_keys,
     sweep_reports,
     sweep_slots,
+    sweep_notices,
+    take_samples,
+    prune_samples,
     WatchAlarms(),
 )

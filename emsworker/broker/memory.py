@@ -38,6 +38,7 @@ from emsworker.core.model import (
 )
 from emsworker.core.partitioner import numbered
 from emsworker.core.priority import PRIORITIES
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.cancel import unknown_message
@@ -172,6 +173,7 @@ class MemoryBroker:
         connection: Any = None,
         on_send: Callable[[], None] = lambda: None,
     ) -> None:
+        self.pool = ThreadPool(0)  # an eager run in a thread could wait for the thread that its handler sends with
         self._settings = settings
         self._kind_of = kind_of
         self._connection = connection
@@ -207,6 +209,9 @@ class MemoryBroker:
         return min([*(at for at in waiting if at is not None), *(at for at, _, _ in self._outbox[:1])], default=None)
 
     # -- topics and groups ---------------------------------------------------------------------------------------------
+
+    def prepare(self, topic: str | None = None) -> None:
+        """Do nothing: there is no connection."""
 
     def topic(self, name: str) -> Topic:
         """Return a topic; every topic exists, and cluster topics have priorities."""

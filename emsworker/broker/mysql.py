@@ -18,6 +18,7 @@ from emsworker.core.errors import StoreUnavailable, TopicDeleted
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process.forks import after_fork, lazy, undivided
 from emsworker.core.process.role import claim_role
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import Filter
 from emsworker.publish.allocators import open_allocator
 from emsworker.publish.cancel import cancel_sent
@@ -40,12 +41,14 @@ class MysqlBroker:
         kind_of: returns the kind with which a topic is created.
 
     Attributes:
+        pool: the threads on which coroutines call it.
         wakes: called for each topic that this process has written to.
     """
 
     def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
         self.settings = settings
         self._kind_of = kind_of
+        self.pool = ThreadPool(settings.async_threads)
         self.wakes: list[Wake] = []
         after_fork(self._leave_to_parent)
 
@@ -143,6 +146,12 @@ class MysqlBroker:
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
+    def prepare(self, topic: str | None = None) -> None:
+        """Connect, and look a topic up."""
+        _ = self.database, self.outbox
+        if topic is not None:
+            self.topic(topic)
+
     def topic(self, name: str) -> Topic:
         """Return a topic, created on first use if that is allowed."""
         return self.catalog.topic(name)
@@ -206,7 +215,8 @@ class MysqlBroker:
         return MysqlChannel(self.database.session())
 
     def close(self) -> None:
-        """Close the connections; new ones are opened at the next send."""
+        """Wait for what the threads of the pool have begun, and close the connections; both are made anew if needed."""
+        self.pool.close()
         for name in ("producer", "outbox"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:

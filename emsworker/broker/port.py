@@ -11,6 +11,7 @@ from emsworker.broker.channel import Channel
 from emsworker.broker.keys import KeyBackend
 from emsworker.broker.results import ResultBackend
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import Filter
 from emsworker.publish.outbox import OutboxTransaction, Sender
 from emsworker.publish.outgoing import Outgoing
@@ -18,6 +19,21 @@ from emsworker.publish.outgoing import Outgoing
 
 class Broker(Protocol):
     """The keeper of messages: the stream in MySQL, or one in memory."""
+
+    @property
+    def pool(self) -> ThreadPool:
+        """The threads on which coroutines call it."""
+        ...
+
+    def prepare(self, topic: str | None = None) -> None:
+        """Connect, and look a topic up, so that a send in a caller's transaction has only its own SQL to wait for.
+
+        Raises:
+            SchemaMissing: ``ems migrate`` has not been run.
+            AccessDenied, StoreUnavailable: the database cannot be reached.
+            UnknownTopic, InvalidName: as :meth:`topic`.
+        """
+        ...
 
     def topic(self, name: str) -> Topic:
         """Return a topic, created on first use if that is allowed.

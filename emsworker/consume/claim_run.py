@@ -19,6 +19,7 @@ from emsworker.core.process.forks import Mutex
 from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.store.groups.progress import Flush
 from emsworker.store.groups.results import ResultRow
+from emsworker.tasks.middleware import RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
@@ -42,6 +43,19 @@ class Ended(NamedTuple):
     results: Sequence[ResultRow] = ()
     error: BaseException | None = None
     blocked: bool = False
+
+
+def end_of(ended: Ended) -> RunEnd:
+    """Return the end of a run as brackets of the middleware get it."""
+    failure = ended.failure
+    if failure is None:
+        return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
+    outcome = RunOutcome.IGNORED
+    if failure.dead is not None:
+        outcome = RunOutcome.DEAD
+    elif failure.retry_in_s is not None:
+        outcome = RunOutcome.RETRY
+    return RunEnd(ended.message, outcome, ended.ran_s, ended.error, failure.retry_in_s, failure.dead)
 
 
 class ProgressBuffer:

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 
 from emsworker.broker.mysql_channel import MysqlChannel
-from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.claim_run import ClaimRun, Ended, end_of
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
+from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded, class_name
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.core.process import forks
@@ -112,7 +112,9 @@ class Completer(Runnable):
                 continue
             lane.send_soft_limit(now)
             if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
-                claim_run.end(Ended(message, now - since, self._timeout(claim_run, lane, message, now - since)))
+                failure = self._timeout(claim_run, lane, message, now - since)
+                claim_run.end(Ended(message, now - since, failure))
+                _note_end(lane, message, failure, now - since)
                 self._on_hang(_hangs(now - since, lane))
 
     def _end(self, claim_run: ClaimRun, messages: list[Message], since: float, ran_s: float) -> None:
@@ -126,12 +128,18 @@ class Completer(Runnable):
         if hangs:
             self.watch(claim_run.thread_id, None)
             self.hanging.add(claim_run.thread_id)
+            if failure is not None:
+                _note_end(claim_run, messages[0], failure, ran_s)
             self._on_hang(_hangs(ran_s, claim_run))
 
     def _timeout(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Failure:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
         decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
-        return Failure.decided(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s)
+        return Failure.decided(
+            *(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s),
+            error_type=class_name(error),
+            told=False,
+        )
 
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""
@@ -147,6 +155,12 @@ class Completer(Runnable):
     def shut_down(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def _note_end(watch: Watch, message: Message, failure: Failure, ran_s: float) -> None:
+    """Tell the bracket of a handler that does not come back how its run ended; its own thread cannot."""
+    if watch.bracket is not None:
+        watch.bracket.ends = [end_of(Ended(message, ran_s, failure, error=TimeLimitExceeded(failure.error)))]
 
 
 def _hangs(ran_s: float, watch: Watch) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from emsworker.broker.channel import Channel
 from emsworker.consume.coroutines import EventLoop
@@ -15,13 +14,11 @@ from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.tasks.middleware import Middleware, hooks
+from emsworker.tasks.middleware import Hooks, Middleware, hooks
 from emsworker.tasks.task import Route
 
 _TURN_S = 1.0
 _MOST_LANES = 1024
-
-Hooks = tuple[Callable[..., Any], ...]
 
 
 class IsolationGate:
@@ -54,17 +51,18 @@ class IsolationGate:
 
 @dataclass(frozen=True)
 class RunHooks:
-    """The middleware's hooks around a run; see :class:`Middleware`."""
+    """The middleware's hooks and brackets of a run; see :class:`Middleware`."""
 
     before: Hooks = ()
     after: Hooks = ()
     on_retry: Hooks = ()
     on_dead: Hooks = ()
+    around: Hooks = ()
 
     @classmethod
     def of(cls, middleware: Sequence[Middleware]) -> RunHooks:
         """Return the hooks that an app's middleware overrides."""
-        names = ("before_run", "after_run", "on_retry", "on_dead")
+        names = ("before_run", "after_run", "on_retry", "on_dead", "around_run")
         return cls(*(hooks(middleware, name) for name in names))
 
 

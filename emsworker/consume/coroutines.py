@@ -88,8 +88,8 @@ class CoroutineRun(Run):
         self._lock = forks.Lock()  # the coroutine may pass the run to a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
-        self._soft = asyncio.timeout(None)
-        self._hard = asyncio.timeout(None)
+        self._soft = asyncio.Timeout(None)  # asyncio.timeout() needs a running loop, and a lane has none
+        self._hard = asyncio.Timeout(None)
 
     async def within_limits(self, call: Awaitable[Any]) -> Any:
         """Await the handler, and cancel it when it exceeds a limit.

@@ -7,6 +7,7 @@ decide what its error means, make its result, after hooks, record. A message ent
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
@@ -15,12 +16,12 @@ from datetime import datetime
 from functools import partial
 
 from emsworker.broker.channel import Send, TransactionLost
-from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun
+from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
 from emsworker.consume.losses import LostRun, LostUnderHandler
-from emsworker.consume.watch import NO_LIMITS
+from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.errors import (
     BatchFailed,
     DecodeError,
@@ -29,12 +30,14 @@ from emsworker.core.errors import (
     Reject,
     SoftTimeLimitExceeded,
     TimeLimitExceeded,
+    class_name,
 )
 from emsworker.core.ladder import Decision, Done
 from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Isolation, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
+from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler
 
@@ -138,7 +141,12 @@ class Executor:
         if options.transactional and claim_run.claim.isolation is Isolation.ALONE:
             server = self._channel.server_run()
         try:
-            self._run_through(claim_run, messages, handler, began)
+            if self._hooks.around:
+                self._run_bracketed(claim_run, messages, handler, began)
+            elif options.transactional:
+                self._run_through(claim_run, messages, handler, began)
+            else:  # last: once they are done, the completer may write them down
+                claim_run.done(self._run_through(claim_run, messages, handler, began))
         except FenceLost:
             raise
         except TransactionLost as error:
@@ -154,7 +162,7 @@ class Executor:
                 )
                 claim_run.rewind()
                 return all(self._may_go_on() and self._run(claim_run, [message], handler) for message in messages)
-            self._record(claim_run, [self._failed(messages[0], options, error, ticks() - began)])
+            claim_run.done(self._conclude([self._failed(messages[0], options, error, ticks() - began)]))
         if options.keeps_result and claim_run.heavy:
             claim_run.write_down(self._channel)
         return True
@@ -167,18 +175,22 @@ class Executor:
             claim_run.write_down(self._channel)  # before it runs: it may kill this process
         return True
 
-    def _run_through(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float) -> None:
-        """Take messages from the hooks before the handler to their record; raise the error of the handler."""
+    def _run_through(
+        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
+    ) -> Sequence[Ended]:
+        """Take messages from the hooks before the handler to those after it; raise the error of the handler.
+
+        Returns:
+            their ends; those of a transactional handler are recorded.
+        """
         for message in messages:
             message.run = ThreadRun(claim_run, claim_run, message, began)
         if isinstance(handler, BaseException):
             raise handler
         self._get_ready(messages, claim_run.claim)
         if handler.options.transactional:
-            self._transact(claim_run, messages, handler)
-        else:
-            ended = self._call(claim_run, messages, handler, began)
-            self._record(claim_run, ended)
+            return self._transact(claim_run, messages, handler)
+        return self._conclude(self._call(claim_run, messages, handler, began))
 
     def _get_ready(self, messages: Sequence[Message], claim: Claim) -> None:
         for hook in self._hooks.before:
@@ -213,7 +225,7 @@ class Executor:
             for message in messages
         ]
 
-    def _transact(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> None:
+    def _transact(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> Sequence[Ended]:
         """Call the handler and record the end of its messages in one transaction."""
 
         def call(transaction: Transaction) -> Sequence[Ended]:
@@ -225,7 +237,7 @@ class Executor:
         def commit(ended: Sequence[Ended], send: Send) -> None:
             claim_run.commit([self._results.for_flush(one) for one in ended], send)
 
-        self._conclude(self._channel.transact(call, commit, lambda: claim_run.soft_limit_sent))
+        return self._conclude(self._channel.transact(call, commit, lambda: claim_run.soft_limit_sent))
 
     # -- coroutines, and lanes of keys ---------------------------------------------------------------------------------
 
@@ -238,7 +250,8 @@ class Executor:
 
         async def run(message: Message) -> None:
             message.run = its = CoroutineRun(claim_run, claim_run, message, handler.options, limit_s)
-            ends[message.offset] = await self._await(claim_run.claim, message, handler, its)
+            attempt = self._await_bracketed if self._hooks.around else self._await
+            ends[message.offset] = await attempt(claim_run, message, handler, its)
 
         def ended(these: list[Message], following: Message | None) -> None:
             claim_run.done([ends.pop(message.offset) for message in these], following)
@@ -246,10 +259,10 @@ class Executor:
         self._context.loop.run(run_together(messages, run, ended))
         return True
 
-    async def _await(self, claim: Claim, message: Message, handler: Handler, its: CoroutineRun) -> Ended:
+    async def _await(self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun) -> Ended:
         began = ticks()
         try:
-            self._get_ready([message], claim)
+            self._get_ready([message], claim_run.claim)
             value = await its.within_limits(handler.call(message))
             ended = self._succeeded(message, handler.options, value, ticks() - began)
         except BaseException as error:
@@ -258,6 +271,14 @@ class Executor:
 
     def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved, lane: Lane) -> Ended:
         """Run one message of a lane; wait for the end of a coroutine."""
+        if not self._hooks.around:
+            return self._attempt_in_lane(claim_run, message, handler, lane)
+        with self._brackets([message], claim_run, lane) as brackets:
+            ended = self._open(brackets, message, handler) or self._attempt_in_lane(claim_run, message, handler, lane)
+            self._end_bracket(brackets, claim_run, [ended])
+        return ended
+
+    def _attempt_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved, lane: Lane) -> Ended:
         began = ticks()
         options = handler.options if isinstance(handler, Handler) else NO_LIMITS
         try:
@@ -277,6 +298,70 @@ class Executor:
             return self._conclude([self._failed(message, options, error, ticks() - began)])[0]
         return self._conclude([ended])[0]
 
+    # -- within the brackets of the middleware, if there are any -------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _brackets(self, messages: list[Message], claim_run: ClaimRun, watch: Watch | None) -> Iterator[OpenBrackets]:
+        """Close what is opened in the block; the watch over the thread, if it has one, knows the bracket meanwhile."""
+        run = RunBracket(messages, self._group, claim_run.claim, ticks())
+        with OpenBrackets(self._hooks.around, run) as brackets:
+            if watch is not None:
+                watch.bracket = run
+            try:
+                yield brackets
+            finally:
+                if watch is not None:
+                    watch.bracket = None
+
+    def _run_bracketed(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float) -> None:
+        """Run messages, and record their ends; raise what is no end: a loss, or the failure of a batch."""
+        options = handler.options if isinstance(handler, Handler) else NO_LIMITS
+        committed = False
+        with self._brackets(messages, claim_run, claim_run) as brackets:
+            run = brackets.bracket
+            try:
+                brackets.open()
+                ended = self._run_through(claim_run, messages, handler, began)
+                committed = options.transactional
+            except (FenceLost, TransactionLost) as error:
+                run.end_all(RunOutcome.LOST, ticks() - began, error.__cause__ or error)
+                raise
+            except BaseException as error:
+                if len(messages) > 1:
+                    run.end_all(RunOutcome.GIVEN_BACK, ticks() - began, error)
+                    raise
+                ended = self._conclude([self._failed(messages[0], options, error, ticks() - began)])
+            self._end_bracket(brackets, claim_run, ended, committed=committed)
+        if not committed:
+            claim_run.done(ended)
+
+    async def _await_bracketed(
+        self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun
+    ) -> Ended:
+        with self._brackets([message], claim_run, None) as brackets:
+            ended = self._open(brackets, message, handler) or await self._await(claim_run, message, handler, its)
+            self._end_bracket(brackets, claim_run, [ended])
+        return ended
+
+    def _open(self, brackets: OpenBrackets, message: Message, handler: Resolved) -> Ended | None:
+        """Open the brackets of a run; return its end if that fails."""
+        try:
+            brackets.open()
+        except BaseException as error:
+            options = handler.options if isinstance(handler, Handler) else NO_LIMITS
+            return self._conclude([self._failed(message, options, error, 0.0)])[0]
+        return None
+
+    def _end_bracket(
+        self, brackets: OpenBrackets, claim_run: ClaimRun, ended: Sequence[Ended], *, committed: bool = False
+    ) -> None:
+        """Tell a bracket how its runs ended, unless the completer has done so because they took too long."""
+        run, brackets.error = brackets.bracket, ended[0].error if len(ended) == 1 else None
+        if not run.ends:
+            run.ends = [end_of(one) for one in ended]
+            if claim_run.lost and not committed:  # nothing of it will be written down
+                run.end_all(RunOutcome.LOST, ended[0].ran_s, brackets.error)
+
     # -- how a message ends --------------------------------------------------------------------------------------------
 
     def _succeeded(self, message: Message, options: HandlerOptions, value: object, ran_s: float) -> Ended:
@@ -288,7 +373,10 @@ class Executor:
         """Decide what an error means: a retry, a dead letter, or nothing."""
         decision = options.decide(self._context.ladder, message.attempt, error)
         outcome = outcome_of(error, decision)
-        failure = Failure.decided(message.offset, message.attempt, outcome, describe(error), decision, ran_s)
+        kind = class_name(error)
+        failure = Failure.decided(
+            message.offset, message.attempt, outcome, describe(error), decision, ran_s, error_type=kind
+        )
         level = logging.INFO if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED) else logging.WARNING
         log.log(level, "%r in group %s: %s -> %s", message, self._group, redact(repr(error)), decision)
         return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)
@@ -306,10 +394,6 @@ class Executor:
             if after or one.failure is not None:
                 self._call_hooks(one)
         return ended
-
-    def _record(self, claim_run: ClaimRun, ended: Sequence[Ended]) -> None:
-        recorded = self._conclude(ended)  # first: once they are done, the completer may write them down
-        claim_run.done(recorded)
 
     def _call_hooks(self, ended: Ended) -> None:
         """Call the hooks; the message has ended, perhaps in a commit, so their errors cannot become its failure."""

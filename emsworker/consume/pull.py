@@ -28,7 +28,17 @@ from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import PulledRun, Settlement
 from emsworker.consume.settler import Settler
 from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, EmsError, LeaseLost, NotInHand, Problem, Reject, Retry, StoreUnavailable
+from emsworker.core.errors import (
+    ConfigError,
+    EmsError,
+    LeaseLost,
+    NotInHand,
+    Problem,
+    Reject,
+    Retry,
+    StoreUnavailable,
+    class_name,
+)
 from emsworker.core.ids import local_ip
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Group, Message, Order, Topic
@@ -395,7 +405,8 @@ class PullConsumer:
         ran_s = ticks() - run.began
         decision = self._ladder.next(message.attempt, error)
         outcome = outcome_of(error, decision)
-        failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s)
+        kind = class_name(error)
+        failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s, error_type=kind)
         return Settlement(message, ran_s, failure)
 
     def _time_out(self, run: PulledRun, error: BaseException) -> Settlement:

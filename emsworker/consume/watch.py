@@ -13,6 +13,7 @@ from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.tasks.middleware import RunBracket
 from emsworker.tasks.options import HandlerOptions
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Watch:
         self.extension_s = 0.0  # by which the handler has asked to extend its limits
         self.soft_limit_sent = False
         self.interruptible = False  # handler code runs, not code of EMS
+        self.bracket: RunBracket | None = None  # of what runs, if middleware has brackets
 
     def begin(self, messages: list[Message], options: HandlerOptions, now: float) -> None:
         """Mark messages as running from now on; the caller holds the lock."""

@@ -121,6 +121,9 @@ class Settings:
     )
     processes: int = option(0, whole(0, 1024), help="child processes of a worker; 0: one for each processor")
     threads: int = option(4, whole(1, 1024), help="consumer threads in each process")
+    async_threads: int = option(
+        8, whole(1, 1024), help="the threads of a process on which the sends and look-ups of its coroutines run"
+    )
     max_tasks_per_child: int = option(
         0, whole(0, _MOST_KEPT), help="replace a child process after this number of messages; 0: never"
     )
@@ -154,6 +157,10 @@ class Settings:
     lease_margin_s: float = option(2.0, seconds(), help="the last part of a lease, in which it is no longer relied on")
     beat_s: float = option(1.0, seconds(0.05), help="the interval at which the beat's services run")
     beat_lease_s: float = option(5.0, seconds(0.2), help="the duration of the leading beat's lease")
+    sample_s: float = option(
+        10.0, seconds(), help="the interval at which the beat samples the numbers of all groups, for charts; 0: never"
+    )
+    sample_keep_s: float = option(259200.0, seconds(60), help="the time for which samples are kept")
     alarm_commands: tuple[str, ...] = option(
         (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )
@@ -162,6 +169,9 @@ class Settings:
     result_backend: str = option("mysql", choice(("mysql", "redis")), help="the store of results: mysql or redis")
     result_ttl_s: float = option(86400.0, seconds(0.1), help="the time for which results are kept")
     stop_timeout_s: float = option(60.0, seconds(), help="the time that running messages have to finish after SIGTERM")
+    stop_hooks_timeout_s: float = option(
+        5.0, seconds(), help="the time that `on_process_stop` of middleware has when a worker process ends"
+    )
 
     def __post_init__(self) -> None:
         refuse([*problems_in(self), *self._contradictions()])

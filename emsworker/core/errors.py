@@ -219,6 +219,10 @@ class TimeLimitExceeded(EmsError):
     """A handler ran past its hard time limit, or past its group's timeout."""
 
 
+class WorkerLost(TimeLimitExceeded):
+    """The worker died while it ran the message."""
+
+
 class SoftTimeLimitExceeded(EmsError):
     """Raised inside a handler when its soft time limit has passed, so that it can clean up."""
 
@@ -263,3 +267,10 @@ class BatchFailed(EmsError):
     def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
         self.errors = dict(errors)
         super().__init__(f"{counted(len(self.errors), 'message')} of the batch failed")
+
+
+def class_name(error: BaseException) -> str:
+    """Return the name of an error's class: with its module, as in a traceback, unless Python or EMS defines it."""
+    kind = type(error)
+    own = kind.__module__ in ("builtins", "__main__") or kind.__module__.split(".")[0] == "emsworker"
+    return kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"

@@ -11,9 +11,14 @@ from emsworker.core.errors import ExtraMissing
 # Must match setup.cfg. Modules not listed here are always installed; a test imports every module without any extra.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "django": ("django",),
+    "cli": ("rich",),
+    "fastapi": ("fastapi",),
+    "flask": ("flask",),
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
+    "otel": ("opentelemetry.trace",),
     "spark": ("pyspark", "pyarrow"),
+    "starlette": ("starlette",),
     "yaml": ("yaml",),
     "zstd": ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",),
 }

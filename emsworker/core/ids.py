@@ -13,6 +13,7 @@ from emsworker.core.errors import InvalidName
 from emsworker.core.url import DatabaseUrl
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,189}")
+_RANDOM = re.compile(r"(?<=-)[0-9a-f]{32}(?=-|$)")
 MAX_KEY_BYTES = 255
 _VERSION_7 = 0x7 << 76 | 0x2 << 62  # and the variant
 _RANDOM_BITS = (1 << 80) - 1 & ~(0xF << 76 | 0x3 << 62)
@@ -109,3 +110,8 @@ def local_ip(url: str | None) -> str:
 def new_client_id(ip: str) -> str:
     """Return a new client id of the calling thread: ``ip-pid-uuid-tid``."""
     return f"{ip}-{os.getpid()}-{uuid.uuid4().hex}-{threading.get_native_id()}"
+
+
+def short_client(client_id: str) -> str:
+    """Return the id of a client or of a leader with its random part shortened to an ellipsis, for people."""
+    return _RANDOM.sub("…", client_id)

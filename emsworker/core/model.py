@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
@@ -291,9 +291,17 @@ class NewMessage:
         return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    R = _TypeVar("R", covariant=True, default=Any)  # `Receipt` alone is Receipt[Any]
+else:
+    R = TypeVar("R", covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """Result of a confirmed send.
+class Receipt(Generic[R]):
+    """Result of a confirmed send; for a type checker, ``R`` is what the task that was called returns.
 
     Args:
         id: the message's uid.
@@ -449,6 +457,8 @@ class Failure:
         dead: the reason why it becomes a dead letter, or ``None``.
         ran_s: the run time in seconds, or ``None`` if it is unknown, for example because the worker died.
         suspect: its process or its connection was lost with it, so it runs alone from now on.
+        error_type: the class of the error, as :func:`class_name` gives it.
+        told: hooks are called where the failure is made; otherwise a dead letter gets a notice for them.
     """
 
     offset: int
@@ -459,6 +469,8 @@ class Failure:
     dead: str | None
     ran_s: float | None
     suspect: bool = False
+    error_type: str = ""
+    told: bool = True
 
     @classmethod
     def gone(cls, offset: int, attempt: int) -> Failure:
@@ -475,8 +487,10 @@ class Failure:
         decision: Decision,
         ran_s: float | None,
         suspect: bool = False,
+        error_type: str = "",
+        told: bool = True,
     ) -> Failure:
         """Return the failure that records a decision of the ladder."""
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
-        return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect)
+        return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect, error_type, told)

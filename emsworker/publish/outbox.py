@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from emsworker.core.errors import (
     AccessDenied,
@@ -31,7 +31,7 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.outgoing import Outgoing, SendOptions
 from emsworker.publish.transaction import Transaction
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
@@ -52,11 +52,13 @@ _LOOK_UP_S = 10.0
 class Sender(Protocol):
     """The app that sends messages."""
 
-    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message."""
         ...
 
-    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+    def send_many(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
+    ) -> list[Receipt]:
         """Send many messages."""
         ...
 
@@ -73,11 +75,11 @@ class OutboxTransaction(Transaction):
         self._sender = sender
         self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
 
-    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+    def send(self, topic: str, body: Any, **options: Unpack[SendOptions]) -> Receipt:
         """Send with this transaction; the arguments are those of :meth:`Ems.send`."""
         return self._sender.send(topic, body, transaction=self, **options)
 
-    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+    def send_many(self, topic: str, bodies: Iterable[Any], **options: Unpack[SendOptions]) -> list[Receipt]:
         """Send many with this transaction; the arguments are those of :meth:`Ems.send_many`."""
         return self._sender.send_many(topic, bodies, transaction=self, **options)
 
@@ -132,7 +134,7 @@ class Outbox:
         receipts = write(partial(foreign.run, transaction))
         if isinstance(transaction, OutboxTransaction):
             transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
-        else:
+        elif not foreign.when_committed(transaction, self._mover.wake):
             self._mover.wake()
         return receipts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
@@ -18,6 +18,29 @@ from emsworker.core.priority import check_priority, level_for
 
 _TIMES = ("countdown", "eta", "delay")
 _YEARS = range(1970, 9000)  # later years mark rows that wait for something other than a time
+
+
+class DeliveryOptions(TypedDict, total=False):
+    """Options that a message and a task's call have in common; see :class:`Outgoing`."""
+
+    key: str | bytes | None
+    partition: int | None
+    tag: str | bytes | None
+    headers: dict[str, str]
+    serializer: str | None
+    compression: str | None
+    dedup_key: str | bytes | None
+    dedup_window: str | float
+    priority: int | None
+    countdown: float | None
+    eta: datetime | None
+    delay: str | float | None
+
+
+class SendOptions(DeliveryOptions, total=False):
+    """Options of :meth:`Ems.send`, for type checkers; see :class:`Outgoing`."""
+
+    uid: str | None
 
 
 @dataclass(slots=True)

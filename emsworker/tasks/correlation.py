@@ -6,11 +6,13 @@ that one first message led to, ``causation-id`` is the id of the message whose h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from emsworker.core.model import Message, Outcome
-from emsworker.tasks.middleware import Middleware
+from emsworker.core.model import Message
+from emsworker.tasks.middleware import Middleware, RunBracket
 
 if TYPE_CHECKING:
     from emsworker.publish.outgoing import Outgoing
@@ -41,14 +43,11 @@ class Correlation(Middleware):
             outgoing.headers.setdefault(CORRELATION, running[0].headers.get(CORRELATION, running[0].id))
             outgoing.headers.setdefault(CAUSATION, running[0].id)
 
-    def before_run(self, message: Message, group: str) -> None:
-        """Remember the message; all of a batch, until one of them is run again by itself."""
-        before = _running.get()
-        again = any(one.id == message.id for one in before)
-        _running.set((message,) if again else (*before, message))
-
-    def after_run(
-        self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
-    ) -> None:
-        """Forget the message."""
-        _running.set(())
+    @contextmanager
+    def around_run(self, run: RunBracket) -> Iterator[None]:
+        """Remember the message, or all of a batch, while it runs."""
+        before = _running.set(tuple(run.messages))
+        try:
+            yield
+        finally:
+            _running.reset(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from emsworker.core.errors import Ignore, Problem, Reject, Retry
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
@@ -15,6 +15,32 @@ from emsworker.core.priority import PRIORITIES
 
 ON_ERROR = ("retry", "dead", "ignore")
 _COUNT, _SPAN = whole(1, 65535), seconds(0.001)
+
+
+class HandlerKeywords(TypedDict, total=False):
+    """Options of a handler that do not change the function's arguments, for type checkers; see HandlerOptions."""
+
+    concurrency: int
+    on_error: Literal["retry", "dead", "ignore"]
+    ladder: str | None
+    max_attempts: int | None
+    timeout_s: float | None
+    soft_time_limit_s: float | None
+    hard_time_limit_s: float | None
+    rate_limit: str | None
+    max_running: int | None
+    result: bool
+    result_ttl_s: float | None
+
+
+class TaskKeywords(HandlerKeywords, total=False):
+    """Options of :meth:`Ems.task` that do not change the function's arguments, for type checkers."""
+
+    name: str | None
+    topic: str | None
+    group: str | None
+    order: Literal["key", "partition"] | None
+    priority: int | None
 
 
 @dataclass(frozen=True)

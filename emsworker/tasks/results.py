@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from functools import partial
+from typing import Any, Generic, Literal, overload
 
 from emsworker.broker.results import ResultBackend
 from emsworker.core.codec import Decoder
 from emsworker.core.counted import counted, plural
 from emsworker.core.errors import ConfigError, Problem, ResultTimeout, TaskFailed
 from emsworker.core.ids import parse_uid, uid_text
-from emsworker.core.model import Receipt
+from emsworker.core.model import R, Receipt
 from emsworker.core.options import is_number
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
 from emsworker.store.groups.results import ResultRow
 
@@ -22,41 +25,45 @@ _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2
 _JSON = Decoder(("json",))
 
 
-def uids_of(messages: Iterable[Receipt | str]) -> list[bytes]:
+def uids_of(messages: Iterable[Receipt[Any] | str]) -> list[bytes]:
     """The uids of calls that are named by receipts or ids."""
     return [parse_uid(message.id if isinstance(message, Receipt) else message) for message in messages]
 
 
-class ResultSet(Sequence["AsyncResult"]):
+class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
     """The results of several calls, in the order in which they were asked for.
+
+    For a type checker ``R`` is what the task returns; values have been JSON on their way, so a tuple comes as a list.
 
     Args:
         uids: of the calls.
         backend: where they are.
+        pool: the threads on which coroutines look.
     """
 
-    def __init__(self, uids: Sequence[bytes], backend: ResultBackend) -> None:
+    def __init__(self, uids: Sequence[bytes], backend: ResultBackend, pool: ThreadPool) -> None:
         self.uids = list(uids)
         self._backend = backend
+        self._pool = pool
         self._known: dict[bytes, ResultRow] = {}
 
     def __len__(self) -> int:
         return len(self.uids)
 
-    def __iter__(self) -> Iterator[AsyncResult]:
+    def __iter__(self) -> Iterator[AsyncResult[R]]:
         return (AsyncResult(self._part([uid])) for uid in self.uids)
 
     @overload
-    def __getitem__(self, number: int) -> AsyncResult: ...
+    def __getitem__(self, number: int) -> AsyncResult[R]: ...
     @overload
-    def __getitem__(self, number: slice) -> ResultSet: ...
-    def __getitem__(self, number: int | slice) -> AsyncResult | ResultSet:
+    def __getitem__(self, number: slice) -> ResultSet[R]: ...
+    def __getitem__(self, number: int | slice) -> AsyncResult[R] | ResultSet[R]:
         if isinstance(number, slice):
             return self._part(self.uids[number])
         return AsyncResult(self._part([self.uids[number]]))
 
-    def _part(self, uids: Sequence[bytes]) -> ResultSet:
-        part = ResultSet(uids, self._backend)
+    def _part(self, uids: Sequence[bytes]) -> ResultSet[R]:
+        part: ResultSet[R] = ResultSet(uids, self._backend, self._pool)
         part._known = self._known  # shared: a result that one of them has found is known to all
         return part
 
@@ -90,6 +97,11 @@ class ResultSet(Sequence["AsyncResult"]):
         Raises:
             ResultTimeout: not all have ended in time.
         """
+        for pause in self._pauses(timeout):
+            time.sleep(pause)
+
+    def _pauses(self, timeout: float | None) -> Iterator[float]:
+        """Look until all have ended, and yield the seconds to wait in between."""
         if timeout is not None and not is_number(timeout):
             raise ConfigError([Problem("timeout", repr(timeout), "must be a number of seconds, or None")])
         patience_s = self._backend.patience_s
@@ -105,10 +117,14 @@ class ResultSet(Sequence["AsyncResult"]):
                     f"{timeout:g} s, the first of {uid_text(missing[0])}; does its task say result=True, and does a "
                     "worker run?"
                 )
-            time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - ticks())))
+            yield pause if deadline is None else max(0.0, min(pause, deadline - ticks()))
             pause = min(pause * 1.5, _POLL_MAX_S)
 
-    def get(self, timeout: float | None = None, *, raises: bool = True) -> list[Any]:
+    @overload
+    def get(self, timeout: float | None = None, *, raises: Literal[True] = True) -> list[R]: ...
+    @overload
+    def get(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed]: ...
+    def get(self, timeout: float | None = None, *, raises: bool = True) -> Any:
         """All values, in order.
 
         Args:
@@ -120,6 +136,20 @@ class ResultSet(Sequence["AsyncResult"]):
             ResultTimeout: not all have ended in time.
         """
         self.wait(timeout)
+        return self._values(raises)
+
+    @overload
+    async def aget(self, timeout: float | None = None, *, raises: Literal[True] = True) -> list[R]: ...
+    @overload
+    async def aget(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed]: ...
+    async def aget(self, timeout: float | None = None, *, raises: bool = True) -> Any:
+        """All values, in order, for coroutines; see :meth:`get`. It holds a thread only while it looks."""
+        pauses = self._pauses(timeout)
+        while (pause := await self._pool.run(partial(next, pauses, None))) is not None:
+            await asyncio.sleep(pause)
+        return self._values(raises)
+
+    def _values(self, raises: bool) -> list[Any]:
         values = [_value(self._known[uid]) for uid in self.uids]
         failed = next((value for value in values if isinstance(value, TaskFailed)), None)
         if raises and failed is not None:
@@ -139,14 +169,14 @@ class ResultSet(Sequence["AsyncResult"]):
             self._known.pop(uid, None)
 
 
-class AsyncResult:
-    """The result of one call, which may not be there yet.
+class AsyncResult(Generic[R]):
+    """The result of one call, which may not be there yet; for a type checker, of a task that returns ``R``.
 
     Args:
         alone: a set that holds only this result.
     """
 
-    def __init__(self, alone: ResultSet) -> None:
+    def __init__(self, alone: ResultSet[R]) -> None:
         self._alone = alone
 
     @property
@@ -182,7 +212,7 @@ class AsyncResult:
         row = self._look()
         return row.traceback if row is not None else None
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> R:
         """Return the task's return value.
 
         Args:
@@ -193,6 +223,10 @@ class AsyncResult:
             ResultTimeout: it has not ended in time.
         """
         return self._alone.get(timeout)[0]
+
+    async def aget(self, timeout: float | None = None) -> R:
+        """Return the task's return value, for coroutines; see :meth:`get`. It holds a thread only while it looks."""
+        return (await self._alone.aget(timeout))[0]
 
     def forget(self) -> None:
         """Delete it before it expires."""

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from inspect import Signature, iscoroutinefunction, signature
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from emsworker.core.config import Settings
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask, WrongArguments
-from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, Receipt
+from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, R, Receipt
 from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
 from emsworker.core.process.forks import lazy
+from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import UNWATCHED, Run
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outbox import OutboxTransaction
-from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing
+from emsworker.publish.outgoing import MESSAGE_OPTIONS, DeliveryOptions, Outgoing, SendOptions
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.results import AsyncResult
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec as _ParamSpec
+
+    P = _ParamSpec("P", default=...)  # `Task` alone is Task[..., Any]
+else:
+    P = ParamSpec("P")
+
+
+Sent = TypeVar("Sent")
+
+
+class CallOptions(DeliveryOptions, total=False):
+    """Options of a task's call, for type checkers; see :meth:`Task.apply_async`."""
+
+    topic: str | None
+    expires: float | datetime | None
+    task_id: str | None
+    transaction: Any
 
 
 class App(Protocol):
@@ -30,15 +50,38 @@ class App(Protocol):
     name: str
     settings: Settings
 
-    def send(self, topic: str, body: Any, **options: Any) -> Receipt:
+    @property
+    def pool(self) -> ThreadPool:
+        """The threads on which coroutines send."""
+        ...
+
+    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message."""
         ...
 
-    def send_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[Receipt]:
+    def send_many(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
+    ) -> list[Receipt]:
         """Send many messages."""
         ...
 
-    def send_call(self, topic: str, body: Any, **options: Any) -> Receipt:
+    async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
+        """Send one message from a coroutine."""
+        ...
+
+    async def asend_many(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
+    ) -> list[Receipt]:
+        """Send many messages from a coroutine."""
+        ...
+
+    async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
+        """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
+        ...
+
+    def send_call(
+        self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]
+    ) -> Receipt[Any]:
         """Send one message whose headers may be reserved."""
         ...
 
@@ -50,7 +93,11 @@ class App(Protocol):
         """Cancel a message that was not run yet."""
         ...
 
-    def result(self, message: Receipt | str, *, group: str | None = None) -> AsyncResult:
+    @overload
+    def result(self, message: Receipt[R], *, group: str | None = None) -> AsyncResult[R]: ...
+    @overload
+    def result(self, message: str, *, group: str | None = None) -> AsyncResult: ...
+    def result(self, message: Receipt[Any] | str, *, group: str | None = None) -> AsyncResult[Any]:
         """Return the result of a call."""
         ...
 
@@ -187,8 +234,11 @@ class BoundTask:
         raise Retry(reason, countdown=countdown)
 
 
-class Task(Handler):
-    """A function that can be called now (``task(2, 3)``) or sent to be run by a worker (``task.delay(2, 3)``)."""
+class Task(Handler, Generic[P, R]):
+    """A function that can be called now (``task(2, 3)``) or sent to be run by a worker (``task.delay(2, 3)``).
+
+    For a type checker ``P`` are the arguments of its calls, and ``R`` is what it returns.
+    """
 
     def __init__(
         self,
@@ -209,9 +259,10 @@ class Task(Handler):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, without the stream."""
-        return self.function(*args, **kwargs)
+        value: R = self.function(*args, **kwargs)
+        return value
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """Run the call that a message holds."""
@@ -282,32 +333,48 @@ class Task(Handler):
                 "nothing was sent"
             ) from None
 
-    def delay(self, *args: Any, **kwargs: Any) -> Receipt:
+    def using(self, **options: Unpack[CallOptions]) -> PreparedTask[P, R]:
+        """Return the task with options for its next calls: ``add.using(key="a", expires=60).delay(2, 3)``.
+
+        Args:
+            options: those of :meth:`apply_async`.
+
+        Raises:
+            ConfigError: an option is unknown.
+        """
+        refuse_unknown("using()", options, _CALLED_WITH)
+        return PreparedTask(self, options)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Send a call to the stream, and return after its commit."""
         return self.apply_async(args, kwargs)
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
+        """Send a call to the stream from a coroutine; see :meth:`Ems.asend` for what a cancellation does."""
+        return await PreparedTask(self, {}).adelay(*args, **kwargs)
 
     def apply_async(
         self,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
-        countdown: float | None = None,
-        eta: datetime | None = None,
         expires: float | datetime | None = None,
         task_id: str | None = None,
-        **options: Any,
-    ) -> Receipt:
+        topic: str | None = None,
+        transaction: Any = None,
+        **options: Unpack[DeliveryOptions],
+    ) -> Receipt[R]:
         """Send a call to the stream.
 
         Args:
             args, kwargs: of the function.
-            countdown: seconds to wait before it may run.
-            eta: the time before which it must not run; without a zone it is UTC.
             expires: seconds from now, or a time, after which it is no longer run.
             task_id: a UUID of your own; a second call with the same one in the topic is not sent again.
-            options: ``topic``, ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
-                ``delay``, ``transaction``, ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in
-                :meth:`Ems.send`.
+            topic: instead of the task's.
+            transaction: send with its commit, as in :meth:`Ems.send`.
+            options: ``countdown`` (seconds before it may run), ``delay`` (the same as text) or ``eta`` (a time, without
+                a zone in UTC), ``key``, ``partition``, ``tag``, ``headers``, ``serializer``, ``compression``,
+                ``dedup_key``, ``dedup_window``, ``priority`` (by default the task's) as in :meth:`Ems.send`.
 
         Raises:
             WrongArguments: the function does not take these arguments; nothing was sent.
@@ -324,8 +391,8 @@ class Task(Handler):
         if expires is not None:
             headers[EXPIRES_HEADER] = self.app.server_time(_checked_expiry(expires)).isoformat()
         options.setdefault("priority", self.options.priority)
-        topic = options.pop("topic", None) or self.topic
-        return self.app.send_call(topic, body, headers=headers, uid=task_id, countdown=countdown, eta=eta, **options)
+        wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
+        return self.app.send_call(topic or self.topic, body, transaction=transaction, **wanted)
 
     def cancel(self, call: str | Receipt) -> bool:
         """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
@@ -333,6 +400,54 @@ class Task(Handler):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} of {self.app.name}>"
+
+
+class CoroutineTask(Task[P, R]):
+    """A task whose function is an ``async def``: a direct call returns its coroutine."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> Coroutine[Any, Any, R]:
+            """Return the function's coroutine, without the stream."""
+
+
+class GivenTask(Task[P, R]):
+    """A task whose function gets more than its caller gives: itself, a transaction, or messages in a batch.
+
+    ``P`` are the arguments of :meth:`Task.delay`. In a direct call you give the function all it gets.
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Run the function here and now, without the stream."""
+
+
+class PreparedTask(Generic[P, R]):
+    """A task, and the options of its next calls; :meth:`Task.using` makes it."""
+
+    def __init__(self, task: Task[P, R], options: CallOptions) -> None:
+        self.task = task
+        self.options = options
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
+        """Send a call to the stream, and return after its commit."""
+        return self.task.apply_async(args, kwargs, **self.options)
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
+        """Send a call to the stream from a coroutine; see :meth:`Ems.asend` for what a cancellation does."""
+
+        def send(transaction: Any) -> Receipt[R]:
+            options: CallOptions = {**self.options, "transaction": transaction}
+            return self.task.apply_async(args, kwargs, **options)
+
+        name, topic = f"a call of {self.task.name}", self.options.get("topic") or self.task.topic
+        return await self.task.app.in_pool(name, topic, send, self.options.get("transaction"))
+
+    def __repr__(self) -> str:
+        return f"<PreparedTask {self.task.name} of {self.task.app.name}>"
 
 
 def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:

@@ -34,14 +34,17 @@ from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
 from emsworker.worker.child_spec import ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildSpec
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
+from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
+from emsworker.worker.stop_hooks import StopHooks
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _SIDES_S = 5.0
 _ALIVE_S = 1.0
+_NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
 _DUE = 0  # among the numbers of signals
 
@@ -71,14 +74,16 @@ class Child:
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
         self._stop_timeout_s = app.settings.stop_timeout_s
+        self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
-        self._start(app)
-        for hook in hooks(app.middleware, "on_process_start"):
-            hook()
-        self._spec.tell(READY)
-        self._wait()
-        for hook in hooks(app.middleware, "on_process_stop"):
-            hook()
+        try:
+            self._start(app)
+            for hook in hooks(app.middleware, "on_process_start"):
+                hook()
+            self._spec.tell(READY)
+            self._wait()
+        finally:
+            self._stop_hooks.call()
         self._say_last_words()
         return self._exit_code
 
@@ -96,7 +101,7 @@ class Child:
         context = self._context = self._make_context(app, assignments)
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
-        self._sides = [context.lease, context.poller, context.completer]
+        self._sides = [context.lease, context.poller, context.completer, *self._dead_notices(app, assignments)]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
@@ -134,6 +139,15 @@ class Child:
             self._make_recycler(settings),
             loop=EventLoop(self._on_death),
         )
+
+    def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
+        """Return the thread that calls ``on_dead`` for dead letters of processes that died, if there is such a hook."""
+        on_dead = hooks(app.middleware, "on_dead")
+        if not on_dead or not assignments:
+            return []
+        places = {group_id: (one.topic.name, one.group.name) for group_id, one in assignments.items()}
+        database, pause_s = app.stream.database, _NOTICE_BEATS * app.settings.beat_s
+        return [DeadNotices(database, places, on_dead, app.stream.decoder, pause_s, self._on_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
@@ -241,10 +255,12 @@ class Child:
 
     def _stop_at_once(self, why: str) -> None:
         log.warning("%s: giving back what runs", why)
+        self._spec.tell(ENDING)
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
         self._context.completer.give_everything_back()
         self._context.lease.abandon()
+        self._stop_hooks.call()
         self._say_last_words()
         logging.shutdown()
         os._exit(self._exit_code)

@@ -142,7 +142,7 @@ class _Slot:
             return settings.start_timeout_s, f"is not ready after {settings.start_timeout_s:g} s (start_timeout_s)"
         limit_s = max(_SILENT_LEASES * settings.lease_s, _SILENT_LEAST_S)
         if self.ending:
-            limit_s += settings.stop_timeout_s + _GRACE_S
+            limit_s += settings.stop_timeout_s + settings.stop_hooks_timeout_s + _GRACE_S
             return limit_s, f"has been about to end for {limit_s:g} s"
         return limit_s, (
             f"has been frozen for {limit_s:g} s: a handler holds the interpreter's lock, so no time limit could end it"
@@ -369,7 +369,7 @@ class Supervisor:
     def _stop(self, number: signal.Signals) -> None:
         self._stopping = True
         grace = self._settings.stop_timeout_s if number == signal.SIGTERM else 0.0
-        self._kill_at = ticks() + grace + _GRACE_S
+        self._kill_at = ticks() + grace + self._settings.stop_hooks_timeout_s + _GRACE_S
         log.info("stopping%s", " at once" if number == signal.SIGQUIT else "; running messages finish first")
         for slot in self._slots:
             if slot.alive:

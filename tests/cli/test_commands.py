@@ -241,6 +241,40 @@ def test_send(ems: Ems, url: str, tmp_path: Path) -> None:
     assert json.loads(bytes(sent[4][2])) == {"ems-task": "shop.add"}  # type: ignore[call-overload]
 
 
+def test_send_takes_the_options_of_a_message(ems: Ems, url: str) -> None:
+    ems.ok("topics", "create", "orders", "--partitions", "3")
+    uid = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"
+    receipt = ems.ok("send", "orders", "1", "--uid", uid, "--partition", "2", "--json").json
+    assert (receipt["id"], receipt["partition"], receipt["created"]) == (uid, 2, True)
+    assert "there already" in ems.ok("send", "orders", "1", "--uid", uid).out
+    ems.ok("send", "orders", "[]", "--task", "shop.add", "--expires", "1h", "--partition", "0")
+    lines = ("--lines", "--task", "shop.add", "--expires", "2033-01-01T12:00", "--partition", "0")
+    ems.ok("send", "orders", "-", *lines, stdin="[1]\n[2]\n")
+    headers = [json.loads(row[0]) for row in rows(url, "SELECT headers FROM ems_message WHERE `partition` = 0")]
+    assert {one["ems-task"] for one in headers} == {"shop.add"} and headers[0]["ems-expires"].endswith("+00:00")
+    assert [one["ems-expires"] for one in headers[1:]] == ["2033-01-01T12:00:00+00:00"] * 2
+    assert "when it is due" in ems.ok("send", "orders", "1", "--eta", "2033-01-01T13:00+01:00").out
+    ems.ok("send", "orders", "1", "--delay", "10m")
+    due = rows(
+        url, "SELECT due_at, TIMESTAMPDIFF(SECOND, NOW(6), due_at) BETWEEN 500 AND 600 FROM ems_outbox ORDER BY 1 DESC"
+    )
+    assert str(due[0][0]) == "2033-01-01 12:00:00" and due[1][1] == 1
+    first, again = (ems.ok("send", "orders", "1", "--dedup-key", "k", "--json").json for _ in range(2))
+    assert (first["created"], again["created"], again["id"]) == (True, False, first["id"])
+    for wrong, said in (
+        (["--delay", "5m", "--eta", "2033-01-01"], "give either"),
+        (["--delay", "soon"], "soon"),
+        (["--eta", "2033"], "is not a time"),
+        (["--expires", "never"], "neither"),
+        (["--uid", "x"], "not a message id"),
+        (["--partition", "3"], "does not exist"),
+        (["--dedup-window", "5m"], "--dedup-key"),
+        (["--lines", "--uid", uid], "many"),
+    ):
+        done = ems("send", "orders", "-", *wrong, stdin="1")
+        assert done.code == 2 and said in done.err, done
+
+
 def test_r23_priorities(ems: Ems) -> None:
     ems.ok("topics", "create", "plain")
     refused = ems("send", "plain", "1", "--priority", "7")

@@ -1,5 +1,6 @@
 """Lag, traces and dead letters, each compared with a recount in plain SQL after real work with failures."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -176,9 +177,20 @@ def test_dead_letters_are_shown(worked: Ems, url: str) -> None:
     assert {(one["topic"], one["group"], one["reason"]) for one in listed} == {
         ("orders", "mail", f"number {number}") for number in range(3, COUNT, 10)
     }
-    pages = [worked.ok("dead", "list", "--limit", "8", "--skip", str(skip), "--json").json for skip in (0, 8, 16, 24)]
-    assert [one for page in pages for one in page] == listed
-    assert "--skip 8" in worked.ok("dead", "list", "--limit", "8").err
+    assert {(one["task"], one["error"]) for one in listed} == {(None, "Reject")}
+    assert [one["dead_at"] for one in listed] == sorted((one["dead_at"] for one in listed), reverse=True)
+    first = worked.ok("dead", "list", "--limit", "8", "--json")
+    token = re.findall(r"--after (\S+) shows", first.err)[0]
+    rest = worked.ok("dead", "list", "--limit", "100", "--after", token, "--json")
+    assert first.json + rest.json == listed and rest.err == ""
+    assert worked.ok("dead", "list", "--error", "Reject", "--since", "1h", "--task", "", "--json").json == listed
+    for nothing in (["--error", "ValueError"], ["--task", "shop.mail"], ["--until", "2026-01-01"]):
+        assert worked.ok("dead", "list", *nothing, "--json").json == []
+    (counted,) = worked.ok("dead", "list", "--by", "group", "--by", "error", "--json").json
+    assert (counted["group"], counted["error"], counted["count"], counted["capped"]) == ("mail", "Reject", 20, False)
+    assert worked.ok("dead", "list", "--by", "topic").out.split()[:5] == ["TOPIC", "COUNT", "LATEST", "AT", "orders"]
+    for wrong in (["--after", "x"], ["--by", "error", "--after", token], ["--since", "soon"], ["--by", "key"]):
+        assert worked("dead", "list", *wrong).code == 2, wrong
     shown = worked.ok("dead", "show", listed[0]["id"], "--json").json
     assert len(shown) == 1
     assert f"number {shown[0]['body']}" == shown[0]["reason"] and "Reject" in shown[0]["error"]
@@ -188,6 +200,8 @@ def test_dead_letters_are_shown(worked: Ems, url: str) -> None:
     assert done.code == 1 and len(done.errors) == 1
     assert worked("dead", "list", "--group", "nix").code == 1
     assert worked("dead", "requeue").code == 2 and worked("dead", "requeue", "--all").code == 2
+    assert worked("dead", "requeue", listed[0]["id"], "--error", "Reject").code == 2
+    assert worked.ok("dead", "requeue", "--all", "--error", "ValueError", "--yes", "--json").json == {"requeued": 0}
 
 
 def dead_and_retries(url: str) -> tuple[int, int]:

@@ -6,7 +6,8 @@ The language and the title of a block say what becomes of it:
   command it is run; with one that begins with ``before`` it shows another library, which is not installed, and is only
   compiled;
 - ``sh`` runs, and what it exports is there for the blocks below; with a title it is a terminal of its own, whose last
-  command stays open until the page ends;
+  command stays open until the page ends: a worker, or a web server if it names a port, for which a free one is taken
+  throughout the page;
 - ``sql`` is what ``ems local sql`` runs;
 - ``text`` titled ``prints`` must be what the block before it printed;
 - ``console``, ``ini`` and the languages of others (``go``, ``java``, ``js``, ``php``) are shown only, and other languages are refused.
@@ -16,17 +17,20 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from emsworker.local.ports import free_port
 from tests.support.servers import connect
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SHOWN = {"console", "ini", "mermaid", "go", "java", "js", "php"}
+_PORT = re.compile(r"(?:--port[ =]|-p |--bind [\w.]*:|-b [\w.]*:|runserver )(\d{4,5})\b")
 _BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 
 
@@ -75,6 +79,16 @@ def needs_commands(page: Path) -> bool:
     return any(block.language == "sh" for block in blocks(page))
 
 
+def with_free_ports(found: list[Block]) -> list[Block]:
+    """The blocks of a page, whose web servers listen on ports that are free."""
+    for port in {
+        port for block in found if block.language == "sh" and block.title for port in _PORT.findall(block.text)
+    }:
+        free = str(free_port())
+        found = [replace(block, text=re.sub(rf"\b{port}\b", free, block.text)) for block in found]
+    return found
+
+
 @dataclass
 class Reader:
     """Somebody who follows a page.
@@ -91,11 +105,12 @@ class Reader:
     printed: str = ""
     _exported: dict[str, str] = field(default_factory=dict)
     _terminals: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _ports: dict[int, int] = field(default_factory=dict)  # of web servers, by process
 
     def follow(self, page: Path) -> None:
         """Do what the page says, see that all messages were handled, and close the terminals."""
         try:
-            for block in blocks(page):
+            for block in with_free_ports(blocks(page)):
                 self._do(block)
             if self._terminals:
                 self._wait("handled", self._unhandled)
@@ -104,7 +119,8 @@ class Reader:
         finally:
             self._close()
         for terminal in self._terminals:
-            assert terminal.returncode == 0, self._output(f"a terminal ended with {terminal.returncode}")
+            stopped = (0, 130, -signal.SIGINT) if terminal.pid in self._ports else (0,)
+            assert terminal.returncode in stopped, self._output(f"a terminal ended with {terminal.returncode}")
 
     def _do(self, block: Block) -> None:
         if block.language == "python" and block.title.endswith(".py"):
@@ -156,6 +172,8 @@ class Reader:
                     stderr=log,
                 )
             )
+        if port := _PORT.search(last):
+            self._ports[self._terminals[-1].pid] = int(port[1])
 
     def _program(self, name: str) -> str:
         program = shutil.which(name, path=self.environment["PATH"])
@@ -170,12 +188,14 @@ class Reader:
             time.sleep(0.1)
 
     def _not_ready(self) -> Iterator[object]:
-        if not self._terminals:
+        workers = [terminal for terminal in self._terminals if terminal.pid not in self._ports]
+        yield from (f"a server on port {port}" for port in self._ports.values() if not _answers(port))
+        if not workers:
             return
         with connect(self.url_of()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT client_id FROM ems_client WHERE expires_at > NOW(6)")
             supervisors = {_parent(client_id.split("-")[1]) for (client_id,) in cursor.fetchall()}
-            yield from (terminal.args for terminal in self._terminals if terminal.pid not in supervisors)
+            yield from (terminal.args for terminal in workers if terminal.pid not in supervisors)
 
     def _unhandled(self) -> Iterator[object]:
         """What a group of a terminal has yet to handle of all that was sent."""
@@ -212,6 +232,11 @@ class Reader:
                 terminal.kill()
                 terminal.wait()
                 raise
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _parent(pid: str) -> int:

@@ -55,8 +55,10 @@ def test_r24_soft_and_hard_limits_move_together(one_stream: Stream) -> None:
     stream = one_stream
     stream.send("softs", [{"n": 0, "more": 0.9}, {"n": 1, "more": 0.9, "stays": True}, {"n": 2, "more": 0.1}])
     stream.send("lates", [{"n": 3}])
-    stream.worker(_APP, topics=["softs", "lates"], threads=4)
+    stream.worker(_APP, topics=["softs", "lates"], threads=4, settings={"beat_s": 0.2})
     until(lambda: stream.rows("SELECT * FROM ems_dead"), 20, "the stubborn one is dead")
+    (dead,) = until(lambda: stream.record.events("dead"), 20, "another process tells the middleware")
+    assert (dead["n"], dead["error"], dead["reason"]) == (1, "TimeLimitExceeded", "used up its 1 attempt")
     stream.wait_settled()
     soft = {one["n"]: one for one in stream.record.events("soft")}
     assert set(soft) == {0, 1, 2}

@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from click.testing import CliRunner, Result
 from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.admin.check import Severity, check
+from emsworker.admin.dead import DeadFilter
+from emsworker.admin.monitoring import Monitoring
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import AccessDenied, InvalidName
@@ -148,6 +151,17 @@ _CANNOT = {
     "reader": (
         "INSERT INTO ems_claim (group_id) VALUES (1)", "UPDATE ems_message SET tag = ''", "DELETE FROM ems_dead",
         "SELECT webhook FROM ems_alarm_rule", "SELECT * FROM ems_message FOR UPDATE", "SELECT body FROM ems_stage",
+    ),
+    "viewer": (
+        "SELECT * FROM ems_message", "SELECT 1 FROM ems_message WHERE body = ''", "SELECT reason FROM ems_dead", "DELETE FROM ems_dead",
+        "SELECT webhook FROM ems_alarm_rule", "UPDATE ems_group SET paused = 1", "INSERT INTO ems_claim (group_id) VALUES (1)",
+        "INSERT INTO ems_sample (topic_id) VALUES (1)", "SELECT uid FROM ems_result",
+    ),
+    "operator": (
+        "INSERT INTO ems_topic (name) VALUES ('x')", "UPDATE ems_topic SET rule = 'none'", "DELETE FROM ems_topic", "DELETE FROM ems_group",
+        "UPDATE ems_group SET name = 'x'", "UPDATE ems_message SET headers = ''", "DELETE FROM ems_message", "UPDATE ems_dead SET body = ''",
+        "INSERT INTO ems_dead (group_id) VALUES (1)", "SELECT webhook FROM ems_alarm_rule", "DELETE FROM ems_alarm_rule", "DELETE FROM ems_skip",
+        "UPDATE ems_schedule SET body = ''", "UPDATE ems_partition SET next_offset = 1", "DELETE FROM ems_sample",
     ),
     "sink": ("SELECT body FROM ems_message", "DELETE FROM ems_message", "SELECT 1 FROM ems_group", "UPDATE ems_message SET tag = ''"),
     "admin": (),
@@ -317,7 +331,7 @@ def _bury(place: Place) -> str:
     sent = app.send(place.topic, "dead", partition=0)
     claim = claims.take_range(session, claims.Claimant(topic, group, "c", 10, 1 << 20, Decoder()), 0)
     assert claim
-    dead = Failure(claim.hi, 1, Outcome.FAILED, "ValueError: x", retry_in_s=None, dead="attempts", ran_s=0.1)
+    dead = Failure(claim.hi, 1, Outcome.FAILED, "ValueError: x", None, "attempts", 0.1, error_type="ValueError")
     progress.flush(session, progress.Flush(claim, topic.id, claim.hi, 30.0, finished=True, failures=[dead]))
     clients.deregister(session, ["c"])
     return sent.id
@@ -340,6 +354,80 @@ def test_a_reader_looks_and_an_admin_changes(place: Place) -> None:
         assert refused.exit_code == 1 and "command denied" in refused.output, (command, refused.output)
         done = _ems(admin, command)
         assert done.exit_code == 0, (command, done.output)
+
+
+def test_a_viewer_sees_numbers_and_names_and_no_content(place: Place) -> None:
+    """Every list works without bodies, headers and errors; whatever asks for them is refused by the server."""
+    sent, dead = place.stream.app.send(place.topic, 1, partition=0), _bury(place)
+    place.stream.app.send(place.topic, 2, countdown=3600)
+    Admin(place.stream.app).alarms.create(place.topic, on="lag", webhook="https://example.org/secret")
+    url = place.as_role("viewer")
+    database = Database(url)
+    admin, monitoring = Admin(database), Monitoring(database)
+    assert [one.id for one in admin.dead.page(DeadFilter(place.topic)).rows] == [dead]
+    assert [one.error_type for one in admin.dead.classes(DeadFilter(place.topic))] == ["ValueError"]
+    assert sent.id in [one.id for one in admin.lists.messages(place.topic).rows]
+    assert len(admin.lists.delayed(place.topic).rows) == 1
+    (trace,) = monitoring.trace(dead, place.topic, details=False)
+    (history,) = [one.history for one in trace.groups]
+    assert history.dead is not None and (history.dead.error, [one.error for one in history.attempts]) == ("", [None])
+    assert place.topic in {one.topic.name for one in monitoring.lag(most=100)}
+    for look in (admin.lists.retries, admin.lists.running, admin.schedules.list, admin.readers.list, monitoring.clients,
+                 monitoring.leaders, monitoring.ranking, monitoring.series, monitoring.lag, lambda: admin.limits.get(place.topic, "a")):  # fmt: skip
+        look()
+    assert [one.rule.webhook for one in admin.alarms.list(addresses=False) if one.rule.name == place.topic] == [None]
+    denied: list[Callable[[], object]] = [
+        lambda: admin.dead.page(details=True), lambda: admin.lists.retries(details=True), lambda: admin.lists.delayed(details=True),
+        lambda: monitoring.trace(dead), lambda: admin.messages.get(sent.id), lambda: admin.alarms.list(),
+        lambda: admin.dead.requeue_all(place.topic), lambda: admin.change_group(place.topic, "a", paused=True),
+    ]  # fmt: skip
+    for call in denied:
+        with pytest.raises(AccessDenied):
+            call()
+    database.thread_session().close()
+    columns = place.stream.rows(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = DATABASE()"
+    )
+    content = [
+        one
+        for one in columns
+        if one[1] in ("body", "headers", "error", "last_error", "traceback", "webhook", "command")
+    ]
+    assert len(content) > 12
+    with connect(url) as user:
+        for table, column in content:
+            assert refused(user, f"SELECT `{column}` FROM {table}"), (table, column)
+
+
+_OPERATES = (
+    "dead list", "trace MESSAGE", "messages list TOPIC", "groups change TOPIC a --pause", "groups change TOPIC a --resume",
+    "groups limit TOPIC a --rate 5/s", "groups skip TOPIC a --keep 0 --yes", "dead requeue DEAD --yes", "groups reset TOPIC a --to earliest --yes",
+    "groups replay TOPIC a --all --yes", "groups reset TOPIC a --to latest --yes", "topics purge TOPIC --yes", "check --role operator",
+)  # fmt: skip
+_NOT_AN_OPERATORS = (
+    "topics create more", "topics change TOPIC --rule r", "topics delete TOPIC --yes --force", "groups create TOPIC g", "groups delete TOPIC a --yes --force",
+    "alarms create lag --on lag", "send TOPIC {}",
+)  # fmt: skip
+
+
+def test_an_operator_puts_things_right_and_makes_no_tables(place: Place) -> None:
+    operator = place.as_role("operator")
+    _bury(place)
+    admin = Admin(Database(operator))
+    assert admin.dead.delete_all(place.topic) == 1
+    names = {"TOPIC": place.topic, "DEAD": _bury(place)}
+    deleted = _bury(place)
+    place.stream.rows("DELETE FROM ems_message WHERE uid = %s", uuid.UUID(deleted).bytes)
+    assert admin.dead.requeue(admin.dead.find(deleted)) == 1, "its message is back in the stream"
+    names["MESSAGE"] = place.stream.app.send(place.topic, 1, partition=0).id
+    assert admin.cancel(place.topic, place.stream.app.send(place.topic, 2, countdown=3600).id)
+    assert admin.cancel(place.topic, place.stream.app.send(place.topic, 2, partition=1).id)
+    for command in _OPERATES:
+        done = _ems(operator, _filled(command, names))
+        assert done.exit_code == 0, (command, done.output)
+    for command in _NOT_AN_OPERATORS:
+        done = _ems(operator, _filled(command, names))
+        assert done.exit_code != 0 and "denied" in done.output, (command, done.output)
 
 
 def test_an_admin_creates_the_tables(server: Server) -> None:

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from emsworker.core.errors import FenceLost
-from emsworker.core.model import TASK_HEADER, Group, Isolation, Order, Outcome, Topic
+from emsworker.core.codec import Decoder
+from emsworker.core.errors import FenceLost, TimeLimitExceeded
+from emsworker.core.model import TASK_HEADER, Group, Isolation, Message, Order, Outcome, Topic
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
 from emsworker.store.groups.handlers import HandlerRow
 from emsworker.tasks.handlers import declare_handlers
+from emsworker.worker.dead_notices import DeadNotices
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -259,3 +261,46 @@ def test_trap_9_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> 
     progress.flush(stream.session, flush_of(claim, topic, 4, failures=nasty))
     found = [row[0] for row in stream.rows("SELECT last_error FROM ems_retry ORDER BY `offset`")]
     assert found == [str(body) for body in bodies]
+
+
+def test_a_dead_letter_of_the_beat_reaches_the_hooks_of_one_process(stream: Stream) -> None:
+    topic, group = _call(stream, "slow")
+    handlers.declare(stream.session, group.id, [HandlerRow("slow", "retry", "5m", 1)])
+    stream.take(topic, group, stream.client())
+    _run_out(stream, "state = 'start'")
+    assert [one.charged for one in stream.recover()] == [1]
+    assert stream.rows("SELECT task, error_type FROM ems_dead") == [("slow", "TimeLimitExceeded")]
+    told: list[tuple[Any, ...]] = []
+
+    def on_dead(message: Message, group: str, error: BaseException, reason: str) -> None:
+        told.append((message.topic, message.headers[TASK_HEADER], message.body, group, type(error), str(error), reason))
+        raise RuntimeError("a hook that fails")
+
+    for _ in range(2):  # the second process finds nothing
+        app = stream.app()
+        notices = DeadNotices(app.stream.database, {group.id: ("t", "g")}, (on_dead,), Decoder(), 0.0, print)
+        notices.step()
+        notices.shut_down()
+    expected = ("t", "slow", [[], {}], "g", TimeLimitExceeded, "ran past the timeout", "used up its 1 attempt")
+    assert told == [expected]
+    assert stream.rows("SELECT * FROM ems_dead_notice") == []
+
+
+_HOSTILE = (
+    b"", b"{}", b"[1]", b"nonsense", b'{"ems-task": 5}', b'{"ems-task": null}', b'{"ems-task": {"a": [1]}}', b'\xff\xfe',
+    b'{"ems-task": "\\ud800"}', b'{"ems-task": "' + b"x" * 400 + b'"}', '{"ems-task": "ünï"}'.encode(), b'{"ems-task": "a\\u0000b"}',
+    b"[" * 5000, b'{"ems-task": "a", "ems-task": "b"}', '{"ems-task": "\U0001f40d"}'.encode(),
+)  # fmt: skip
+
+
+def test_damaged_headers_keep_no_message_from_becoming_a_dead_letter(stream: Stream) -> None:
+    topic, group, me = filled(stream, len(_HOSTILE))
+    for offset, headers in enumerate(_HOSTILE, 1):
+        stream.rows("UPDATE ems_message SET headers = %s WHERE `offset` = %s", headers, offset)
+    claim = stream.take(topic, group, me)
+    failures = [failed(offset, dead="no more") for offset in range(1, len(_HOSTILE) + 1)]
+    failures[0] = dataclasses.replace(failures[0], error_type="x" * 500 + "\ud800")
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=failures))
+    found = dict(stream.rows("SELECT `offset`, task FROM ems_dead"))
+    assert len(found) == len(_HOSTILE)
+    assert found[11] == "ünï" and found[10] == "x" * 190 and found[2] == found[4] == ""

@@ -62,6 +62,7 @@ _LOOKING = frozenset(
         "readers",
         "schedules",
         "send",
+        "top",
         "topics",
         "trace",
         "alarms",

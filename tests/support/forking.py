@@ -6,6 +6,7 @@ Its children send as well, or only end; each ends by itself, through all that a 
 confirmed is printed as JSON: message ids, how the children ended, and errors.
 """
 
+import asyncio
 import faulthandler
 import json
 import os
@@ -56,6 +57,7 @@ def ways(app: Ems) -> dict[str, Callable[[int], str]]:
         "dedup": lambda number: app.send(topic(number), number, dedup_key=f"{os.getpid()}-{number}").id,
         "transaction": in_transaction,
         "connection": on_a_connection,
+        "coroutine": lambda number: asyncio.run(app.asend(topic(number), number)).id,
     }
 
 

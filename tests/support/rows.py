@@ -87,6 +87,18 @@ def add_retry(run: Run, group_id: int, offset: int, *, attempt: int = 1, isolati
     )
 
 
+def add_dead(run: Run, group_id: int, offset: int, *, task: str = "", error_type: str = "", reason: str = "") -> None:
+    """Write the dead letter of a message of partition 0."""
+    run(
+        "INSERT INTO ems_dead (group_id, `partition`, `offset`, uid, `key`, tag, headers, body, born_at, producer_id, "
+        "dead_at, attempts, task, error_type, reason, error) SELECT g.id, m.`partition`, m.`offset`, m.uid, m.`key`, "
+        "m.tag, m.headers, m.body, m.born_at, m.producer_id, UTC_TIMESTAMP(6), 3, %s, %s, %s, %s "
+        "FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id "
+        "WHERE g.id = %s AND m.`partition` = 0 AND m.`offset` = %s",
+        *(task, error_type, reason, f"{error_type}: {reason}", group_id, offset),
+    )
+
+
 def make_overdue(run: Run) -> None:
     """Let the deadline of every claim pass."""
     run("UPDATE ems_claim SET deadline_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
@@ -98,8 +110,11 @@ def hold_back(run: Run, seconds: float | None) -> None:
 
 
 def run_out(run: Run, client_id: str) -> None:
-    """Let a client's lease run out."""
-    run("UPDATE ems_client SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE client_id = %s", client_id)
+    """Let a client's lease run out, just now: longer ago, and a server that has just started may not have been there."""
+    run(
+        "UPDATE ems_client SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1000 MICROSECOND WHERE client_id = %s",
+        client_id,
+    )
 
 
 def make_due(run: Run) -> None:

@@ -74,7 +74,7 @@ TASKS = {
         (suspect("quick", 3), None, "used up its 3 attempts"),
         (suspect("few"), 10.0, None),
         (suspect("few", 2), None, "used up its 2 attempts"),
-        (suspect("dead"), None, "TimeLimitExceeded: its worker died while running it"),
+        (suspect("dead"), None, "WorkerLost: its worker died while running it"),
         (suspect("ignored"), None, None),
         (suspect("unknown", 3), 10.0, None),
         (suspect(None, 16), None, "used up its 16 attempts"),

@@ -63,7 +63,7 @@ def test_children_of_a_process_that_sends_send_too_and_nothing_is_lost_or_double
     confirmed = Counter([*told["sent"], *out.read_text().split()])
     found = Counter(uid_text(uid) for (uid,) in stream.rows("SELECT uid FROM ems_message WHERE kind = 'message'"))
     assert found == confirmed and set(found.values()) == {1}
-    assert len(out.read_text().split()) == 5 * sum(1 for number in range(FORKS) if number % 3)
+    assert len(out.read_text().split()) == 6 * sum(1 for number in range(FORKS) if number % 3)
     producers = stream.value("SELECT COUNT(DISTINCT producer_id) FROM ems_message WHERE kind = 'message'")
     assert producers == 1 + sum(1 for number in range(FORKS) if number % 3), "each child is a producer of its own"
 

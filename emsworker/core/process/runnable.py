@@ -74,6 +74,10 @@ def watch_threads(on_death: OnDeath) -> None:
     threading.excepthook = report
 
 
+at_start: list[Callable[[], object]] = []
+"""Called at the start of each :class:`Runnable`, in its thread; they must not raise."""
+
+
 class Runnable(threading.Thread):
     """A background thread whose sleep ends when it is asked to stop.
 
@@ -90,6 +94,8 @@ class Runnable(threading.Thread):
     def run(self) -> None:
         """Boot, loop until asked to stop, clean up."""
         try:
+            for call in at_start:
+                call()
             self.boot()
             while not self.stopping.is_set():
                 self.step()

@@ -77,11 +77,17 @@ def add_rule(session: Session, rule: Rule, *, replace: bool = False) -> bool:
     return session.transaction(work)
 
 
-def list_rules(session: Session) -> list[Rule]:
-    """Return all rules, ordered by name."""
+def list_rules(session: Session, *, addresses: bool = True) -> list[Rule]:
+    """Return all rules, ordered by name.
+
+    Args:
+        addresses: with their receivers; otherwise the rules have none.
+    """
     return [
         Rule(name, Metric(metric), float(above), float(for_s), float(within_s), int(least), *rest)
-        for name, metric, above, for_s, within_s, least, *rest in session.rows(_SQL.list_rules)
+        for name, metric, above, for_s, within_s, least, *rest in session.rows(
+            _SQL.list_rules if addresses else _SQL.list_rules_only
+        )
     ]
 
 

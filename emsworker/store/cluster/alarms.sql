@@ -6,6 +6,9 @@ ON DUPLICATE KEY UPDATE name = VALUES(name)
 -- name: list_rules
 SELECT name, metric, above, for_s, within_s, least, topic, group_name, webhook, command FROM ems_alarm_rule ORDER BY name
 
+-- name: list_rules_only
+SELECT name, metric, above, for_s, within_s, least, topic, group_name FROM ems_alarm_rule ORDER BY name
+
 -- name: lock_rule
 -- Locked by every transaction that changes a rule or writes an alarm of it.
 SELECT name FROM ems_alarm_rule WHERE name = %(name)s FOR UPDATE

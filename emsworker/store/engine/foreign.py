@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.process.forks import undivided
 from emsworker.store.engine.errors import AssertionBroken, asserts
 from emsworker.store.engine.sql import Sql
 
@@ -35,12 +36,54 @@ def run(connection: Any, statement: Sql) -> Sequence[Sequence[Any]]:
         raise
 
 
+def when_committed(connection: Any, call: Callable[[], object]) -> bool:
+    """Arrange for a call after the commit of the transaction that a connection is in, if it can tell of that.
+
+    A SQLAlchemy ORM Session can, and what has a method ``on_commit``, as Django's connections have.
+
+    Returns:
+        false if it cannot; then nothing was arranged.
+    """
+    if hasattr(connection, "on_commit"):
+        if not getattr(connection, "in_atomic_block", True):  # Django's, outside of atomic()
+            return False
+        connection.on_commit(call)
+        return True
+    if not _is_session(connection):
+        return False
+    session = connection() if callable(connection) else connection  # a scoped_session has one for each thread
+    waiting = session.info.get(_WAITING)
+    if waiting is None:  # one listener for each session, because even those for one event are never removed
+        with undivided:
+            from sqlalchemy import event
+
+        waiting = session.info[_WAITING] = set()
+        event.listen(session, "after_commit", _after_commit)
+    waiting.add(call)
+    return True
+
+
+_WAITING = "emsworker.when_committed"
+
+
+def _after_commit(session: Any) -> None:
+    if not session.in_nested_transaction():  # the release of a savepoint commits nothing
+        waiting = session.info[_WAITING]
+        while waiting:
+            waiting.pop()()
+
+
+def _is_session(connection: Any) -> bool:
+    """Return whether it is an ORM Session of SQLAlchemy, or a ``scoped_session`` of them."""
+    return hasattr(connection, "get_bind") and hasattr(connection, "connection")
+
+
 def _run(connection: Any, statement: Sql) -> Sequence[Sequence[Any]]:
     if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
         raise _refused(connection)
     if hasattr(connection, "exec_driver_sql"):
         return _on_sqlalchemy(connection, statement)
-    if hasattr(connection, "get_bind") and hasattr(connection, "connection"):  # an ORM Session
+    if _is_session(connection):
         return _on_sqlalchemy(connection.connection(), statement)
     if hasattr(connection, "cursor"):
         return _on_dbapi(connection, statement)

@@ -54,6 +54,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_attempt TO {user};
 GRANT SELECT, INSERT ON {database}.ems_dead TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_dead_notice TO {user};
 GRANT INSERT ON {database}.ems_skip TO {user};
 GRANT SELECT ON {database}.ems_skip_policy TO {user};
 GRANT SELECT, DELETE ON {database}.ems_restored TO {user};
@@ -70,6 +71,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 
 -- name: worker_auto_create
 -- Creates the topics and groups that its app names; so it could also change existing ones.
@@ -100,6 +102,35 @@ GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT SELECT (topic_id), INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
 
+-- name: viewer
+-- Reads lists, lag, traces and charts, for people who watch. It reads no body, no header, no error and no result, and
+-- changes nothing. It sees keys and tags, the names of tasks and of classes of errors, and what handlers report of
+-- their progress.
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_partition TO {user};
+GRANT SELECT (topic_id, `partition`, `offset`, uid, kind, `key`, tag, size, born_at, producer_id) ON {database}.ems_message TO {user};
+GRANT SELECT (topic_id, due_at, uid, `partition`, `key`, tag, producer_id, created_at, level) ON {database}.ems_outbox TO {user};
+GRANT SELECT (id, topic, created_at, refused_at) ON {database}.ems_publish TO {user};
+GRANT SELECT ON {database}.ems_group TO {user};
+GRANT SELECT ON {database}.ems_cursor TO {user};
+GRANT SELECT ON {database}.ems_claim TO {user};
+GRANT SELECT (group_id, `partition`, `offset`, attempt, due_at, claim_id, isolation, `key`) ON {database}.ems_retry TO {user};
+GRANT SELECT (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id) ON {database}.ems_attempt TO {user};
+GRANT SELECT (group_id, `partition`, `offset`, uid, `key`, tag, born_at, producer_id, dead_at, attempts, task, error_type) ON {database}.ems_dead TO {user};
+GRANT SELECT ON {database}.ems_skip TO {user};
+GRANT SELECT ON {database}.ems_skip_policy TO {user};
+GRANT SELECT (name, spec, timezone, catch_up, topic, `key`, next_at, last_at, declared_at) ON {database}.ems_schedule TO {user};
+GRANT SELECT ON {database}.ems_client TO {user};
+GRANT SELECT ON {database}.ems_leader TO {user};
+GRANT SELECT ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_progress TO {user};
+GRANT SELECT ON {database}.ems_limit TO {user};
+GRANT SELECT ON {database}.ems_slot TO {user};
+GRANT SELECT ON {database}.ems_alarm TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_sample TO {user};
+
 -- name: reader
 -- Reads lists, lag, traces, messages and dead letters with their bodies, also with Spark. It changes nothing. It cannot
 -- read the addresses to which alarms are sent, because they can hold secrets.
@@ -107,7 +138,7 @@ GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
 GRANT SELECT ON {database}.ems_message TO {user};
-GRANT SELECT (topic_id, uid, headers, body, created_at) ON {database}.ems_outbox TO {user};
+GRANT SELECT ON {database}.ems_outbox TO {user};
 GRANT SELECT ON {database}.ems_publish TO {user};
 GRANT SELECT ON {database}.ems_result TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
@@ -126,6 +157,53 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_sample TO {user};
+
+-- name: operator
+-- Reads what a reader reads, and puts things right: requeues and deletes dead letters, pauses and changes groups, sets
+-- limits and skip policies, moves cursors, replays, skips, cancels and purges, and runs or deletes schedules. It
+-- creates and deletes no topics, groups and tables, and does not change topics or alarms. (UPDATE of a column that
+-- nothing changes: MySQL requires it to lock a row.)
+GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_partition TO {user};
+GRANT SELECT ON {database}.ems_message TO {user};
+GRANT SELECT ON {database}.ems_outbox TO {user};
+GRANT SELECT ON {database}.ems_group TO {user};
+GRANT SELECT ON {database}.ems_cursor TO {user};
+GRANT SELECT ON {database}.ems_claim TO {user};
+GRANT SELECT ON {database}.ems_retry TO {user};
+GRANT SELECT ON {database}.ems_attempt TO {user};
+GRANT SELECT ON {database}.ems_dead TO {user};
+GRANT SELECT ON {database}.ems_skip TO {user};
+GRANT SELECT ON {database}.ems_skip_policy TO {user};
+GRANT SELECT ON {database}.ems_schedule TO {user};
+GRANT SELECT ON {database}.ems_client TO {user};
+GRANT SELECT ON {database}.ems_leader TO {user};
+GRANT SELECT ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_progress TO {user};
+GRANT SELECT ON {database}.ems_limit TO {user};
+GRANT SELECT ON {database}.ems_slot TO {user};
+GRANT SELECT ON {database}.ems_alarm TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_topic_guard TO {user};
+GRANT SELECT, INSERT ON {database}.ems_restored TO {user};
+GRANT INSERT, UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT INSERT, DELETE ON {database}.ems_outbox TO {user};
+GRANT UPDATE (timeout_ms, ladder, max_attempts, filter, paused) ON {database}.ems_group TO {user};
+GRANT UPDATE (next_offset, skipped) ON {database}.ems_cursor TO {user};
+GRANT INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
+GRANT INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
+GRANT DELETE ON {database}.ems_dead TO {user};
+GRANT INSERT ON {database}.ems_skip TO {user};
+GRANT INSERT, UPDATE, DELETE ON {database}.ems_skip_policy TO {user};
+GRANT UPDATE (next_at, last_at), DELETE ON {database}.ems_schedule TO {user};
+GRANT DELETE ON {database}.ems_position TO {user};
+GRANT INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
+GRANT DELETE ON {database}.ems_slot TO {user};
 
 -- name: admin
 -- Creates the tables, and changes any of their rows.

@@ -11,16 +11,19 @@ from typing import Any
 
 from emsworker.core.errors import FenceLost
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, ClaimState, Failure, Isolation, Order
+from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, ClaimState, Failure, Isolation, Order
 from emsworker.core.run import ProgressReport
 from emsworker.store.engine.errors import AssertionBroken
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking
+from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import ResultRow, add_results, storable
 
 _SQL = Statements(__name__)
+_NAME = 190  # characters of a task's name or an error's class
+_TASK_PATH = f'$."{TASK_HEADER}"'
 
 
 @dataclass(frozen=True)
@@ -196,10 +199,14 @@ def add_failures(
             }
             why = {
                 "attempt": failure.attempt,
+                "error_type": storable(failure.error_type)[:_NAME],
                 "reason": storable(failure.dead),
                 "error": storable(failure.error),
+                "task_path": _TASK_PATH,
             }
             packet.add(_SQL.bury, where | why)
+            if not failure.told:
+                add_notice(packet, claim.group_id, claim.partition, failure.offset)
     ended = [f.offset for f in failures if f.retry_in_s is None]
     if ended and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})

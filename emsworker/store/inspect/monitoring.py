@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 
 _SQL = Statements(__name__)
 
@@ -51,15 +51,59 @@ class Extent:
     end: int
 
 
-def list_lags(session: Session) -> list[PartitionLag]:
-    """Read the lag of every group in every partition, in one packet."""
+def list_lags(session: Session, most: int | None = None) -> list[PartitionLag]:
+    """Read the lag of every group in every partition, in one or two packets.
+
+    Args:
+        most: count at most this many retries, and dead letters, of each group, so that the cost does not grow with
+            them; ``None`` counts all.
+    """
+    if most is not None:
+        return _list_bounded(session, most)
     packet = session.packet()
     for statement in (_SQL.list_positions, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
         packet.add(statement)
     positions, claimed, retries, dead = (result.rows for result in packet.send())
-    claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3]), int(row[4])) for row in claimed}
     retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
-    dead_by = {(row[0], row[1]): int(row[2]) for row in dead}
+    return _lags(positions, claimed, retries_by, {(row[0], row[1]): int(row[2]) for row in dead})
+
+
+def _list_bounded(session: Session, most: int) -> list[PartitionLag]:
+    packet = session.packet()
+    packet.add(_SQL.list_positions_and_more)
+    packet.add(_SQL.count_claimed)
+    positions, claimed = (result.rows for result in packet.send())
+    first_retry = {(row[0], row[1]): int(row[6]) for row in positions if row[6] is not None}
+    retrying, dying = ({group_id for group_id, _ in first_retry}, {row[0] for row in positions if row[7]})
+    retries = _count_some(session, _SQL.count_some_retries, sorted(retrying), most)
+    # One that has ended between the two packets is still counted, as one.
+    retries_by = {place: (max(1, retries.get(place, 0)), offset) for place, offset in first_retry.items()}
+    dead_by = _count_some(session, _SQL.count_some_dead, sorted(dying), most)
+    return _lags([row[:6] for row in positions], claimed, retries_by, dead_by)
+
+
+def _count_some(session: Session, statement: Sql, group_ids: Sequence[int], most: int) -> dict[tuple[int, int], int]:
+    if not group_ids:
+        return {}
+    packet = session.packet()
+    for group_id in group_ids:
+        packet.add(statement, {"group_id": group_id, "most": most})
+    results = zip(group_ids, packet.send(), strict=True)
+    return {(group_id, int(row[0])): int(row[1]) for group_id, result in results for row in result.rows}
+
+
+def count_running(session: Session) -> dict[int, int]:
+    """Return the number of claims that clients work on now, by group."""
+    return {int(group_id): int(count) for group_id, count in session.rows(_SQL.count_running)}
+
+
+def _lags(
+    positions: Sequence[tuple[Any, ...]],
+    claimed: Sequence[tuple[Any, ...]],
+    retries_by: Mapping[tuple[int, int], tuple[int, int]],
+    dead_by: Mapping[tuple[int, int], int],
+) -> list[PartitionLag]:
+    claimed_by = {(row[0], row[1]): (int(row[2]), int(row[3]), int(row[4])) for row in claimed}
     lags = []
     for group_id, partition, _log_start, cursor, last_offset, skipped in positions:
         key = (group_id, partition)

@@ -8,6 +8,29 @@ FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
 ORDER BY c.group_id, c.`partition`
 
+-- name: list_positions_and_more
+-- As list_positions, with the first retry of each place, and whether the group has any dead letter: index dives only.
+SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
+  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1), c.skipped,
+  (SELECT r.`offset` FROM ems_retry r FORCE INDEX (PRIMARY) WHERE r.group_id = c.group_id AND r.`partition` = c.`partition`
+    ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1),
+  EXISTS (SELECT 1 FROM ems_dead d FORCE INDEX (recent) WHERE d.group_id = c.group_id)
+FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
+JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
+ORDER BY c.group_id, c.`partition`
+
+-- name: count_some_retries
+-- By partition, of the first rows of a group in the index.
+SELECT `partition`, COUNT(*) FROM (SELECT `partition` FROM ems_retry FORCE INDEX (due) WHERE group_id = %(group_id)s LIMIT %(most)s) r GROUP BY `partition`
+
+-- name: count_some_dead
+SELECT `partition`, COUNT(*) FROM (SELECT `partition` FROM ems_dead FORCE INDEX (recent) WHERE group_id = %(group_id)s LIMIT %(most)s) d GROUP BY `partition`
+
+-- name: count_running
+-- The live claims of each group, of which there are few.
+SELECT group_id, COUNT(*) FROM ems_claim FORCE INDEX (live) WHERE state = 'start' GROUP BY group_id
+
 -- name: count_claimed
 -- Unfinished offsets in claims of the stream: in all, their lowest, and those held by live clients. Claims of retries
 -- are counted by their retries.

@@ -14,7 +14,10 @@ from emsworker.store.engine.sql import Statements, utc
 from emsworker.store.groups.blocking import BLOCKED_YEAR
 from emsworker.store.groups.dead import Place
 
-_SQL = Statements(__name__)
+_OUTLINE_SQL = Statements(
+    __name__, headers="''", last_error="NULL", dead_error="'', ''", error="NULL"
+)  # for the role viewer
+_SQL = Statements(__name__, headers="headers", last_error="r.last_error", dead_error="reason, error", error="error")
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,19 @@ def find_message(session: Session, topic_ids: Sequence[int], uid: bytes) -> list
     return [(topic_id, (partition, offset)) for topic_id, partition, offset in rows]
 
 
-def get_message(session: Session, topic_id: int, place: Place) -> MessageRow | None:
-    """Return the message at a place, or ``None``."""
-    rows = session.rows(_SQL.get_message, {"topic_id": topic_id, "partition": place[0], "offset": place[1]})
+def get_message(session: Session, topic_id: int, place: Place, *, details: bool = True) -> MessageRow | None:
+    """Return the message at a place, or ``None``.
+
+    Args:
+        details: read its headers too, otherwise they are empty.
+    """
+    statement = _SQL.get_message if details else _OUTLINE_SQL.get_message
+    rows = session.rows(statement, {"topic_id": topic_id, "partition": place[0], "offset": place[1]})
     if not rows:
         return None
     uid, kind, key, tag, headers, size, born_at, producer_id = rows[0]
-    return MessageRow(uid, kind, decode_key(key), decode_key(tag), headers, size, utc(born_at), producer_id)
+    raw = headers if isinstance(headers, bytes) else b""
+    return MessageRow(uid, kind, decode_key(key), decode_key(tag), raw, size, utc(born_at), producer_id)
 
 
 def get_bounds(session: Session, topic_id: int, partition: int) -> tuple[int, int] | None:
@@ -131,11 +140,20 @@ def _attempt(row: tuple[Any, ...]) -> AttemptRow:
     return AttemptRow(utc(ended_at), attempt, Outcome(outcome), ran_ms, client_id, error)
 
 
-def get_history(session: Session, group_id: int, place: Place) -> MessageHistory:
-    """Read all that is known of one message in one group, in one packet."""
+def get_history(session: Session, group_id: int, place: Place, *, details: bool = True) -> MessageHistory:
+    """Read all that is known of one message in one group, in one packet.
+
+    Args:
+        details: read the errors and reasons too.
+    """
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
     packet = session.packet()
-    for statement in (_SQL.get_cursor, _SQL.find_claims, _SQL.get_retry, _SQL.get_dead, _SQL.list_attempts):
+    statements = (
+        (_SQL.get_retry, _SQL.get_dead, _SQL.list_attempts)
+        if details
+        else (_OUTLINE_SQL.get_retry, _OUTLINE_SQL.get_dead, _OUTLINE_SQL.list_attempts)
+    )
+    for statement in (_SQL.get_cursor, _SQL.find_claims, *statements):
         packet.add(statement, args)
     cursor, claims, retry, dead, attempts = (result.rows for result in packet.send())
     return MessageHistory(

@@ -3,7 +3,7 @@
 SELECT topic_id, `partition`, `offset` FROM ems_message WHERE topic_id IN %(topic_ids)s AND uid = %(uid)s
 
 -- name: get_message
-SELECT uid, kind, `key`, tag, headers, size, born_at, producer_id FROM ems_message
+SELECT uid, kind, `key`, tag, {headers}, size, born_at, producer_id FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: get_bounds
@@ -31,14 +31,14 @@ UNION ALL
 
 -- name: get_retry
 -- A retry, and the client that has claimed it.
-SELECT r.attempt, r.due_at, r.last_error, c.client_id, c.claimed_at
+SELECT r.attempt, r.due_at, {last_error}, c.client_id, c.claimed_at
 FROM ems_retry r LEFT JOIN ems_claim c ON c.state = 'start' AND c.group_id = r.group_id AND c.claim_id = r.claim_id
 WHERE r.group_id = %(group_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s
 
 -- name: get_dead
-SELECT dead_at, attempts, reason, error FROM ems_dead
+SELECT dead_at, attempts, {dead_error} FROM ems_dead
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: list_attempts
-SELECT ended_at, attempt, outcome, ran_ms, client_id, error FROM ems_attempt
+SELECT ended_at, attempt, outcome, ran_ms, client_id, {error} FROM ems_attempt
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s ORDER BY ended_at, attempt

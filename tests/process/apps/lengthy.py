@@ -4,10 +4,18 @@ import asyncio
 import time
 from typing import Any
 
-from emsworker import Ems, Message, RunEnded, SoftTimeLimitExceeded
+from emsworker import Ems, Message, Middleware, RunEnded, SoftTimeLimitExceeded
 from tests.process.record import note
 
-app = Ems("lengthy", timeout_s=0.6, ladder="100ms", max_attempts=2, jitter=0.0)
+
+class Mourner(Middleware):
+    """It hears of dead letters whose own process could not call it, too."""
+
+    def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
+        note("dead", n=message.body["n"], group=group, error=type(error).__name__, reason=reason)
+
+
+app = Ems("lengthy", timeout_s=0.6, ladder="100ms", max_attempts=2, jitter=0.0, middleware=[Mourner()])
 
 
 @app.task(name="work", topic="works", group="a", bind=True, result=True)

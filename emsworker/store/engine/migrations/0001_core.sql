@@ -209,10 +209,25 @@ CREATE TABLE IF NOT EXISTS ems_dead (
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   dead_at DATETIME(6) NOT NULL,
   attempts SMALLINT UNSIGNED NOT NULL,
+  task VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
+  error_type VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
   reason TEXT CHARACTER SET utf8mb4 NOT NULL,
   error TEXT CHARACTER SET utf8mb4 NOT NULL,
   PRIMARY KEY (group_id, `partition`, `offset`),
-  KEY recent (group_id, dead_at)
+  KEY recent (group_id, dead_at),
+  KEY class (group_id, task, error_type, dead_at),
+  KEY uid (uid)
+) ENGINE=InnoDB;
+
+-- Dead letters that the beat made, until a worker process of the group has told its middleware.
+
+CREATE TABLE IF NOT EXISTS ems_dead_notice (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  noted_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id, `partition`, `offset`),
+  KEY noted (noted_at)
 ) ENGINE=InnoDB;
 
 -- Offsets that a group never ran, and why: every skip is recorded.
@@ -453,4 +468,24 @@ CREATE TABLE IF NOT EXISTS ems_slot (
   client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   weight SMALLINT UNSIGNED NOT NULL,
   PRIMARY KEY (group_id, client_id)
+) ENGINE=InnoDB;
+
+-- Time series of groups, for charts: counts at one moment, and running totals from which rates are computed. Group 0 is
+-- a topic itself, and topic 0 the whole stream.
+
+CREATE TABLE IF NOT EXISTS ems_sample (
+  topic_id INT UNSIGNED NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  sampled_at DATETIME(6) NOT NULL,
+  unclaimed BIGINT UNSIGNED NOT NULL,
+  claimed BIGINT UNSIGNED NOT NULL,
+  waiting BIGINT UNSIGNED NOT NULL,
+  retries BIGINT UNSIGNED NOT NULL,
+  running INT UNSIGNED NOT NULL,
+  dead BIGINT UNSIGNED NOT NULL,
+  oldest_ms BIGINT UNSIGNED NULL,
+  written BIGINT UNSIGNED NOT NULL,
+  finished BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (topic_id, group_id, sampled_at),
+  KEY sampled (sampled_at)
 ) ENGINE=InnoDB;

@@ -1,0 +1,185 @@
+"""Tables on a terminal, by rich: they fit its width, and have colors unless the user wants none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from emsworker.core.ids import short_client
+
+from .common import NO_COLOR, WIDE
+from .output import Row, cell_of, harmless, is_numeric, text_cell, titles_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_GAP = 2
+_FOLDED = 16  # a column of text can be made as narrow as this
+_ENDLESS = 1 << 20
+_CLIENTS = frozenset({"client", "client_id", "leader"})
+
+_WORDS = {
+    "live": "green",
+    "ok": "green",
+    "done": "green",
+    "running": "cyan",
+    "claimed": "cyan",
+    "waiting": "yellow",
+    "retry": "yellow",
+    "blocked": "yellow",
+    "warning": "yellow",
+    "failed": "yellow",
+    "timeout": "yellow",
+    "orphaned": "yellow",
+    "expired": "red",
+    "dead": "red",
+    "dropped": "red",
+    "rejected": "red",
+    "error": "red",
+}
+_STATES = frozenset({"state", "lease", "severity", "outcome"})
+_ALARMING: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "dead": (bool, "red"),
+    "firing": (bool, "red"),
+    "retries": (bool, "yellow"),
+    "waiting": (bool, "yellow"),
+    "paused": (bool, "yellow"),
+    "ok": (lambda value: value is False, "red"),
+    "running": (lambda value: value is False, "red"),
+    "error": (bool, "red"),
+}
+
+
+def wide() -> bool:
+    """True if the user has asked for full ids and all columns."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(WIDE))
+
+
+def open_console(*, endless: bool = False) -> Console:
+    """Return rich's console on standard output.
+
+    Args:
+        endless: do not fit lines into the terminal's width.
+    """
+    from rich.console import Console
+
+    context = click.get_current_context(silent=True)
+    plain = bool(os.environ.get("NO_COLOR")) or (context is not None and bool(context.meta.get(NO_COLOR)))
+    return Console(
+        file=sys.stdout,
+        color_system=None if plain else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=_ENDLESS if endless else None,
+    )
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str], spare: Sequence[str] = ()) -> None:
+    """Print a list of things; see :func:`emsworker.cli.output.print_rows`."""
+    console = open_console(endless=wide())
+    table, hidden = make_table(rows, columns, spare, console.width, wide())
+    console.print(table)
+    if hidden:
+        names = ", ".join(title.lower() for title in titles_of(hidden))
+        click.echo(f"Left out for want of width: {names}; --wide shows everything.", err=True)
+
+
+def make_table(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    spare: Sequence[str],
+    width: int,
+    full: bool = False,
+    selected: int | None = None,
+) -> tuple[Table, list[str]]:
+    """Return a table, and the columns that it leaves out because the width does not suffice.
+
+    Args:
+        full: leave nothing out, and shorten nothing.
+        selected: the row that is highlighted; then every row is one line, so that the table's height is known.
+    """
+    from rich.table import Table
+
+    cells = {column: [_shown(column, row[column], full) for row in rows] for column in columns}
+    chosen = list(columns) if full else _fitting(cells, columns, spare, width)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", highlight=False)
+    for column, title in zip(chosen, titles_of(chosen), strict=True):
+        folds = selected is None and _folds(column, cells[column])
+        table.add_column(
+            title,
+            justify="right" if is_numeric(rows, column) else "left",
+            no_wrap=not folds,
+            overflow="fold" if folds else "ellipsis",
+            min_width=_least(title, cells[column]) if folds else None,
+        )
+    for number, row in enumerate(rows):
+        texts = [_styled(column, row[column], cells[column][number]) for column in chosen]
+        table.add_row(*texts, style="reverse" if number == selected else None)
+    return table, [column for column in columns if column not in chosen]
+
+
+def print_properties(record: Row) -> None:
+    """Print one thing: its properties below each other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, _GAP, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in record.items():
+        text = Text(harmless(text_cell(name, value)), style=_style(name, value))
+        table.add_row(name.removesuffix("_s").replace("_", " "), text)
+    open_console(endless=wide()).print(table)
+
+
+def _shown(column: str, value: Any, full: bool) -> str:
+    if not full and column in _CLIENTS and isinstance(value, str):
+        value = short_client(value)
+    if not full and isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%SZ")
+    return cell_of(column, value)
+
+
+def _fitting(cells: Mapping[str, list[str]], columns: Sequence[str], spare: Sequence[str], width: int) -> list[str]:
+    """Return the columns that fit, after text has been folded."""
+    needs = {}
+    for column, title in zip(columns, titles_of(columns), strict=True):
+        widest = max(map(len, [title, *cells[column]]))
+        needs[column] = _least(title, cells[column]) if _folds(column, cells[column]) else widest
+    chosen = list(columns)
+    for column in spare:
+        if sum(needs[one] + _GAP for one in chosen) - _GAP <= width:
+            break
+        chosen.remove(column)
+    return chosen
+
+
+def _folds(column: str, cells: Sequence[str]) -> bool:
+    """True if a column is of text that can be broken: not of numbers, times, or ids that one copies."""
+    copied = column in ("id", "at", *_CLIENTS) or column.endswith("_at")
+    return not copied and max(map(len, cells), default=0) > _FOLDED
+
+
+def _least(title: str, cells: Sequence[str]) -> int:
+    return max(len(title), min(_FOLDED, max(map(len, cells), default=0)))
+
+
+def _styled(column: str, value: Any, text: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(text, style=_style(column, value))
+
+
+def _style(column: str, value: Any) -> str:
+    if column in _STATES:
+        return _WORDS.get(str(value), "")
+    alarms, style = _ALARMING.get(column, (bool, ""))
+    return style if value is not None and alarms(value) else ""

@@ -1,0 +1,254 @@
+"""``ems top``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import DURATION, WrongUsage, common_options, open_stream, read_duration
+from .output import harmless, print_rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from .top_screens import Reader, Screen
+
+_BETWEEN_S = 1.0
+_LINES = 5
+_SHOWN_S = 0.25
+_SORTS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest", "running", "retries", "dead")
+_HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause  c clients"
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print the groups once and end; without a terminal this is so anyway.")
+@click.option(
+    "--interval",
+    default="2s",
+    show_default=True,
+    metavar="DURATION",
+    callback=read_duration,
+    help=f"The time between two readings: {DURATION}.",
+)
+@click.option("--sort", type=click.Choice(_SORTS), default="lag", show_default=True, help="The column to sort by.")
+@click.option("--filter", "wanted", default="", metavar="TEXT", help="Only groups with this text in their row.")
+@common_options
+def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> None:
+    """Watch groups live: lag, rates, oldest, running, retries and dead letters, and the clients.
+
+    \b
+    up, down, enter  select a group, open it; there, select a message and open its trace
+    esc              go back
+    /                show only rows with a text, until esc
+    s, r             sort by the next column, in the reverse order
+    space            pause and go on
+    c                clients with their leases and their progress
+    q                quit
+
+    IN/S and OUT/S are messages a second since the last reading: sent to the topic, and finished by the group. Retries
+    and dead letters are counted up to 10,000 a partition.
+    """  # noqa: D301 - click wants the character itself
+    from .top_screens import GROUP_COLUMNS, GroupsScreen, Reader
+
+    if interval < _SHOWN_S:
+        raise click.BadParameter(f"{interval:g} s is too short; at least {_SHOWN_S:g} s.", param_hint="--interval")
+    screen = GroupsScreen("oldest_s" if sort == "oldest" else sort, wanted)
+    live = not (once or as_json) and _is_terminal()
+    if live:
+        _require_rich()
+    reader = Reader(open_stream().database())
+    if live:
+        _watch(reader, screen, interval)
+        return
+    reader.groups()
+    time.sleep(_BETWEEN_S)  # rates are of the time between two readings
+    screen.read_now(reader)
+    print_rows(screen.rows(), GROUP_COLUMNS, as_json, "There is no group yet.", spare=screen.spare)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _require_rich() -> None:
+    from emsworker.core.errors import ExtraMissing
+    from emsworker.core.extras import require
+
+    try:
+        require("cli", "`ems top` on a terminal")
+    except ExtraMissing as error:
+        raise WrongUsage([f"{error}; --once prints plain text"]) from None
+
+
+def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
+    from rich.live import Live
+
+    from .keys import Keys
+    from .terminal import open_console
+
+    console = open_console()
+    viewer = Viewer(reader, screen, interval_s)
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would get a terminal in the wrong mode
+    with (
+        contextlib.suppress(KeyboardInterrupt, EOFError),
+        Keys() as keys,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        key: str | None = None
+        while viewer.take(key):
+            viewer.read_if_due()
+            live.update(viewer.draw(*console.size), refresh=True)
+            key = keys.read(min(viewer.wait_s(), _SHOWN_S))  # the window may have changed meanwhile
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+class Viewer:
+    """Stack of screens, what keys do to it, and its picture.
+
+    Args:
+        reader: reads the stream.
+        screen: the first screen.
+        interval_s: seconds between two readings.
+    """
+
+    def __init__(self, reader: Reader, screen: Screen, interval_s: float) -> None:
+        self._reader, self._interval_s = reader, interval_s
+        self._screens = [screen]
+        self._due = 0.0
+        self._paused = False
+        self._typing = False
+        self._page = 10
+        self._read_at: datetime | None = None
+
+    @property
+    def screen(self) -> Screen:
+        """The screen that is shown."""
+        return self._screens[-1]
+
+    def wait_s(self) -> float:
+        """Return the seconds until the next reading."""
+        return _SHOWN_S if self._paused else max(0.0, self._due - time.monotonic())
+
+    def read_if_due(self) -> None:
+        """Read the screen anew if its interval has passed."""
+        if (self._paused and self._due) or time.monotonic() < self._due:
+            return
+        first = self._read_at is None
+        self.screen.refresh(self._reader)
+        self._read_at = datetime.now(UTC)
+        self._due = time.monotonic() + (min(_BETWEEN_S, self._interval_s) if first else self._interval_s)
+
+    def take(self, key: str | None) -> bool:
+        """Do what a key means; returns false if that is to quit."""
+        if key is None:
+            return True
+        if self._typing:
+            self._type(key)
+            return True
+        if key == "q":
+            return False
+        action = {
+            "up": lambda: self.screen.move(-1),
+            "k": lambda: self.screen.move(-1),
+            "down": lambda: self.screen.move(1),
+            "j": lambda: self.screen.move(1),
+            "page up": lambda: self.screen.move(-self._page),
+            "page down": lambda: self.screen.move(self._page),
+            "enter": lambda: self._open(self.screen.opened()),
+            "right": lambda: self._open(self.screen.opened()),
+            "escape": self._back,
+            "left": self._back,
+            "backspace": self._back,
+            "/": self._begin_typing,
+            "s": self.screen.sort_next,
+            "r": self._reverse,
+            " ": self._pause,
+            "c": self._open_clients,
+        }.get(key)
+        if action is not None:
+            action()
+        return True
+
+    def _type(self, key: str) -> None:
+        if key in ("enter", "escape"):
+            self._typing = False
+            if key == "escape":
+                self.screen.wanted = ""
+        elif key == "backspace":
+            self.screen.wanted = self.screen.wanted[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.screen.wanted += key
+
+    def _begin_typing(self) -> None:
+        self._typing, self.screen.wanted = True, ""
+
+    def _reverse(self) -> None:
+        self.screen.descending = not self.screen.descending
+
+    def _pause(self) -> None:
+        self._paused = not self._paused
+
+    def _open_clients(self) -> None:
+        from .top_screens import ClientsScreen
+
+        if not isinstance(self.screen, ClientsScreen):
+            self._open(ClientsScreen())
+
+    def _open(self, screen: Screen | None) -> None:
+        if screen is not None:
+            self._screens.append(screen)
+            self._due = 0.0
+
+    def _back(self) -> None:
+        if self.screen.wanted:
+            self.screen.wanted = ""
+        elif len(self._screens) > 1:
+            self._screens.pop()
+            self._due = 0.0
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        """Return the picture of the screen."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from .terminal import make_table
+
+        screen, rows = self.screen, self.screen.rows()
+        self._page = max(1, height - _LINES)
+        first = max(0, min(screen.selected - self._page // 2, len(rows) - self._page))
+        shown = rows[first : first + self._page]
+        table, _ = make_table(shown, screen.columns, screen.spare, width, selected=screen.selected - first)
+        head = Text(no_wrap=True, overflow="ellipsis")
+        head.append(screen.title, "bold")
+        head.append(f"  {self._state()}")
+        facts = Text(harmless(screen.facts), no_wrap=True, overflow="ellipsis")
+        foot = (
+            Text(harmless(f"error: {screen.problem}"), "red") if screen.problem else Text(self._order(len(rows)), "dim")
+        )
+        foot.no_wrap, foot.overflow = True, "ellipsis"
+        keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
+        return Group(head, facts, table, foot, keys)
+
+    def _state(self) -> str:
+        at = f"{self._read_at:%H:%M:%SZ}" if self._read_at is not None else "not read yet"
+        return f"{at} PAUSED" if self._paused else at
+
+    def _order(self, count: int) -> str:
+        screen = self.screen
+        sorted_by = (
+            f", by {screen.sort.removesuffix('_s')}{', descending' if screen.descending else ''}" if screen.sort else ""
+        )
+        wanted = f", with {screen.wanted!r}" if screen.wanted or self._typing else ""
+        return f"{count} of {screen.count}{sorted_by}{wanted}{' (type, then enter)' if self._typing else ''}"

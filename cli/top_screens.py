@@ -1,0 +1,366 @@
+"""The screens of ``ems top``: what they read, what their rows are, and which screen a row opens."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from emsworker.admin import Admin
+from emsworker.admin.dead import DeadFilter
+from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
+from emsworker.core.counted import counted
+from emsworker.core.errors import AccessDenied, EmsError
+from emsworker.core.ids import short_client, uid_text
+from emsworker.core.url import redact
+
+from .inspect import utc
+from .output import Row
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from emsworker.admin.dead import DeadEntry
+    from emsworker.admin.lists import Running, WaitingRetry
+    from emsworker.store.cluster.clients import LeaderRow
+    from emsworker.store.engine.database import Database
+
+_COUNTED = 10_000
+"""Retries and dead letters of a partition are counted up to here."""
+_LISTED = 200
+"""Rows of one list on a screen."""
+_CLAIMS = 1000
+"""Live claims that are read for the number of running messages."""
+
+GROUP_COLUMNS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest_s", "running", "retries", "dead", "paused")
+
+
+class Rates:
+    """Messages in and out of each group a second, between two readings."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str], tuple[float, int, int]] = {}
+        self.of: dict[tuple[str, str], tuple[float | None, float | None]] = {}
+
+    def note(self, lags: Sequence[GroupLag], now_s: float) -> None:
+        """Take the readings of a moment.
+
+        Args:
+            now_s: by any clock that runs on.
+        """
+        found, rates = {}, {}
+        for lag in lags:
+            place = (lag.topic.name, lag.group.name)
+            sent = sum(one.last_offset for one in lag.partitions)
+            found[place] = (now_s, sent, sent - lag.lag)
+            rates[place] = _rate(self._before.get(place), found[place])
+        self._before, self.of = found, rates
+
+
+def _rate(before: tuple[float, int, int] | None, now: tuple[float, int, int]) -> tuple[float | None, float | None]:
+    if before is None or now[0] <= before[0]:
+        return None, None
+    past_s = now[0] - before[0]
+    return round((now[1] - before[1]) / past_s, 1), round(max(0, now[2] - before[2]) / past_s, 1)
+
+
+class Reader:
+    """Reads a stream for the screens; one reading costs the server the same whatever the stream holds.
+
+    Args:
+        database: the database of the stream.
+        clock: seconds, by a clock that runs on.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self.admin, self.monitoring = Admin(database), Monitoring(database)
+        self._clock, self._rates = clock, Rates()
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return a row for each group."""
+        lags = self.monitoring.lag(most=_COUNTED)
+        self._rates.note(lags, self._clock())
+        claims = self.admin.lists.running(limit=_CLAIMS).rows
+        running = Counter((one.topic, one.group) for one in claims if one.offset is not None)
+        return [self._group(lag, running[lag.topic.name, lag.group.name]) for lag in lags]
+
+    def _group(self, lag: GroupLag, running: int) -> dict[str, Any]:
+        entering, leaving = self._rates.of[lag.topic.name, lag.group.name]
+        return {
+            "topic": lag.topic.name,
+            "group": lag.group.name,
+            "lag": lag.lag,
+            "in_rate": entering,
+            "out_rate": leaving,
+            "oldest_s": lag.oldest_age_s,
+            "running": running,
+            "retries": lag.retries,
+            "dead": lag.dead,
+            "paused": lag.group.paused,
+        }
+
+    def clients(self) -> tuple[list[ClientView], list[LeaderRow]]:
+        """Return the clients and the leaders of the beat."""
+        return self.monitoring.clients(), self.monitoring.leaders()
+
+    def messages(self, topic: str, group: str) -> list[dict[str, Any]]:
+        """Return messages of a group that run, wait for a retry, or are dead; no bodies and no errors are read."""
+        lists = self.admin.lists
+        rows = [
+            _row("running", one, None, one.since, one.client_id, None, str(one.progress or ""))
+            for one in lists.running(topic, group, limit=_LISTED).rows
+            if one.offset is not None
+        ]
+        rows += [
+            _row("retry" if one.due_at else "blocked", one, one.attempt, one.due_at)
+            for one in lists.retries(topic, group, limit=_LISTED).rows
+        ]
+        rows += [
+            _row("dead", one, one.attempts, one.dead_at, None, one.task, one.error_type)
+            for one in self.admin.dead.page(DeadFilter(topic, group), limit=_LISTED).rows
+        ]
+        return rows
+
+    def trace(self, topic: str, partition: int, offset: int) -> Trace:
+        """Return the trace of a message; without headers and errors if this user must not read them."""
+        try:
+            return self.monitoring.trace_at(topic, partition, offset)
+        except AccessDenied:
+            return self.monitoring.trace_at(topic, partition, offset, details=False)
+
+
+def _row(
+    state: str,
+    one: Running | WaitingRetry | DeadEntry,
+    attempt: int | None,
+    at: datetime | None,
+    client: str | None = None,
+    task: str | None = None,
+    text: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "state": state,
+        "partition": one.partition,
+        "offset": one.offset,
+        "id": one.id,
+        "task": task,
+        "attempt": attempt,
+        "at": at,
+        "client": client,
+        "text": text,
+    }
+
+
+@dataclass
+class Screen:
+    """One list of ``ems top``, with its sort order, its filter and its selected row.
+
+    Attributes:
+        title: stands above the rows.
+        columns: of the table; the first of ``spare`` is left out first.
+        sort: the column by which rows are sorted, ``None`` for the order of reading.
+        wanted: only rows that contain this text are shown.
+        identity: the columns by which a row is known again after the next reading.
+        selected: the index of the selected row; it follows a row that was selected by a key.
+        facts: stands beside the title.
+        problem: the reason why the last reading failed; the rows are then older.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    spare: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    sort: str | None = None
+    descending: bool = True
+    wanted: str = ""
+    selected: int = 0
+    problem: str | None = None
+    facts: str = ""
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _held: tuple[Any, ...] | None = None
+
+    def read(self, reader: Reader) -> list[dict[str, Any]]:
+        """Return the rows."""
+        raise NotImplementedError
+
+    def opens(self, row: Row) -> Screen | None:
+        """Return the screen that a row opens."""
+        return None
+
+    def refresh(self, reader: Reader) -> None:
+        """Read the rows anew; if that fails, keep those of before."""
+        try:
+            self.read_now(reader)
+            self.problem = None
+        except EmsError as error:
+            self.problem = redact(str(error))
+
+    def read_now(self, reader: Reader) -> None:
+        """Read the rows anew; errors are raised."""
+        self._rows = self.read(reader)
+
+    @property
+    def count(self) -> int:
+        """The number of rows that were read."""
+        return len(self._rows)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows that contain the wanted text, sorted."""
+        text = self.wanted.casefold()
+        found = [row for row in self._rows if not text or _contains(row, self.columns, text)]
+        if (column := self.sort) is not None:
+            found.sort(key=lambda row: _sortable(row[column]), reverse=self.descending)
+        held = next((at for at, row in enumerate(found) if self._identity_of(row) == self._held), self.selected)
+        self.selected = max(0, min(held, len(found) - 1))
+        return found
+
+    def move(self, rows: int) -> None:
+        """Select another row, so many below."""
+        found = self.rows()
+        self.selected = max(0, min(self.selected + rows, len(found) - 1))
+        self._held = self._identity_of(found[self.selected]) if found else None
+
+    def _identity_of(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.identity)
+
+    def sort_next(self) -> None:
+        """Sort by the next column."""
+        orders = [None, *self.columns]
+        column = self.sort = orders[(orders.index(self.sort) + 1) % len(orders)]
+        self.descending = not any(column is not None and isinstance(row[column], str) for row in self._rows)
+
+    def opened(self) -> Screen | None:
+        """Return the screen that the selected row opens."""
+        rows = self.rows()
+        return self.opens(rows[self.selected]) if rows else None
+
+
+def _contains(row: Row, columns: Sequence[str], text: str) -> bool:
+    return any(text in str(row[column]).casefold() for column in columns if row[column] is not None)
+
+
+def _sortable(value: Any) -> tuple[bool, Any]:
+    return (value is not None, "" if value is None else value)
+
+
+class GroupsScreen(Screen):
+    """All groups with their lag and their rates."""
+
+    def __init__(self, sort: str | None = "lag", wanted: str = "") -> None:
+        descending = sort not in ("topic", "group")
+        spare = ("paused", "in_rate", "running")
+        known = ("topic", "group")
+        super().__init__("Groups", GROUP_COLUMNS, spare, known, sort=sort, descending=descending, wanted=wanted)
+
+    def read(self, reader: Reader) -> list[dict[str, Any]]:
+        """Read the groups, and count the clients."""
+        rows = reader.groups()
+        clients, leaders = reader.clients()
+        live = sum(view.row.alive for view in clients)
+        processes = len({view.row.process_id for view in clients if view.row.alive})
+        beat = next((one.holder for one in leaders if one.alive), None)
+        threads = f"{counted(live, 'client')} in {counted(processes, 'process')}"
+        self.facts = f"{threads}, {f'beat led by {short_client(beat)}' if beat else 'no beat leads'}"
+        return rows
+
+    def opens(self, row: Row) -> Screen | None:
+        """Open the group."""
+        return GroupScreen(row["topic"], row["group"])
+
+
+class ClientsScreen(Screen):
+    """All clients with their leases, their claims and their progress."""
+
+    def __init__(self) -> None:
+        columns = ("client", "name", "lease", "claims", "progress", "renewed_at")
+        super().__init__("Clients", columns, ("renewed_at",), ("client",), sort="claims")
+
+    def read(self, reader: Reader) -> list[dict[str, Any]]:
+        """Read the clients."""
+        clients, leaders = reader.clients()
+        leading = [f"{one.service} led by {short_client(one.holder)}" for one in leaders if one.alive]
+        self.facts = ", ".join(leading) or "no beat leads"
+        return [
+            {
+                "client": view.row.client_id,
+                "name": view.row.name,
+                "lease": "live" if view.row.alive else "expired",
+                "claims": view.claims,
+                "progress": str(view.progress[-1]) if view.progress else "",
+                "renewed_at": utc(view.row.renewed_at),
+            }
+            for view in clients
+        ]
+
+
+class GroupScreen(Screen):
+    """Messages of one group that run, wait for a retry, or are dead."""
+
+    def __init__(self, topic: str, group: str) -> None:
+        columns = ("state", "partition", "offset", "id", "task", "attempt", "at", "client", "text")
+        super().__init__(f"{topic} / {group}", columns, ("id", "client", "task", "at"), ("partition", "offset"))
+        self.topic, self.group = topic, group
+
+    def read(self, reader: Reader) -> list[dict[str, Any]]:
+        """Read the messages."""
+        rows = reader.messages(self.topic, self.group)
+        counts = Counter(row["state"] for row in rows)
+        self.facts = ", ".join(f"{_count(counts[state])} {state}" for state in ("running", "retry", "blocked", "dead"))
+        return rows
+
+    def opens(self, row: Row) -> Screen | None:
+        """Open the message's trace."""
+        return TraceScreen(self.topic, row["partition"], row["offset"])
+
+
+def _count(number: int) -> str:
+    return f"{number}+" if number >= _LISTED else str(number)
+
+
+class TraceScreen(Screen):
+    """History of one message in each group."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        columns = ("group", "state", "attempt", "at", "client", "text")
+        super().__init__(f"{topic}/{partition}/{offset}", columns, ("client",), ("group", "at"))
+        self._place = (topic, partition, offset)
+
+    def read(self, reader: Reader) -> list[dict[str, Any]]:
+        """Read the trace."""
+        trace = reader.trace(*self._place)
+        self.facts = _about(trace)
+        return [row for one in trace.groups for row in _steps(one)]
+
+
+def _about(trace: Trace) -> str:
+    message = trace.message
+    if message is None:
+        return "deleted by retention"
+    uid = uid_text(message.uid) if message.uid else "no id"
+    task = trace.headers.get("ems-task")
+    sent = f"{message.born_at:%Y-%m-%d %H:%M:%SZ} by {message.producer_id}"
+    return f"{uid}{f', task {task}' if task else ''}, {counted(message.size_bytes, 'byte')}, sent {sent}"
+
+
+def _steps(one: GroupTrace) -> list[dict[str, Any]]:
+    """Return the state of a message in a group, and below it the attempts, the last one first."""
+    history = one.history
+    at = history.dead.dead_at if history.dead else history.claim.progress_at if history.claim else None
+    if history.retry is not None and history.retry.due_at is not None:
+        at = history.retry.due_at
+    text = history.dead.reason if history.dead else str(one.progress or "")
+    head = {"group": one.group.name, "state": one.state.value, "attempt": None, "at": at, "client": one.client_id}
+    attempts = [
+        {
+            "group": "",
+            "state": attempt.outcome.value,
+            "attempt": attempt.attempt,
+            "at": attempt.ended_at,
+            "client": attempt.client_id,
+            "text": ((attempt.error or "").strip().splitlines() or [""])[-1],
+        }
+        for attempt in reversed(history.attempts)
+    ]
+    return [head | {"text": text}, *attempts]

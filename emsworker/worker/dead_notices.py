@@ -1,0 +1,78 @@
+"""Thread that tells a process's middleware of dead letters whose own process could not.
+
+A message whose worker died in its last attempt is made a dead letter by the beat, which runs without an app; one whose
+handler hangs is given up while it runs. The hooks are called here, in any process that handles the message's group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from emsworker.core.codec import Decoder
+from emsworker.core.errors import TimeLimitExceeded, WorkerLost
+from emsworker.core.model import Message
+from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.groups.notices import Notice, take_notices
+from emsworker.tasks.middleware import Hooks
+
+log = logging.getLogger(__name__)
+
+_MOST = 100
+
+
+class DeadNotices(Runnable):
+    """Calls ``on_dead`` for dead letters of processes that died or were replaced.
+
+    Args:
+        database: the stream.
+        places: the topic and the name of each group that the process handles, by the group's id.
+        hooks: what to call.
+        decoder: decodes the bodies.
+        pause_s: seconds between two looks.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        places: Mapping[int, tuple[str, str]],
+        hooks: Hooks,
+        decoder: Decoder,
+        pause_s: float,
+        on_death: OnDeath,
+    ) -> None:
+        super().__init__("ems-notices", on_death)
+        self._session = database.session()
+        self._places, self._hooks, self._decoder, self._pause_s = places, hooks, decoder, pause_s
+        self._trouble = Trouble(log)
+
+    def step(self) -> None:
+        """Take the notices of the process's groups, and call the hooks for each."""
+        try:
+            notices = take_notices(self._session, list(self._places), _MOST)
+        except (ConnectionLost, Conflict) as error:
+            self._trouble.note("cannot look for dead letters of processes that died", error)
+            self.sleep(self._pause_s)
+            return
+        self._trouble.over("dead letters of processes that died are reported")
+        for notice in notices:
+            self._tell(notice)
+        if len(notices) < _MOST:
+            self.sleep(self._pause_s)
+
+    def _tell(self, notice: Notice) -> None:
+        topic, group = self._places[notice.group_id]
+        message = Message(topic, notice.partition, notice.message, self._decoder, notice.attempts)
+        kind = WorkerLost if notice.error_type == WorkerLost.__name__ else TimeLimitExceeded
+        for hook in self._hooks:
+            try:
+                hook(message, group, kind(notice.error), notice.reason)
+            except Exception:
+                log.exception("a hook failed for %r, whose process died", message)
+
+    def shut_down(self) -> None:
+        """Close the session."""
+        self._session.close()

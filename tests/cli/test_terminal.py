@@ -1,0 +1,220 @@
+"""The commands on a terminal: tables that fit, colors, ``ems top``, and completion in the shell."""
+
+import io
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+from emsworker import Ems as App
+from emsworker.admin.monitoring import Monitoring
+from emsworker.cli import pipeline
+from emsworker.cli.terminal import make_table
+from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates
+from emsworker.core.errors import StoreUnavailable
+from emsworker.core.ids import new_client_id, short_client
+from emsworker.local import LocalDatabase
+from emsworker.spark.jobs.report import JobReport
+from emsworker.spark.jobs.report import Table as ReportTable
+from emsworker.store.cluster import clients
+from emsworker.store.engine.database import Database
+from tests.cli.test_commands import rows
+from tests.support import rows as writing
+from tests.support.commands import Ems, environment
+from tests.support.roles import users
+from tests.support.terminal import terminal
+
+TEXT = "the bank is away, and so is everybody who works there"
+
+
+def drawn(width: int, row: dict[str, Any], *spare: str) -> list[str]:
+    table, _ = make_table([row], list(row), spare, width)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_table_folds_text_and_leaves_out_what_is_spare() -> None:
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    row = {"client": new_client_id("10.0.0.5"), "error": f"\x1b[31m{TEXT}", "renewed_at": at, "lag": 1}
+    wide, narrow = drawn(140, row), drawn(60, row, "renewed_at")
+    assert len(wide) == 2 and "2026-01-31 12:00:00Z" in wide[1] and short_client(row["client"]) in wide[1]
+    assert "\\x1b[31m" in wide[1], "a message cannot paint the terminal"
+    assert "RENEWED" not in narrow[0] and max(map(len, narrow)) <= 60
+    assert "".join(line[line.find("  ") :].strip() for line in narrow[1:]).count("bank") == 1 and len(narrow) > 2
+    assert "".join(narrow).count(short_client(row["client"])) == 1, "what one copies is not broken"
+
+
+def test_reports_of_the_pipeline_fit_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    report = JobReport("Dead", (ReportTable("errors", "Errors", ("error", "count", "share"), [(TEXT, 7, 0.12345)]),))
+    monkeypatch.setattr("emsworker.cli.pipeline.draws_tables", lambda: True)
+    monkeypatch.setattr("emsworker.cli.output.draws_tables", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    pipeline._print_report(report)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Errors" and lines[2].endswith("7  0.123") and max(map(len, lines)) <= 40 < len(TEXT)
+
+
+def test_rates_are_of_the_time_between_two_readings(ems: Ems, app: App, url: str) -> None:
+    app.send_many("orders", range(10))
+    ems.ok("groups", "create", "orders", "mail")
+    rates = Rates()
+    rates.note(Monitoring(app).lag(), 100.0)
+    assert rates.of == {("orders", "mail"): (None, None)}
+    app.send_many("orders", range(20))
+    writing.set_cursor(partial(rows, url), 6)
+    rates.note(Monitoring(app).lag(), 110.0)
+    assert rates.of == {("orders", "mail"): (2.0, 0.5)}
+
+
+class Readings:
+    """What a reader of a stream with two groups returns, until the server is away."""
+
+    lags: ClassVar = {"mail": 1, "stats": 2}
+    away = False
+
+    def groups(self) -> list[dict[str, Any]]:
+        if self.away:
+            raise StoreUnavailable("mysql://u:geheim@h/x could not be reached")
+        empty = dict.fromkeys(GROUP_COLUMNS)
+        return [empty | {"topic": "t", "group": name, "lag": lag} for name, lag in self.lags.items()]
+
+    def clients(self) -> tuple[list[Any], list[Any]]:
+        return [], []
+
+
+def test_a_screen_keeps_its_row_and_its_rows() -> None:
+    reader, screen = Readings(), GroupsScreen()
+    screen.refresh(reader)  # type: ignore[arg-type]
+    screen.move(1)
+    assert [row["group"] for row in screen.rows()] == ["stats", "mail"] and screen.selected == 1
+    reader.lags = {"mail": 3, "stats": 2}
+    screen.refresh(reader)  # type: ignore[arg-type]
+    assert screen.rows()[screen.selected]["group"] == "mail" and screen.selected == 0
+    reader.away = True
+    screen.refresh(reader)  # type: ignore[arg-type]
+    assert len(screen.rows()) == 2 and screen.problem is not None and "geheim" not in screen.problem
+
+
+@pytest.fixture
+def busy(ems: Ems, app: App, stream: Database, url: str) -> str:
+    """A stream with a running message, one that waits for a retry, and a dead one; returns the id of a client."""
+    app.send_many("orders", range(20))
+    ems.ok("groups", "create", "orders", "mail")
+    ems.ok("groups", "create", "orders", "stats")
+    client = new_client_id("10.0.0.5")
+    stream.call(lambda s: clients.register(s, [client], "p", "host", 300))
+    ((mail,),) = rows(url, "SELECT id FROM ems_group WHERE name = 'mail'")
+    writing.add_claim(partial(rows, url), mail, 1, 5, client_id=client)
+    writing.add_retry(partial(rows, url), mail, 6)
+    writing.add_dead(partial(rows, url), mail, 7, task="shop.add", error_type="ValueError", reason="out of attempts")
+    writing.set_cursor(partial(rows, url), 8, mail)
+    return client
+
+
+def test_tables_fit_the_terminal(ems: Ems, busy: str) -> None:
+    with terminal(ems, "clients", columns=80) as screen:
+        assert screen.end() == 0
+        assert short_client(busy) in screen.text and busy not in screen.text
+        assert max(map(len, screen.text.splitlines())) <= 80
+        assert b"\x1b[32mlive" in screen.raw
+    with terminal(ems, "clients", "--wide", columns=80, NO_COLOR="1") as screen:
+        assert screen.end() == 0 and busy in screen.text and b"\x1b" not in screen.raw
+    with terminal(ems, "groups", "list", "--no-color", columns=80) as screen:
+        assert screen.end() == 0 and b"\x1b" not in screen.raw
+        assert "--wide shows everything" in screen.text and "TIMEOUT" not in screen.text
+    assert busy in ems.ok("clients").out, "a pipe gets everything"
+
+
+def test_top_shows_groups_messages_and_a_trace(ems: Ems, busy: str) -> None:
+    with terminal(ems, "top", "--interval", "250ms") as screen:
+        before = screen.mode()
+        screen.wait("orders", "mail", "stats", "1 client in 1 process", "q quit")
+        screen.press("/sta\r")
+        screen.wait("1 of 2", "'sta'")
+        screen.press("\x1b")
+        screen.wait("2 of 2")
+        screen.press("/ü\r")
+        screen.wait("0 of 2", "'ü'")
+        screen.press("\x1b")
+        screen.wait("2 of 2")
+        screen.press("ss")
+        screen.wait("by out_rate")
+        screen.press(" ")
+        screen.wait("PAUSED")
+        screen.press(" c")
+        screen.wait("Clients", short_client(busy))
+        screen.press("\x1b")
+        screen.wait("Groups")
+        screen.press("/mail\r\r")
+        screen.wait("orders / mail", "1 running", "1 retry", "1 dead")
+        screen.press("jj\r")
+        screen.wait("orders/0/7", "dead", "out of attempts")
+        screen.press("q")
+        assert screen.end() == 0
+        assert screen.mode() == before
+        assert screen.raw.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor and the former screen are back"
+
+
+def test_top_prints_once_without_a_terminal(ems: Ems, busy: str) -> None:
+    found = {one["group"]: one for one in ems.ok("top", "--json").json}
+    mail = found["mail"]
+    assert (mail["lag"], mail["running"], mail["retries"], mail["dead"]) == (19, 1, 1, 1)
+    assert (mail["in_rate"], mail["out_rate"], mail["paused"]) == (0.0, 0.0, False)
+    done = ems.ok("top", "--once", "--filter", "stats")
+    assert done.out.split()[:5] == ["TOPIC", "GROUP", "LAG", "IN/S", "OUT/S"] and "mail" not in done.out
+    wrong = ems("top", "--interval", "1ms")
+    assert wrong.code == 2 and "at least 0.25 s" in wrong.err
+
+
+def test_without_rich_tables_are_plain_and_top_asks_for_its_extra(ems: Ems, busy: str) -> None:
+    ems.write("sitecustomize.py", "import sys\nsys.modules['rich'] = None\n")
+    path = {"PYTHONPATH": str(ems.folder)}
+    with terminal(ems, "clients", columns=60, **path) as screen:
+        assert screen.end() == 0 and busy in screen.text and b"\x1b" not in screen.raw
+    with terminal(ems, "top", **path) as screen:
+        assert screen.end() == 2
+        assert "pip install 'emsworker[cli]'" in screen.text and "--once" in screen.text
+    with terminal(ems, "top", TERM="dumb") as screen:
+        assert screen.end() == 0 and "stats" in screen.text and b"\x1b" not in screen.raw
+
+
+def test_a_viewer_sees_everything_but_contents(ems: Ems, busy: str, server: LocalDatabase, url: str) -> None:
+    with users(server, url) as make:
+        viewer = {"url": make("viewer")}
+        (letter,) = ems.ok("dead", "list", "--json", **viewer).json
+        assert (letter["task"], letter["error"], letter["reason"]) == ("shop.add", "ValueError", None)
+        assert ems.ok("dead", "list", "--by", "task", "--json", **viewer).json[0]["count"] == 1
+        with terminal(ems, "top", "--filter", "mail", EMS_URL=viewer["url"]) as screen:
+            screen.wait("1 of 2")
+            screen.press("\r")
+            screen.wait("1 dead", "shop.add")
+            screen.press("jj\r")
+            screen.wait("orders/0/7", "dead", "unclaimed")
+            assert "error:" not in screen.text
+            screen.press("q")
+            assert screen.end() == 0
+
+
+def completed(ems: Ems, words: str, **changes: str) -> list[str]:
+    environ = environment({**ems.environ, "_EMS_COMPLETE": "bash_complete", "COMP_WORDS": words, **changes})
+    code = "from emsworker.cli.main import main; main()"
+    environ["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=ems.folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return [line.removeprefix("plain,") for line in done.stdout.split()]
+
+
+def test_names_are_completed_and_errors_are_silent(ems: Ems, busy: str) -> None:
+    ems.write("shop.py", "from emsworker import Ems\nprint('noise')\napp = Ems()\napp.task(name='shop.add')(print)\n")
+    assert completed(ems, "ems topics purge o") == ["orders"]
+    assert completed(ems, "ems groups reset orders ") == ["mail", "stats"]
+    assert completed(ems, "ems dead list --group m") == ["mail"]
+    assert completed(ems, "ems worker -Q orders,o") == ["orders,orders"]
+    assert completed(ems, "ems dead list --error Va") == ["ValueError"]
+    assert completed(ems, "ems send orders 1 --task s", EMS_APP="shop") == ["shop.add"]
+    assert completed(ems, "ems topics purge o", EMS_URL="mysql://u:p@127.0.0.1:1/x") == []
