@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class RunOutcome(StrEnum):
-    """What becomes of a message after a run, as far as its worker knows.
+    """The end of a run for a message, as far as its worker knows.
 
     ``retry``: it failed, and is run again later. ``dead``: it becomes a dead letter. ``ignored``: it failed or had
     expired, and counts as done. ``lost``: its claim has another owner, or its connection was lost; it is run again.

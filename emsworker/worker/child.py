@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker.app import Ems
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.lease import LeaseRenewer
@@ -27,12 +28,13 @@ from emsworker.core.process.role import claim_role
 from emsworker.core.process.runnable import Runnable, watch_threads
 from emsworker.core.process.signals import unblock
 from emsworker.loader import load_app
+from emsworker.observe.logs import configure_logging
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
-from emsworker.worker.child_spec import ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child_spec import ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildSpec, WorkDone
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
@@ -57,6 +59,7 @@ class Child:
         self._signals, self._signal_in = os.pipe()
         self._stop_by: float | None = None
         self._exit_code = 0
+        self._tally = FailureTally()
         self._last_words: str | None = None
         self._stop_timeout_s = 0.0
         self._consumers: list[Consumer] = []
@@ -87,7 +90,14 @@ class Child:
         self._say_last_words()
         return self._exit_code
 
+    @property
+    def _work(self) -> WorkDone:
+        """The work done so far, messages of claims that still run left out."""
+        heard = 0 if self._broadcasts is None else self._broadcasts.ran
+        return WorkDone(self._context.recycler.ran + heard, self._tally.failed, self._tally.dead)
+
     def _say_last_words(self) -> None:
+        self._spec.tell(self._work.to_report())
         if self._last_words is not None:
             self._spec.tell(self._last_words)
 
@@ -117,7 +127,7 @@ class Child:
 
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
         spec, settings, database = self._spec, app.settings, app.stream.database
-        topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
+        topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
         return ProcessContext(
@@ -138,6 +148,8 @@ class Child:
             _result_writer(app),
             self._make_recycler(settings),
             loop=EventLoop(self._on_death),
+            tally=self._tally,
+            log_done=spec.log_done,
         )
 
     def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
@@ -169,7 +181,14 @@ class Child:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
         reader = BroadcastReader(
-            app.stream.database, app.settings, app.stream.decoder, place, self._on_hang, self._on_death
+            app.stream.database,
+            app.settings,
+            app.stream.decoder,
+            place,
+            self._on_hang,
+            self._on_death,
+            self._tally,
+            log_done=self._spec.log_done,
         )
         reader.take_on(app, routes)
         return reader
@@ -209,7 +228,7 @@ class Child:
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
-                self._spec.tell_alive()
+                self._spec.tell_alive(self._work.to_report())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
@@ -300,12 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     except EmsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE
-    level = getattr(logging, spec.log_level.upper(), logging.INFO)
-    logging.basicConfig(
-        level=level,
-        format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure_logging(spec.log_level, spec.log_format)
     try:
         return Child(spec).run()
     except StoreUnavailable as error:

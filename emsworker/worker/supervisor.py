@@ -20,12 +20,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from emsworker.beat.leader import Beat
 from emsworker.core.config import Settings
+from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import watch_threads
@@ -34,7 +35,7 @@ from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, TALLY, USAGE, ChildSpec, WorkDone
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +49,6 @@ _LAST_S = 5.0
 _LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
 _SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
 _STAT = "/proc/{}/stat"
-
-
-def _print_error(text: str) -> None:
-    print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -71,6 +68,7 @@ class _Slot:
     ending: bool = False
     start_at: float = 0.0
     crashes: int = 0
+    work: WorkDone = field(default_factory=WorkDone)
 
     @property
     def alive(self) -> bool:
@@ -106,7 +104,7 @@ class _Slot:
         self.status = os.fdopen(reader, "rb", buffering=0)
         self.ready = self.told = self.restarting = self.ending = False
         self.silent_s = 0.0
-        self.last_words, self.ready_at = "", None
+        self.last_words, self.ready_at, self.work = "", None, WorkDone()
         return self.process.pid
 
     def tell(self, number: signal.Signals) -> None:
@@ -169,7 +167,8 @@ class Supervisor:
         patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
             ``--reload`` needs while a file is being edited.
         on_ready: called when all children are ready, and again after a restart.
-        on_error: called with a line that says why a child cannot become ready, once for all children.
+        on_error: called with a line that says why a child cannot become ready, once for all children; by default the
+            line is printed, or logged if logs are JSON.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class Supervisor:
         with_beat: bool = True,
         patient: bool = False,
         on_ready: Callable[[list[int]], None] = lambda pids: None,
-        on_error: Callable[[str], None] = _print_error,
+        on_error: Callable[[str], None] | None = None,
     ) -> None:
         self._spec = spec
         self._slots = [_Slot(number) for number in range(processes)]
@@ -194,10 +193,12 @@ class Supervisor:
         self._told_ready = False
         self._was_ready = False
         self._turn_at = ticks()
-        self._on_error = on_error
+        self._on_error = on_error or self._print_error
         self._told_error = ""
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
+        self._began = ticks()
+        self._work = WorkDone()  # of children that have ended
         self._stopping = False
         self._kill_at: float | None = None
         self._exit_code = 0
@@ -275,9 +276,10 @@ class Supervisor:
         if slot.status is not None:
             self._on_status(slot)
             slot.close_status()
+        self._work += slot.work
         well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
-            self._end_leases(slot.process_id)
+            self._end_leases(slot)
         if self._stopping or well or slot.restarting:
             slot.start_at, slot.crashes = 0.0, 0
             if slot.recycles:
@@ -308,11 +310,11 @@ class Supervisor:
         self._exit_code = USAGE
         self._stop(signal.SIGTERM)
 
-    def _end_leases(self, process_id: str) -> None:
+    def _end_leases(self, slot: _Slot) -> None:
         try:
-            clients.delete_process(self._session, process_id)
+            clients.delete_process(self._session, slot.process_id)
         except (ConnectionLost, Conflict, EmsError) as error:
-            log.warning("could not end the leases of %s (%s); they run out by themselves", process_id, error)
+            log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 
@@ -332,11 +334,19 @@ class Supervisor:
                 self._on_child_ready(slot)
             elif text == ENDING:
                 slot.ending = True
+            elif text.startswith(TALLY):
+                slot.work = WorkDone.from_report(text)
             elif text.startswith((RECYCLING, HUNG)):
                 slot.last_words = text
             elif text != self._told_error and not slot.restarting:
                 self._told_error = text
                 self._on_error(text)
+
+    def _print_error(self, text: str) -> None:
+        if self._spec.log_format == "json":
+            log.error("%s", redact(text))
+        else:
+            print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
 
     def _on_child_ready(self, slot: _Slot) -> None:
         if slot.crashes > 1:
@@ -394,6 +404,8 @@ class Supervisor:
             self._beat.join(_LAST_S)
         ignore_stops()
         self._session.close()
+        done = {"messages": self._work.ran, "failed_attempts": self._work.failed, "dead_letters": self._work.dead}
+        log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=done)
         os.close(self._alive)
         os.close(self._alive_reader)
 
