@@ -31,6 +31,7 @@ _COMMANDS = {
     "trace": ("inspect", "Show the producer of a message, and its history in each group."),
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
+    "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
     "readers": ("readers", "List the positions of named readers of broadcast topics; delete old ones."),
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),

@@ -18,7 +18,7 @@ ARGUMENTS = {
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],
     "groups replay": ["t", "g", "--dry-run"], "groups reset": ["t", "g", "--dry-run"],
     "groups skip": ["t", "g", "--dry-run"],
-    "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "readers forget": ["b", "--yes"],
+    "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "refused list": [], "readers forget": ["b", "--yes"],
     "alarms create": ["a", "--on", "lag", "--replace"], "alarms silence": [], "health": [], "send": ["p", "1"],
     "chaos break": ["{tmp}"], "chaos check": ["{tmp}"], "local start": [], "local stop": [],
     "worker": ["-A", "nowhere"], "top": ["--json"],

@@ -35,7 +35,8 @@ def test_every_command_of_the_contract_is_there() -> None:
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test alarms.silence alarms.silences alarms.unsilence monitoring
-    monitoring.serve monitoring.export health readers readers.list readers.forget local local.start local.stop
+    monitoring.serve monitoring.export health readers readers.list readers.forget refused refused.list
+    refused.retry refused.delete local local.start local.stop
     local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
@@ -70,6 +71,7 @@ def test_everything_that_prints_knows_json() -> None:
         ("dead",),
         ("schedules",),
         ("readers",),
+        ("refused",),
         ("alarms",),
         ("monitoring",),
         ("monitoring", "serve"),

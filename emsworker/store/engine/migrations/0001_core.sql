@@ -72,6 +72,27 @@ CREATE TABLE IF NOT EXISTS ems_outbox (
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
 
+-- Messages that other programs write by plain SQL. This table is an interface: publishers name the columns topic to uid.
+-- The beat moves rows into the outbox, and keeps those that it must refuse.
+
+CREATE TABLE IF NOT EXISTS ems_publish (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  topic VARCHAR(190) NOT NULL,
+  body LONGTEXT NOT NULL,
+  `key` VARCHAR(255) NULL,
+  tag VARCHAR(255) NULL,
+  headers TEXT NULL,
+  task VARCHAR(190) NULL,
+  priority SMALLINT NULL,
+  delay_s DOUBLE NULL,
+  uid VARCHAR(64) NULL,
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  refused_at DATETIME(6) NULL,
+  error TEXT NULL,
+  PRIMARY KEY (id),
+  KEY waiting (refused_at, id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- Idempotent publishing.
 
 CREATE TABLE IF NOT EXISTS ems_dedup (
