@@ -25,12 +25,18 @@ from .common import (
     together,
 )
 from .completing import complete_groups, complete_topics
+from .http import http_option, listen
 from .settings import override_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from emsworker.store.engine.database import Database
     from emsworker.worker.app_facts import AppFacts
+    from emsworker.worker.child_spec import ChildSpec
     from emsworker.worker.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = 3.0
 
@@ -90,6 +96,7 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's services to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
+@http_option
 @log_options
 @click.option("--log-done", is_flag=True, help="Log every message that is done, with its run time, at level info.")
 @stream_options
@@ -106,6 +113,7 @@ def worker(
     name: str | None,
     no_beat: bool,
     reload: bool,
+    http: tuple[str, int] | None,
     log_level: str,
     log_format: str,
     log_done: bool,
@@ -139,7 +147,7 @@ def worker(
         log_done=log_done,
     )
     count = processes or stream.settings.processes or _processors()
-    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
+    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload, http=http))
 
 
 def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool) -> tuple[AppFacts, OpenStream]:
@@ -171,7 +179,16 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
+def _supervise(
+    stream: OpenStream,
+    spec: Any,
+    count: int,
+    facts: AppFacts,
+    *,
+    no_beat: bool,
+    reload: bool,
+    http: tuple[str, int] | None,
+) -> int:
     from emsworker.worker.banner import log_worker
     from emsworker.worker.supervisor import Supervisor
 
@@ -191,10 +208,36 @@ def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no
             f"{' and '.join(does)}.",
         )
 
-    supervisor = Supervisor(
-        spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
-    )
-    return _run_reloading(supervisor, facts) if reload else supervisor.run()
+    def run(spec: ChildSpec) -> Supervisor:
+        return Supervisor(
+            spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
+        )
+
+    def go(supervisor: Supervisor) -> int:
+        return _run_reloading(supervisor, facts) if reload else supervisor.run()
+
+    return go(run(spec)) if http is None else _serve(http, run, go, spec, database)
+
+
+def _serve(
+    http: tuple[str, int],
+    make: Callable[[ChildSpec], Supervisor],
+    run: Callable[[Supervisor], int],
+    spec: ChildSpec,
+    database: Database,
+) -> int:
+    """Run a worker and serve its probes and metrics."""
+    from dataclasses import replace
+
+    from emsworker.observe.stream_routes import StreamRoutes
+    from emsworker.worker.probes import metrics_folder, probe_routes
+
+    with metrics_folder() as folder:
+        supervisor = make(replace(spec, metrics=str(folder)))
+        routes = {**probe_routes(supervisor.health, folder), "scale": StreamRoutes(database).scale}
+        with listen(http, routes) as server:
+            log.info("probes and metrics at %s", server.url)
+            return run(supervisor)
 
 
 def _announce(log_format: str, text: str) -> None:

@@ -15,6 +15,7 @@ from emsworker.admin.limits import GroupLimits
 from emsworker.admin.lists import Lists
 from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers
+from emsworker.admin.refused import Refused
 from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selection import Selection
@@ -50,6 +51,7 @@ class Admin:
         backlogs: skipping of messages that a group would run too late.
         alarms: the alarm rules.
         readers: the positions of named readers of broadcast topics.
+        refused: rows that were written by plain SQL and cannot be sent.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
@@ -62,6 +64,7 @@ class Admin:
         self.messages = Messages(self._database, self.topics, self.topic, self.group)
         self.alarms = Alarms(self._database)
         self.readers = Readers(self._database, self.topic)
+        self.refused = Refused(self._database)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

@@ -484,6 +484,11 @@ class ThreadRun(Run):
         """Seconds until the first limit; see :class:`Run`."""
         return self._watch.time_left(self._since)
 
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds that the message had waited; see :class:`Run`."""
+        return self._claim_run.claim.waited_s(self._message, self._since)
+
     def extend(self, seconds: float) -> None:
         """Ask for more time; see :class:`Run`."""
         check_span(seconds)

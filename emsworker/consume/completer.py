@@ -154,6 +154,32 @@ class Completer(Runnable):
         most = watch.options.ladder_over(self._ladder_of(claim_run.claim.group_id)).max_attempts
         claim_run.attempts.log_failure(message, failure, error, most)
 
+    def overdue(self, now: float) -> str:
+        """Return the reason why a handler hangs that ran past its limit at ``now``, or an empty text.
+
+        It takes no lock of a claim, because the holder may be waiting for the server.
+        """
+        with self._mutex:
+            claim_runs = list(self._claim_runs.values())
+        for claim_run in claim_runs:
+            watches: list[Watch] = list(claim_run.lanes) if isinstance(claim_run, KeyedRun) else [claim_run]
+            for watch in watches:
+                running, ran_s = watch.running, now - watch.running_since
+                if running is None or ran_s <= watch.time_limit_s:
+                    continue
+                message = next((one for one in claim_run.claim.messages if one.offset == running), None)
+                if message is not None:
+                    return _hangs(claim_run, watch, message, ran_s)
+        return ""
+
+    def began_at(self, thread_id: int | None, now: float) -> float:
+        """Return ``now`` if a thread runs a message, else when its last one of a claim that it works on began, or 0."""
+        with self._mutex:
+            claim_run = self._claim_runs.get(thread_id or 0)
+        if claim_run is None:
+            return 0.0
+        return now if claim_run.running is not None else claim_run.running_since
+
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""
         with self._mutex:

@@ -453,7 +453,17 @@ class Claim:
 
     def server_now(self) -> datetime:
         """Return the server's time without a round trip: its time when the claim was taken, plus the time since."""
-        return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=ticks() - self.taken_ticks)
+        return self.server_time(ticks())
+
+    def server_time(self, at: float) -> datetime:
+        """Return the server's time at ``at``, a value of :func:`ticks`."""
+        return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=at - self.taken_ticks)
+
+    def waited_s(self, message: Message, until: float) -> float | None:
+        """Return for how long a message had waited at ``until``, a value of :func:`ticks`; ``None`` if unknown."""
+        if not self.taken_at:
+            return None
+        return max(0.0, (self.server_time(until) - message.born_at).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,11 @@ class BroadcastReader(Runnable):
         return not self.stopping.is_set()
 
     @property
+    def runs(self) -> bool:
+        """True while handlers run."""
+        return self._running is not None
+
+    @property
     def topic_ids(self) -> set[int]:
         """Ids of the subscribed topics."""
         return {listener.topic.id for listener in self._listeners}

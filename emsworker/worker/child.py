@@ -6,9 +6,11 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from emsworker.app import Ems
@@ -29,12 +31,24 @@ from emsworker.core.process.runnable import Runnable, watch_threads
 from emsworker.core.process.signals import unblock
 from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
+from emsworker.observe.metrics import missing_metrics, share_metrics
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
-from emsworker.worker.child_spec import ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildSpec, WorkDone
+from emsworker.worker.child_spec import (
+    AWAY,
+    ENDING,
+    FAILED,
+    HUNG,
+    READY,
+    RECYCLING,
+    USAGE,
+    ChildHealth,
+    ChildSpec,
+    WorkDone,
+)
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
@@ -46,6 +60,9 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _SIDES_S = 5.0
 _ALIVE_S = 1.0
+_STALLED_S = 180.0  # longer than a call of the server may take, which is no fault of the thread
+_UNSEEN_S = 5.0  # the completer enforces time limits; a busy machine delays it
+_AWAY_S = 5.0  # looks for work fail for longer than that
 _NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
 _DUE = 0  # among the numbers of signals
@@ -61,11 +78,13 @@ class Child:
         self._exit_code = 0
         self._tally = FailureTally()
         self._last_words: str | None = None
-        self._stop_timeout_s = 0.0
+        self._stop_timeout_s = self._poll_max_s = 0.0
         self._consumers: list[Consumer] = []
         self._sides: list[Runnable] = []
         self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
+        self._hang = ""
+        self._orphaned = False
         self._begun = False  # there is something that a stop must end in order
         self._tell_alive_at = 0.0
 
@@ -73,10 +92,14 @@ class Child:
         """Run until told to stop, and return the exit code."""
         self._catch_signals()
         watch_threads(self._on_death)
+        if self._spec.metrics:
+            share_metrics(Path(self._spec.metrics), self._spec.number)
         app = load_app(self._spec.app)
+        if self._spec.metrics:
+            app.add_middleware(*missing_metrics(app.middleware))
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
-        self._stop_timeout_s = app.settings.stop_timeout_s
+        self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
         self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
         try:
@@ -87,6 +110,8 @@ class Child:
             self._wait()
         finally:
             self._stop_hooks.call()
+            if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
+                shutil.rmtree(self._spec.metrics, ignore_errors=True)
         self._say_last_words()
         return self._exit_code
 
@@ -228,12 +253,13 @@ class Child:
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
-                self._spec.tell_alive(self._work.to_report())
+                self._spec.tell_alive(self._work.to_report(), self._health(ticks()).to_text())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
                 log.warning("the supervisor is gone; stopping")
                 parent = []
+                self._orphaned = True
                 self._stop_gently()
             if self._broadcasts is not None:
                 self._broadcasts.look_after(ticks())
@@ -245,6 +271,31 @@ class Child:
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)
+
+    # -- health: without locks that a thread may hold while it waits for the server -----------------------------------
+
+    def _health(self, now: float) -> ChildHealth:
+        return ChildHealth(self._stalled(now), self._away(now))
+
+    def _stalled(self, now: float) -> str:
+        completer = self._context.completer
+        if reason := self._hang or completer.overdue(now - _UNSEEN_S):
+            return reason
+        for thread in [*self._sides, *self._workers]:
+            last = max(thread.turned_at, completer.began_at(thread.ident, now))
+            if thread is self._broadcasts and thread.runs:
+                continue  # it has a watch of its own
+            if now - last > _STALLED_S:
+                return f"thread {thread.name} has made no progress for {now - last:.0f} s"
+        return ""
+
+    def _away(self, now: float) -> str:
+        if not self._context.lease.good:
+            return "the server has not renewed its leases in time"
+        silent_s = now - self._context.poller.looked_at
+        if silent_s > self._poll_max_s + _AWAY_S:
+            return f"no look for work has succeeded for {silent_s:.0f} s"
+        return ""
 
     def _hangs(self, thread: Runnable) -> bool:
         if thread is self._broadcasts:
@@ -286,6 +337,7 @@ class Child:
 
     def _on_hang(self, why: str) -> None:
         log.error("%s; this process will be replaced", why)
+        self._hang = why
         if self._context.recycler.ran:  # one that hangs before it has done anything counts as a crash
             self._last_words = HUNG + why
         self._exit_code = FAILED
@@ -323,7 +375,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return Child(spec).run()
     except StoreUnavailable as error:
-        spec.tell(str(error))
+        spec.tell(AWAY + str(error))
         return FAILED
     except (EmsError, ConfigError) as error:
         spec.tell(str(error))

@@ -18,7 +18,33 @@ from emsworker.core.errors import EmsError
 
 USAGE, FAILED = 2, 1
 READY, ENDING, RECYCLING, HUNG, TALLY = "ready", "ending", "recycling: ", "hung: ", "tally: "
+AWAY, HEALTH = "away: ", "health: "
 _URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
+
+
+@dataclass(frozen=True)
+class ChildHealth:
+    """A child's report about itself, each second.
+
+    Attributes:
+        stalled: why one of its threads makes no progress; empty if all do, also while the server is away.
+        away: why it cannot take messages now, because of the server; empty if it can.
+    """
+
+    stalled: str = ""
+    away: str = ""
+
+    def to_text(self) -> str:
+        """Serialize as a report on the status pipe."""
+        return HEALTH + json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ChildHealth:
+        """Parse such a report; a damaged one tells nothing but that the child runs."""
+        try:
+            return cls(**json.loads(text.removeprefix(HEALTH)))
+        except (ValueError, TypeError):
+            return cls()
 
 
 @dataclass(frozen=True)
@@ -63,6 +89,7 @@ class ChildSpec:
         status: the descriptor on which to report "ready", an error, or the reason for a replacement.
         max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
         number: index of this child in its worker; its replacement has the same.
+        metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
         log_format: ``text`` or ``json``; log_done: log every message that is done.
     """
 
@@ -80,6 +107,7 @@ class ChildSpec:
     max_tasks: int | None = None
     max_memory_mib: int | None = None
     number: int = 0
+    metrics: str = ""
     log_format: str = "text"
     log_done: bool = False
 
@@ -121,8 +149,8 @@ class ChildSpec:
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
-    def tell_alive(self, tally: str) -> None:
-        """Report that this process can run Python code, and what it has run; never wait for a paused supervisor."""
+    def tell_alive(self, *reports: str) -> None:
+        """Report that this process can run Python code, and these; never wait for a supervisor that is paused."""
         _, writable, _ = select.select([], [self.status], [], 0)
         if writable:
-            self.tell(tally)
+            self.tell("\0".join(reports))

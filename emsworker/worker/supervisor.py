@@ -35,7 +35,20 @@ from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, TALLY, USAGE, ChildSpec, WorkDone
+from emsworker.worker.child_spec import (
+    AWAY,
+    ENDING,
+    HEALTH,
+    HUNG,
+    READY,
+    RECYCLING,
+    TALLY,
+    USAGE,
+    ChildHealth,
+    ChildSpec,
+    WorkDone,
+)
+from emsworker.worker.health import ChildState, ChildView, WorkerHealth
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +61,7 @@ _GRACE_S = 10.0
 _LAST_S = 5.0
 _LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
 _SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
+_FROZEN_S = 10.0  # without a report, which comes each second
 _STAT = "/proc/{}/stat"
 
 
@@ -68,6 +82,12 @@ class _Slot:
     ending: bool = False
     start_at: float = 0.0
     crashes: int = 0
+    starts: int = 0
+    said_away: bool = False
+    away: bool = False
+    ended_with: str = ""
+    health: ChildHealth = field(default_factory=ChildHealth)
+    heard_at: float = 0.0
     work: WorkDone = field(default_factory=WorkDone)
 
     @property
@@ -102,8 +122,9 @@ class _Slot:
             os.close(writer)
         os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
         self.status = os.fdopen(reader, "rb", buffering=0)
-        self.ready = self.told = self.restarting = self.ending = False
+        self.ready = self.told = self.restarting = self.ending = self.said_away = False
         self.silent_s = 0.0
+        self.health, self.starts = ChildHealth(), self.starts + 1
         self.last_words, self.ready_at, self.work = "", None, WorkDone()
         return self.process.pid
 
@@ -131,6 +152,31 @@ class _Slot:
         if self.status is not None:
             self.status.close()
             self.status = None
+
+    def note_health(self, text: str) -> None:
+        """Note a report of the child about itself."""
+        self.health, self.heard_at = ChildHealth.from_text(text), ticks()
+
+    def view(self, now: float) -> ChildView:
+        """Return the state of the child; may be called from any thread."""
+        process = self.process
+        state, reason = self._judge(process is not None and self.ready_at is not None, now)
+        return ChildView(self.number, None if process is None else process.pid, state, reason)
+
+    def _judge(self, was_ready: bool, now: float) -> tuple[ChildState, str]:
+        if not was_ready:
+            if self.away:
+                return ChildState.AWAY, "the server could not be reached when it started"
+            if self.crashes > 1 or math.isinf(self.start_at):
+                return ChildState.CRASHED, f"ended with {self.ended_with}, before it was ready or soon afterwards"
+            return ChildState.STARTING, ""
+        if self.ending or self.told:
+            return ChildState.ENDING, ""
+        if now - self.heard_at > _FROZEN_S:
+            return ChildState.FROZEN, f"has been frozen or paused for {now - self.heard_at:.0f} s"
+        if self.health.stalled:
+            return ChildState.STALLED, self.health.stalled
+        return (ChildState.AWAY, self.health.away) if self.health.away else (ChildState.WORKING, "")
 
     def silence_limit(self, settings: Settings) -> tuple[float, str]:
         """Return for how many seconds the child may be silent, and what it means if it is longer."""
@@ -192,6 +238,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._told_ready = False
         self._was_ready = False
+        self._started = False
         self._turn_at = ticks()
         self._on_error = on_error or self._print_error
         self._told_error = ""
@@ -231,6 +278,17 @@ class Supervisor:
     def request_restart(self) -> None:
         """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
         self._note_signal(signal.SIGHUP, None)
+
+    def health(self) -> WorkerHealth:
+        """Return the health of the worker; may be called from any thread."""
+        now = ticks()
+        return WorkerHealth(
+            tuple(slot.view(now) for slot in self._slots),
+            started=self._started,
+            stopping=self._stopping,
+            turned_s=now - self._turn_at,
+            starts=sum(slot.starts for slot in self._slots),
+        )
 
     # -- children ------------------------------------------------------------------------------------------------------
 
@@ -276,6 +334,7 @@ class Supervisor:
         if slot.status is not None:
             self._on_status(slot)
             slot.close_status()
+        slot.ended_with, slot.away = slot.last_words or _meaning(code), slot.said_away
         self._work += slot.work
         well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
@@ -297,7 +356,7 @@ class Supervisor:
             "child %d (process %d) ended with %s; the next starts in %.1f s",
             slot.number,
             pid,
-            slot.last_words or _meaning(code),
+            slot.ended_with,
             pause_s,
         )
 
@@ -330,6 +389,11 @@ class Supervisor:
 
     def _on_status(self, slot: _Slot) -> None:
         for text in slot.read_reports():
+            if text.startswith(HEALTH):
+                slot.note_health(text)
+                continue
+            if text.startswith(AWAY):
+                slot.said_away, text = True, text.removeprefix(AWAY)
             if text == READY:
                 self._on_child_ready(slot)
             elif text == ENDING:
@@ -352,11 +416,12 @@ class Supervisor:
         if slot.crashes > 1:
             log.info("child %d is ready again", slot.number)
         slot.ready, slot.ready_at, slot.silent_s = not slot.restarting, ticks(), 0.0
+        slot.heard_at, slot.away = ticks(), False
         self._told_error, self._was_ready = "", True
         if self._beat is not None and self._beat.ident is None and not self._stopping:
             self._beat.start()  # not earlier: a worker that cannot run must not lead or fire schedules
         if not self._told_ready and all(other.ready for other in self._slots):
-            self._told_ready = True
+            self._told_ready = self._started = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
 
     def _catch_signals(self) -> None:
