@@ -251,7 +251,16 @@ class Settings:
 
 # Variables of the project that are not settings of the app.
 _OTHER_VARIABLES = frozenset(
-    {"EMS_CONFIG", "EMS_HTTP", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+    {
+        "EMS_CONFIG",
+        "EMS_HTTP",
+        "EMS_LOCAL_DIR",
+        "EMS_APP",
+        "EMS_MYSQL_ROOT",
+        "EMS_CACHE_DIR",
+        "EMS_PROFILES",
+        "EMS_WEB_OPERATOR_URL",
+    }
 )
 
 

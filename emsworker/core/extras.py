@@ -19,6 +19,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "otel": ("opentelemetry.trace",),
     "spark": ("pyspark", "pyarrow"),
     "starlette": ("starlette",),
+    "web": ("starlette", "jinja2", "uvicorn", "a2wsgi"),
     "yaml": ("yaml",),
     "zstd": ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",),
 }

@@ -132,6 +132,7 @@ GRANT SELECT ON {database}.ems_alarm TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_audit TO {user};
 
 -- name: reader
 -- Reads lists, lag, traces, messages and dead letters with their bodies, also with Spark. It changes nothing. It cannot
@@ -162,6 +163,7 @@ GRANT SELECT ON {database}.ems_alarm TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_audit TO {user};
 
 -- name: operator
 -- Reads what a reader reads, and puts things right: requeues and deletes dead letters, pauses and changes groups, sets
@@ -208,6 +210,7 @@ GRANT UPDATE (next_at, last_at), DELETE ON {database}.ems_schedule TO {user};
 GRANT DELETE ON {database}.ems_position TO {user};
 GRANT INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
 GRANT DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit TO {user};
 
 -- name: admin
 -- Creates the tables, and changes any of their rows.
