@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+import emsworker.web.texts as texts
 from emsworker.admin import Admin
 from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
@@ -25,7 +26,6 @@ from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
 from emsworker.store.inspect.samples import SamplePoint
-from emsworker.web import texts
 from emsworker.web.access import Level, Visitor
 from emsworker.web.cache import SharedCache
 

@@ -21,9 +21,17 @@ from starlette.staticfiles import StaticFiles
 from emsworker.core import errors
 from emsworker.core.process.forks import after_fork
 from emsworker.core.url import redact as redact_secrets
-from emsworker.web import actions, audit, cluster, dead, explorer, groups, lists, overview, trace
 from emsworker.web.access import AccessRule, Local, Visitor, admitted, comes_from_here
+from emsworker.web.actions import PAGES as ACTIONS
+from emsworker.web.audit import PAGES as AUDIT
+from emsworker.web.cluster import PAGES as CLUSTER
+from emsworker.web.dead import PAGES as DEAD
+from emsworker.web.explorer import PAGES as EXPLORER
+from emsworker.web.groups import PAGES as GROUPS
+from emsworker.web.lists import PAGES as LISTS
+from emsworker.web.overview import PAGES as OVERVIEW
 from emsworker.web.page import Redact, Shared, View, Visit
+from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -40,15 +48,15 @@ _SECURITY = {
     "cross-origin-resource-policy": "same-origin",
 }
 _PAGES: tuple[View, ...] = (
-    *overview.PAGES,
-    *groups.PAGES,
-    *explorer.PAGES,
-    *trace.PAGES,
-    *dead.PAGES,
-    *lists.PAGES,
-    *cluster.PAGES,
-    *audit.PAGES,
-    *actions.PAGES,
+    *OVERVIEW,
+    *GROUPS,
+    *EXPLORER,
+    *TRACE,
+    *DEAD,
+    *LISTS,
+    *CLUSTER,
+    *AUDIT,
+    *ACTIONS,
 )
 _MISSING = (
     errors.UnknownTopic,
