@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from emsworker.admin import Admin, parse_place
 from emsworker.admin.audit import Audit, count_changed
+from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem, UnknownMessage
 from emsworker.core.process.clock import ticks
 from emsworker.store.groups.cancel import Cancelled
@@ -194,6 +195,27 @@ def _run_schedule(change: Change) -> None:
         change.admin.schedules.run_now(name)
 
 
+def _silence(change: Change) -> None:
+    """Keep an alarm from its receivers for some time."""
+    visit = change.visit
+    rule, topic, group = _needed(visit, "rule"), visit.field("topic"), visit.field("group")
+    length, reason = _needed(visit, "for"), visit.field("reason") or ""
+    try:
+        for_s = parse_duration(length)
+    except ValueError as error:
+        raise ConfigError([Problem("for", repr(length), str(error))]) from None
+    detail = {"topic": topic, "group": group, "for": length, "reason": reason}
+    with change.recorded("silence alarm", rule, detail, count=lambda result: 1):
+        change.admin.alarms.silence(rule, for_s=for_s, topic=topic, group=group, reason=reason)
+
+
+def _unsilence(change: Change) -> None:
+    """End a silence."""
+    number = read_number("silence", _needed(change.visit, "silence"), 0)
+    with change.recorded("end silence", str(number)):
+        change.admin.alarms.unsilence(number or 0)
+
+
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +269,8 @@ PAGES = tuple(
         ("/do/retries", _retry_now),
         ("/do/cancel", _cancel),
         ("/do/schedule", _run_schedule),
+        ("/do/silence", _silence),
+        ("/do/unsilence", _unsilence),
         ("/do/pause", _pause),
         ("/do/limit", _limit),
         ("/do/groups/{topic}/{group}", _move),

@@ -28,9 +28,9 @@ def schedules(visit: Visit) -> Response:
 
 
 def alarms(visit: Visit) -> Response:
-    """List the rules of alarms, those that fire first."""
+    """List the rules of alarms, those that fire first, and the silences."""
     rules = sorted(visit.shared.alarms(), key=lambda one: (not one.firing, one.rule.name))
-    return visit.render("alarms.html", rules=rules)
+    return visit.render("alarms.html", rules=rules, silences=visit.shared.silences())
 
 
 def show_check(visit: Visit) -> Response:

@@ -20,6 +20,7 @@ from emsworker.admin import Admin
 from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
+from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem
 from emsworker.core.url import DatabaseUrl, redact_url
 from emsworker.store.cluster.clients import LeaderRow
@@ -105,6 +106,10 @@ class Shared:
     def alarms(self) -> list[Watched]:
         """Return the rules of alarms, without the addresses of their receivers."""
         return self.snapshot.get("alarms", _FRESH_S, lambda: self.admin.alarms.list(addresses=False))
+
+    def silences(self) -> tuple[Silence, ...]:
+        """Return the silences of alarms that have not ended."""
+        return self.snapshot.get("silences", _FRESH_S, self.admin.alarms.silences)
 
     def schedules(self) -> list[ScheduleRow]:
         """Return the schedules of periodic tasks."""

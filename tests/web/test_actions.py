@@ -72,6 +72,11 @@ def test_an_operator_does_everything_as_the_role_operator(
         _post(client, "/do/schedule", name="shop.tidy")
         assert stream.value("SELECT COUNT(*) FROM ems_outbox WHERE producer_id = 'beat'") == 1
 
+        page = _post(client, "/do/silence", rule="backlog", reason="moving house", back="/alarms", **{"for": "2h"})
+        assert "moving house" in page and "1 changed" in page
+        silence = stream.value("SELECT silence_id FROM ems_alarm_silence")
+        assert "moving house" not in _post(client, "/do/unsilence", silence=silence, back="/alarms")
+
         for what, paused in (("pause", 1), ("resume", 0)):
             _post(client, "/do/pause", topic="orders", group="workers", what=what)
             assert stream.value("SELECT paused FROM ems_group WHERE name = 'workers'") == paused
@@ -80,7 +85,7 @@ def test_an_operator_does_everything_as_the_role_operator(
         _post(client, "/do/limit", topic="orders", group="workers")
         assert Admin(stream.app()).limits.get("orders", "workers").rate is None
 
-        assert stream.value("SELECT COUNT(*) FROM ems_audit") == 10
+        assert stream.value("SELECT COUNT(*) FROM ems_audit") == 12
         listed = client.get("/audit").text
         assert "limit group" in listed and "orders/workers" in listed
 

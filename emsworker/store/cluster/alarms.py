@@ -135,9 +135,13 @@ def add_silence(
     session: Session, rule: str | None, topic: str | None, group: str | None, for_s: float, reason: str
 ) -> int:
     """Add a silence and return its number; delete those that have ended."""
-    session.change(_SQL.delete_ended_silences)
     args = {"rule": rule, "topic": topic, "group": group, "for_s": for_s, "reason": reason}
-    return session.execute(_SQL.add_silence, args).insert_id
+
+    def work(session: Session) -> int:
+        session.execute(_SQL.delete_ended_silences)
+        return session.execute(_SQL.add_silence, args).insert_id
+
+    return session.transaction(work)
 
 
 def list_silences(session: Session) -> list[Silence]:
