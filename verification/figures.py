@@ -42,25 +42,24 @@ class Library:
         found: dict[str, set[str]] = {name: set() for name in self.trees}
         for name, tree in self.trees.items():
             for node in ast.walk(tree):
-                for target in _targets(node, name):
-                    if target in self.trees and target != name:
-                        found[name].add(target)
+                found[name] |= self._targets(node, name) - {name}
         return found
+
+    def _targets(self, node: ast.AST, importer: str) -> set[str]:
+        """Return the modules of an import; a package only if it imports more of it than modules."""
+        if isinstance(node, ast.Import):
+            return {alias.name for alias in node.names} & self.trees.keys()
+        if not isinstance(node, ast.ImportFrom):
+            return set()
+        package = ".".join(importer.split(".")[: -node.level]) if node.level else ""
+        base = ".".join(part for part in (package, node.module or "") if part)
+        inner = {f"{base}.{alias.name}" for alias in node.names}
+        return (inner if inner <= self.trees.keys() else inner | {base}) & self.trees.keys()
 
 
 def _module_of(path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _targets(node: ast.AST, importer: str) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        package = ".".join(importer.split(".")[: -node.level]) if node.level else ""
-        base = ".".join(part for part in (package, node.module or "") if part)
-        yield base
-        yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def cycles(imports: dict[str, set[str]]) -> list[list[str]]:
@@ -111,7 +110,8 @@ def figures(root: Path) -> dict[str, int]:
     functions: Counter[str] = Counter()
     for name, tree in library.trees.items():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            # Django finds its commands by the name of the class, which is the same in all of them.
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and ".management." not in name:
                 classes[node.name].add(name)
             functions[name] += isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     importers = Counter(target for targets in library.imports().values() for target in targets)

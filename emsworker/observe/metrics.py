@@ -28,7 +28,7 @@ _WAIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 
 
 class _RunSeries(NamedTuple):
-    """What is counted of the runs of one task with one outcome: prometheus_client looks labels up slowly."""
+    """Counters of the runs of one task with one outcome, kept because prometheus_client looks labels up slowly."""
 
     count: Any
     seconds: Any

@@ -219,7 +219,7 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
 
 
 class _Shared:
-    """What all backends of an entry of ``TASKS`` have in common: one app in a process, and its tasks.
+    """Shared by all backends of an entry of ``TASKS``: one app in a process, and its tasks.
 
     Args:
         params: the entry; kept, so that no other entry gets its place in memory.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from emsworker.admin.monitoring import GroupTrace, Monitoring, TraceState
+from emsworker.app import Ems
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import EmsError, InvalidName, UnknownMessage
 from emsworker.core.ids import parse_uid
@@ -17,14 +18,26 @@ from emsworker.store import topics
 from emsworker.store.inspect.trace import AttemptRow
 from emsworker.store.stream.search import read_sent
 
-if TYPE_CHECKING:
-    from emsworker.integrations.django.backend import EmsBackend
-
 _RUNNING = (TraceState.CLAIMED, TraceState.RUNNING)
 _FAILED = (TraceState.DEAD, TraceState.DROPPED, TraceState.SKIPPED)
 _ENDED_WELL = (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED)
 # The first line of a traceback's error: it stands after the last indented line.
 _ERROR = re.compile(r"(?:^|\n)(?P<path>[A-Za-z_][\w.]*)(?::[^\n]*)?(?=\n|$)")
+
+
+class Backend(Protocol):
+    """The parts of a task backend that a look-up needs."""
+
+    alias: str
+
+    @property
+    def app(self) -> Ems:
+        """The app with its tasks."""
+        ...
+
+    def task_named(self, path: str) -> Any:
+        """Return Django's task of a module path."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,7 @@ class _Call:
     sent_at: datetime
 
 
-def find_result(backend: EmsBackend, result_id: str) -> Any:
+def find_result(backend: Backend, result_id: str) -> Any:
     """Return the result of a call; see :meth:`EmsBackend.get_result`."""
     call = _find_call(backend, result_id)
     try:
@@ -67,7 +80,7 @@ def find_result(backend: EmsBackend, result_id: str) -> Any:
     return found
 
 
-def _find_call(backend: EmsBackend, result_id: str) -> _Call:
+def _find_call(backend: Backend, result_id: str) -> _Call:
     """Return a call from the stream, or from the outbox while it is delayed."""
     database, decoder = backend.app.stream.database, backend.app.stream.decoder
     try:
@@ -88,7 +101,7 @@ def _find_call(backend: EmsBackend, result_id: str) -> _Call:
         raise TaskResultDoesNotExist(f"message {result_id} is no call of a task: {error!r}") from None
 
 
-def _find_history(backend: EmsBackend, result_id: str, topic: str) -> GroupTrace | None:
+def _find_history(backend: Backend, result_id: str, topic: str) -> GroupTrace | None:
     """Return the history of a message in the group of the tasks; ``None`` before a worker has made that group."""
     try:
         groups = Monitoring(backend.app).trace(result_id, topic)[0].groups
@@ -131,7 +144,7 @@ def _tell(found: Any, one: GroupTrace) -> None:
     )
 
 
-def _end_well(backend: EmsBackend, found: Any, call: _Call) -> None:
+def _end_well(backend: Backend, found: Any, call: _Call) -> None:
     """Put the value of a call that is done into its result.
 
     Raises:
