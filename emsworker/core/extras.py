@@ -10,12 +10,15 @@ from emsworker.core.errors import ExtraMissing
 
 # Must match setup.cfg. Modules not listed here are always installed; a test imports every module without any extra.
 MODULES: Mapping[str, tuple[str, ...]] = {
+    "arrow": ("pyarrow",),
     "cli": ("rich",),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
     "otel": ("opentelemetry.trace",),
+    "pandas": ("pandas", "pyarrow"),
+    "polars": ("polars", "pyarrow"),
     "spark": ("pyspark", "pyarrow"),
     "starlette": ("starlette",),
     "yaml": ("yaml",),
