@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -54,6 +55,9 @@ def _comparison(column: pl.Expr, name: str, constant: pl.Expr, dataset: str) -> 
     value = pl.select(constant).to_series()[0]
     if isinstance(value, pl.Series):
         value = value.to_list()
-    # Python's times are in microseconds, but a constant may be in nanoseconds: accept the whole microsecond.
-    one = Comparison(column.meta.output_name(), _LOOSE.get(name, name), value)
+    if isinstance(
+        value, datetime
+    ):  # in microseconds, but the constant may have nanoseconds: accept all of the last one
+        name = _LOOSE.get(name, name)
+    one = Comparison(column.meta.output_name(), name, value)
     return [] if find_fault(one, dataset) else [one]

@@ -21,11 +21,11 @@ KAFKA = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp
 
 
 def fill(stream: Stream, topic: str = "t", count: int = 50) -> None:
-    """Messages of three keys, one each 1000 s, the last one ``count`` times 1000 s before the year 2026 ends."""
+    """Messages in two partitions, in each one every 1000 s."""
     app = stream.app()
     stream.topic(topic, partitions=2)
     app.send_many(topic, [{"n": n} for n in range(count)], key="a", headers={"from": "test"})
-    app.send_many(topic, [{"n": n} for n in range(count)], key="c")
+    app.send_many(topic, [{"n": n} for n in range(count)], key="d")
     stream.rows("UPDATE ems_message SET born_at = '2026-01-01' + INTERVAL `offset` * 1000 SECOND")
 
 
@@ -141,18 +141,18 @@ def test_polars_pushes_columns_predicates_and_limits(named: Stream, fetched: lis
     whole = frame.collect()
     offset, time, topic, partition = (pl.col(name) for name in ("offset", "timestamp", "topic", "partition"))
     nanoseconds = pl.lit(born(7)).dt.cast_time_unit("ns").dt.offset_by("500ns")
-    fewest = {  # the rows that come from the server
-        (partition == number) & (offset > 10) & (offset <= 12) & (pl.col("value") != b""): 2,
-        partition.is_in([number]) & offset.is_between(3, 6, closed="left"): 4,
-        (topic == "t") & topic.is_in(["t", "u"]) & (pl.lit(48) < offset): 4,
-        (time >= born(20)) & (time < born(22)): 6,  # the bounds are accepted, and filtered here
-        topic == "u": 0,
-        (offset == 3) | (topic == "u"): 100,
-        offset.cast(pl.Float64) > 49.5: 100,
-        pl.col("key") == b"a": 100,
-        (time > nanoseconds) & (offset < 9): 14,
-    }
-    for predicate, count in fewest.items():
+    fewest: list[tuple[pl.Expr, int]] = [  # the rows that come from the server
+        ((partition == number) & (offset > 10) & (offset <= 12) & (pl.col("value") != b""), 2),
+        (partition.is_in([number]) & offset.is_between(3, 6, closed="left"), 4),
+        ((topic == "t") & topic.is_in(["t", "u"]) & (pl.lit(48) < offset), 4),
+        ((time >= born(20)) & (time < born(22)), 6),  # the bounds are accepted, and filtered here
+        (topic == "u", 0),
+        ((offset == 3) | (topic == "u"), 100),
+        (offset.cast(pl.Float64) > 49.5, 100),
+        (pl.col("key") == b"a", 100),
+        ((time > nanoseconds) & (offset < 9), 14),
+    ]
+    for predicate, count in fewest:
         fetched.clear()
         assert frame.filter(predicate).collect().equals(whole.filter(predicate)), predicate
         assert sum(rows for _, rows in fetched) <= count, predicate
@@ -195,7 +195,7 @@ def test_a_read_ends_where_it_was_planned_and_tells_of_loss(named: Stream) -> No
     assert reader.read_all().num_rows == 10
     doomed = read_arrow(subscribe="t", columns=["offset"])
     rows.trim(named.rows, 4)
-    with pytest.raises(DataLoss, match="offsets 1 to 3 of t/. were deleted while they were read"):
+    with pytest.raises(DataLoss, match=r"offsets 1 to 3 of t/\d were deleted while they were read"):
         doomed.read_all()
     assert lossy.read_all()["offset"].to_pylist() == [4, 5, 4, 5]
 
