@@ -6,23 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import DURATION, common_options, delete_named, open_stream, read_duration, stream_options, yes_option
+from .common import (
+    DURATION,
+    common_options,
+    delete_named,
+    duration_option,
+    open_stream,
+    read_duration,
+    stream_options,
+    yes_option,
+)
 from .completing import complete_groups, complete_topics
-from .output import print_record, print_rows
+from .output import print_done, print_record, print_rows
 from .settings import changes_of
 
 if TYPE_CHECKING:
     from emsworker.admin.alarms import Watched
-    from emsworker.core.alarms import Rule
+    from emsworker.core.alarms import Rule, Silence
 
 
 @click.group()
 @stream_options
 def alarms() -> None:
-    """Create, list, test and delete the rules of alarms.
+    """Create, list, test, silence and delete the rules of alarms.
 
-    The leading beat measures the groups by them. An alarm goes to its log, and to the webhook or the command of the
-    rule: once when it fires, once when it is resolved.
+    The leading beat measures the groups by them. An alarm goes to its log, and to the receivers of the rule: once when
+    it fires, once when it is resolved, and in between at the intervals of --repeat.
     """
 
 
@@ -38,9 +47,19 @@ def _about(rule: Rule) -> dict[str, Any]:
         "least": rule.least,
         "topic": rule.topic,
         "group": rule.group,
+        "repeat_s": rule.repeat_s,
         "webhook": redact(rule.webhook) if rule.webhook is not None else None,
+        "slack": _host(rule.slack),
+        "alertmanager": redact(rule.alertmanager) if rule.alertmanager is not None else None,
         "command": rule.command,
     }
+
+
+def _host(url: str | None) -> str | None:
+    """Show a URL whose path is a secret."""
+    from urllib.parse import urlsplit
+
+    return None if url is None else f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/***"
 
 
 def _row(watched: Watched) -> dict[str, Any]:
@@ -55,9 +74,10 @@ def _row(watched: Watched) -> dict[str, Any]:
 def list_(as_json: bool) -> None:
     """List the rules, and for how many groups each fires at present; JSON names them."""
     rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
-    columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", "webhook", "command"]
+    receivers = [name for name in ("webhook", "slack", "alertmanager", "command") if any(row[name] for row in rows)]
+    columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", *receivers]
     empty = "There are no alarms; `ems alarms create NAME` makes one."
-    print_rows(rows, columns, as_json, empty, spare=["command", "webhook"])
+    print_rows(rows, columns, as_json, empty, spare=receivers[::-1])
 
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -103,6 +123,15 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option("--topic", shell_complete=complete_topics, help="Only groups of this topic.")
 @click.option("--group", shell_complete=complete_groups, help="Only groups of this name.")
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
+@click.option("--slack", metavar="URL", help="POST a line there: an incoming webhook of Slack, or one like it.")
+@click.option("--alertmanager", metavar="URL", help="Send it to this Alertmanager, like http://alertmanager:9093.")
+@click.option(
+    "--repeat",
+    "repeat_s",
+    metavar="DURATION",
+    callback=read_duration,
+    help=f"Notify again after this time while it fires; by default once only: {DURATION}.",
+)
 @click.option("--command", metavar="COMMAND", help="Run this, with the alarm on standard input, as JSON.")
 @click.option("--replace", is_flag=True, help="Replace the rule of that name.")
 @common_options
@@ -141,7 +170,55 @@ def delete(name: str, yes: bool, as_json: bool) -> None:
 def test(ctx: click.Context, name: str, as_json: bool) -> None:
     """Send a test to the receivers of the alarm NAME, from here; exit code 1 if a delivery fails."""
     stream = open_stream()
-    found = stream.admin().alarms.test(name, stream.settings.alarm_commands)
+    found = stream.admin().alarms.test(name, stream.settings.alarm_commands, stream.settings.alarm_secret)
     rows = [{"target": target, "ok": problem is None, "problem": problem} for target, problem in found.items()]
-    print_rows(rows, ["target", "ok", "problem"], as_json, "It has neither a webhook nor a command: it only logs.")
+    print_rows(rows, ["target", "ok", "problem"], as_json, "It has no receiver: it only logs.")
     ctx.exit(1 if any(found.values()) else 0)
+
+
+@alarms.command()
+@click.argument("name", required=False)
+@duration_option("--for", "for_s", help="For how long")
+@click.option("--topic", shell_complete=complete_topics, help="Only for groups of this topic.")
+@click.option("--group", shell_complete=complete_groups, help="Only for groups of this name.")
+@click.option("--reason", default="", help="Shown in the list of silences.")
+@common_options
+def silence(
+    name: str | None, for_s: float | None, topic: str | None, group: str | None, reason: str, as_json: bool
+) -> None:
+    """Keep the alarm NAME, or all, from their receivers for some time.
+
+    They fire and are resolved all the same. One that still fires at the end is sent then.
+    """
+    if for_s is None:
+        raise click.UsageError("Say for how long: --for 2h.")
+    made = open_stream().admin().alarms.silence(name, for_s=for_s, topic=topic, group=group, reason=reason)
+    print_record(_silence_row(made), as_json)
+
+
+def _silence_row(one: Silence) -> dict[str, Any]:
+    return {
+        "silence": one.silence_id,
+        "alarm": one.rule,
+        "topic": one.topic,
+        "group": one.group,
+        "until": one.ends_at,
+        "reason": one.reason,
+    }
+
+
+@alarms.command()
+@common_options
+def silences(as_json: bool) -> None:
+    """List the silences that have not ended."""
+    rows = [_silence_row(one) for one in open_stream().admin().alarms.silences()]
+    print_rows(rows, ["silence", "alarm", "topic", "group", "until", "reason"], as_json, "There are no silences.")
+
+
+@alarms.command()
+@click.argument("silence", type=click.IntRange(1, (1 << 63) - 1))
+@common_options
+def unsilence(silence: int, as_json: bool) -> None:
+    """End the silence of this number; alarms that fire are sent then."""
+    open_stream().admin().alarms.unsilence(silence)
+    print_done({"unsilenced": silence}, f"Ended the silence {silence}.", as_json)

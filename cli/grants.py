@@ -19,9 +19,9 @@ from .output import print_json
 def grants(role: str, account: str, database: str | None, allow: tuple[str, ...], as_json: bool) -> None:
     """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
 
-    A producer sends; a worker runs tasks, does the beat's services and sends; a reader looks, and reads with Spark; a
-    sink writes with Spark; an admin does the rest. Topics and groups are created by an admin, unless a role is allowed
-    to auto-create them.
+    A publisher sends by plain SQL; a producer sends; a worker runs tasks, does the beat's services and sends; a reader
+    looks, and reads with Spark; a sink writes with Spark; an admin does the rest. Topics and groups are created by an
+    admin, unless a role is allowed to auto-create them.
     """
     from emsworker.core.url import DatabaseUrl
     from emsworker.store.engine.grants import statements

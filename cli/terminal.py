@@ -12,8 +12,8 @@ import click
 
 from emsworker.core.ids import short_client
 
+from .cells import Row, cell_of, harmless, is_numeric, text_cell, titles_of
 from .common import NO_COLOR, WIDE
-from .output import Row, cell_of, harmless, is_numeric, text_cell, titles_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .cells import harmless
 from .common import DURATION, WrongUsage, common_options, open_stream, read_duration
-from .output import harmless, print_rows
+from .output import print_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,8 +16,8 @@ from emsworker.core.errors import AccessDenied, EmsError
 from emsworker.core.ids import short_client, uid_text
 from emsworker.core.url import redact
 
+from .cells import Row
 from .inspect import utc
-from .output import Row
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -14,23 +14,47 @@ import click
 from emsworker.core.counted import counted, plural
 from emsworker.core.process.role import claim_role
 
-from .common import CommandFailure, OpenStream, WrongUsage, given_addresses, open_stream, stream_of, stream_options
+from .common import (
+    CommandFailure,
+    OpenStream,
+    WrongUsage,
+    given_addresses,
+    open_stream,
+    stream_of,
+    stream_options,
+    together,
+)
 from .completing import complete_groups, complete_topics
+from .http import http_option, listen
 from .settings import override_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from emsworker.store.engine.database import Database
     from emsworker.worker.app_facts import AppFacts
+    from emsworker.worker.child_spec import ChildSpec
     from emsworker.worker.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = 3.0
 
-level_option = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="The least important messages that are logged, to standard error.",
+log_options = together(
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="The least important messages that are logged, to standard error.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="text: lines for people; json: one JSON object on each line, with the fields of its message.",
+    ),
 )
 
 
@@ -72,7 +96,9 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's services to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
-@level_option
+@http_option
+@log_options
+@click.option("--log-done", is_flag=True, help="Log every message that is done, with its run time, at level info.")
 @stream_options
 @click.pass_context
 def worker(
@@ -87,7 +113,10 @@ def worker(
     name: str | None,
     no_beat: bool,
     reload: bool,
+    http: tuple[str, int] | None,
     log_level: str,
+    log_format: str,
+    log_done: bool,
 ) -> None:
     """Run a worker: processes that run an app's tasks and subscriptions.
 
@@ -95,10 +124,11 @@ def worker(
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
     """
+    from emsworker.observe.logs import configure_logging
     from emsworker.worker.child_spec import ChildSpec
 
-    _log(log_level)
     claim_role("worker")
+    configure_logging(log_level, log_format)
     facts, stream = _load(app_path, topics, groups, reload)
     spec = ChildSpec(
         app=app_path,
@@ -113,9 +143,11 @@ def worker(
         redis_url=stream.settings.redis_url,
         max_tasks=max_tasks_per_child,
         max_memory_mib=max_memory_per_child,
+        log_format=log_format,
+        log_done=log_done,
     )
     count = processes or stream.settings.processes or _processors()
-    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload))
+    ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload, http=http))
 
 
 def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool) -> tuple[AppFacts, OpenStream]:
@@ -147,32 +179,76 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _supervise(stream: OpenStream, spec: Any, count: int, facts: AppFacts, *, no_beat: bool, reload: bool) -> int:
+def _supervise(
+    stream: OpenStream,
+    spec: Any,
+    count: int,
+    facts: AppFacts,
+    *,
+    no_beat: bool,
+    reload: bool,
+    http: tuple[str, int] | None,
+) -> int:
+    from emsworker.worker.banner import log_worker
     from emsworker.worker.supervisor import Supervisor
 
     database = _database(stream)
     threads = spec.threads or stream.settings.threads
+    log_worker(spec, facts, stream.settings, count, with_beat=not no_beat)
 
     def tell_ready(pids: list[int]) -> None:
-        routes = ", ".join(f"{topic}/{group}" for topic, group in facts.routes if _wanted(spec, topic, group))
-        broadcasts = ", ".join(topic for topic in facts.broadcasts if not spec.topics or topic in spec.topics)
+        routes = ", ".join(f"{one.topic}/{one.group}" for one in facts.handlers if spec.wants(one.topic, one.group))
+        broadcasts = ", ".join(topic for topic in facts.broadcasts if spec.wants(topic))
         does = [f"consumes {routes}"] if routes else []
         does += [f"receives broadcasts of {broadcasts}"] if broadcasts else []
-        click.echo(
+        _announce(
+            spec.log_format,
             f"Ready: {facts.name} with {len(pids)} x {counted(threads, 'thread')} "
             f"({plural(len(pids), 'process')} {', '.join(map(str, pids))}) "
-            f"{' and '.join(does)}."
+            f"{' and '.join(does)}.",
         )
-        sys.stdout.flush()
 
-    supervisor = Supervisor(
-        spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
-    )
-    return _run_reloading(supervisor, facts) if reload else supervisor.run()
+    def run(spec: ChildSpec) -> Supervisor:
+        return Supervisor(
+            spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
+        )
+
+    def go(supervisor: Supervisor) -> int:
+        return _run_reloading(supervisor, facts) if reload else supervisor.run()
+
+    return go(run(spec)) if http is None else _serve(http, run, go, spec, database)
 
 
-def _wanted(spec: Any, topic: str, group: str) -> bool:
-    return (not spec.topics or topic in spec.topics) and (not spec.groups or group in spec.groups)
+def _serve(
+    http: tuple[str, int],
+    make: Callable[[ChildSpec], Supervisor],
+    run: Callable[[Supervisor], int],
+    spec: ChildSpec,
+    database: Database,
+) -> int:
+    """Run a worker and serve its probes and metrics."""
+    from dataclasses import replace
+
+    from emsworker.observe.stream_routes import StreamRoutes
+    from emsworker.worker.probes import metrics_folder, probe_routes
+
+    with metrics_folder() as folder:
+        supervisor = make(replace(spec, metrics=str(folder)))
+        routes = {**probe_routes(supervisor.health, folder), "scale": StreamRoutes(database).scale}
+        with listen(http, routes) as server:
+            log.info("probes and metrics at %s", server.url)
+            return run(supervisor)
+
+
+def _announce(log_format: str, text: str) -> None:
+    """Print a line that scripts wait for; as JSON if the log is JSON."""
+    if log_format == "json":
+        from emsworker.observe.logs import JsonFormatter
+
+        values = {"name": __name__, "levelname": "INFO", "levelno": logging.INFO, "msg": text}
+        text = JsonFormatter().format(logging.makeLogRecord(values))
+    click.echo(text)
+    sys.stdout.flush()
 
 
 def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
@@ -188,10 +264,10 @@ def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
 
 
 @click.command()
-@level_option
+@log_options
 @stream_options
 @click.pass_context
-def beat(ctx: click.Context, log_level: str) -> None:
+def beat(ctx: click.Context, log_level: str, log_format: str) -> None:
     """Run the beat alone: background maintenance.
 
     Recovery of work whose worker died or hangs, and sweeping away old clients. Every worker does them too, unless it
@@ -200,22 +276,20 @@ def beat(ctx: click.Context, log_level: str) -> None:
     """
     from emsworker.beat.leader import run_beat
     from emsworker.core.errors import AccessDenied
+    from emsworker.observe.logs import configure_logging
+    from emsworker.store.engine.schema import server_facts
+    from emsworker.worker.banner import log_beat
     from emsworker.worker.preflight import check_stream
 
-    _log(log_level)
     claim_role("worker")
+    configure_logging(log_level, log_format)
     stream = open_stream()
     try:
-        check_stream(stream.url, stream.settings).thread_session().close()
+        checked = check_stream(stream.url, stream.settings)
+        server = checked.call(server_facts).product
+        checked.thread_session().close()
     except AccessDenied as error:
         raise WrongUsage([str(error)]) from None
     database = _database(stream)
-    ctx.exit(run_beat(database, stream.settings, lambda: click.echo("Ready: the beat is running.")))
-
-
-def _log(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_beat(stream.settings, server)
+    ctx.exit(run_beat(database, stream.settings, lambda: _announce(log_format, "Ready: the beat is running.")))

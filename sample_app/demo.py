@@ -26,6 +26,7 @@ from sample_app.data import DataMissing
 from sample_app.drain import Drain, DrainFailed
 from sample_app.expected import Expected, expect
 from sample_app.night import NightFailed
+from sample_app.processes import Process, start_dashboard
 from sample_app.publish import prepare, publish
 from sample_app.settings import DEFAULT_SEED, NEW_TITLE, NOTICE_DELAY_S, SEED_VARIABLE
 from sample_app.verify import Outcome, verify, verify_summary, verify_title
@@ -36,6 +37,7 @@ _KEPT_VARIABLES = ("EMS_MYSQL_ROOT", "EMS_CACHE_DIR")
 _SERVER_OPTIONS = {"innodb-buffer-pool-size": "512M"}
 _AGAIN = 2000
 _SHOWN = 20
+_STOP_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Options:
     processes: int
     threads: int
     pipeline: bool
+    web: bool
 
 
 @click.command()
@@ -63,6 +66,7 @@ class Options:
 @click.option("--threads", type=click.IntRange(min=1), default=4, show_default=True, help="Threads of a process.")
 @click.option("--keep", is_flag=True, help="Keep the data folder, with the logs.")
 @click.option("--pipeline", is_flag=True, help="Run the jobs of the data pipeline, too; needs Spark.")
+@click.option("--web", is_flag=True, help="Show the flights in the dashboard while they are drained.")
 def main(**options: object) -> None:
     """Send a year of flights through a private stream, kill a worker on the way, and check every number."""
     signal.signal(signal.SIGTERM, _end)
@@ -91,7 +95,11 @@ def _run(options: Options) -> int:
             ladder=_LADDER,
             max_attempts=_MAX_ATTEMPTS,
         )
-        with closing(app), closing(tables.connect(app.stream.url)) as connection:
+        with (
+            closing(app),
+            closing(tables.connect(app.stream.url)) as connection,
+            _dashboard(options, environment, folder),
+        ):
             tables.create(connection)
             prepare(app)
             click.echo(f"the stream is set up and running after {time.monotonic() - began:.1f} s")
@@ -141,6 +149,39 @@ def _stream(folder: Path, options: Options) -> Iterator[dict[str, str]]:
     finally:
         redis.stop()
         database.stop()
+
+
+@contextmanager
+def _dashboard(options: Options, environment: dict[str, str], folder: Path) -> Iterator[None]:
+    """The dashboard, if it is wanted; on a terminal it stays until Enter is pressed."""
+    if not options.web:
+        yield
+        return
+    process = start_dashboard(environment, folder)
+    try:
+        click.echo(_address(process))
+        yield
+        if sys.stdin.isatty():
+            click.prompt("Press Enter to stop the dashboard and its stream", "", show_default=False, prompt_suffix="")
+    finally:
+        process.terminate()
+        if process.wait(_STOP_S) is None:
+            process.kill_group()
+
+
+def _address(process: Process) -> str:
+    """Wait until the dashboard listens; return the line with its address.
+
+    Raises:
+        DrainFailed: it has ended instead.
+    """
+    while True:
+        for line in process.last_words().splitlines():
+            if "http://" in line:
+                return line
+        if not process.running:
+            raise DrainFailed(f"the dashboard ended:\n{process.last_words()}")
+        time.sleep(0.05)
 
 
 def _demonstrate(

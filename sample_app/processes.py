@@ -75,3 +75,9 @@ def start_worker(
 def start_beat(environment: Mapping[str, str], folder: Path) -> Process:
     """Start ``ems beat``."""
     return Process("beat", ["beat", "--log-level", "warning"], environment, folder)
+
+
+def start_dashboard(environment: Mapping[str, str], folder: Path) -> Process:
+    """Start ``ems web`` on a free port, for everybody on this machine to look and to act."""
+    both = {**environment, "EMS_WEB_OPERATOR_URL": environment["EMS_URL"]}
+    return Process("web", ["web", "--port", "0", "--access", "operator"], both, folder)

@@ -8,12 +8,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from emsworker.admin.receivers import deliver
-from emsworker.core.alarms import Alarm, Metric, Rule, describe
+from emsworker.core.alarms import Alarm, Metric, Rule, Silence, describe
 from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
-from emsworker.core.options import refuse_unknown
+from emsworker.core.options import at_most, refuse, refuse_unknown, seconds, text
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now
+from emsworker.store.engine.session import Session
+
+_MAX_REASON = 500
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Alarms:
         Args:
             on: the metric, see :class:`Rule`.
             replace: replace a rule of that name and delete its alarms.
-            settings: ``above``, ``for_s``, ``within_s``, ``least``, ``topic``, ``group``, ``webhook``, ``command``.
+            settings: ``above``, ``for_s``, ``within_s``, ``least``, ``topic``, ``group``, ``repeat_s``, ``webhook``,
+                ``slack``, ``alertmanager``, ``command``.
 
         Raises:
             AlreadyExists: there is a rule of that name.
@@ -78,11 +82,60 @@ class Alarms:
         if not self._database.call(lambda session: store.delete_rule(session, name)):
             raise _unknown(name)
 
-    def test(self, name: str, allowed: Container[str] = ()) -> dict[str, str | None]:
+    def silence(
+        self,
+        name: str | None = None,
+        *,
+        for_s: float,
+        topic: str | None = None,
+        group: str | None = None,
+        reason: str = "",
+    ) -> Silence:
+        """Keep alarms from their receivers for some time; they fire and are resolved all the same.
+
+        An alarm that still fires at the end is sent then. One that fired before is resolved also during the silence.
+
+        Args:
+            name: of this rule only.
+            for_s: seconds.
+            topic, group: for these groups only.
+            reason: shown in the list of silences, at most 500 characters.
+
+        Raises:
+            UnknownAlarm: there is no such rule.
+            ConfigError: the time is none, or the reason too long.
+        """
+        refuse([*seconds(1).problems("for_s", for_s), *text(at_most(_MAX_REASON)).problems("reason", reason or "none")])
+
+        def work(session: Session) -> Silence:
+            if name is not None and name not in {rule.name for rule in store.list_rules(session, addresses=False)}:
+                raise _unknown(name)
+            number = store.add_silence(session, name, topic, group, for_s, reason)
+            return next(one for one in store.list_silences(session) if one.silence_id == number)
+
+        return self._database.call(work)
+
+    def silences(self) -> tuple[Silence, ...]:
+        """Return the silences that have not ended."""
+        return tuple(self._database.call(store.list_silences))
+
+    def unsilence(self, silence_id: int) -> None:
+        """End a silence now.
+
+        Raises:
+            UnknownAlarm: there is no such silence.
+        """
+        if not self._database.call(lambda session: store.delete_silence(session, silence_id)):
+            raise UnknownAlarm(
+                f"there is no silence {silence_id}; `ems alarms silences` shows those that have not ended"
+            )
+
+    def test(self, name: str, allowed: Container[str] = (), secret: str | None = None) -> dict[str, str | None]:
         """Send a test to the receivers of a rule, from this process; return the error of each, ``None`` for success.
 
         Args:
             allowed: the programs that may be run here.
+            secret: signs what a webhook gets.
 
         Raises:
             UnknownAlarm: there is no such rule.
@@ -97,7 +150,7 @@ class Alarms:
         found: dict[str, str | None] = {}
         for target in rule.targets:
             try:
-                deliver(target, getattr(rule, target), body, allowed)
+                deliver(target, getattr(rule, target), body, allowed, secret)
                 found[target] = None
             except DeliveryFailed as error:
                 found[target] = str(error)

@@ -9,13 +9,14 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from emsworker.core.config import Settings
-from emsworker.core.counted import seconds_text
+from emsworker.core.counted import counted, seconds_text
 from emsworker.core.errors import ConfigError, EmsError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
+from emsworker.store.stream import intake
 
 T = TypeVar("T")
 
@@ -67,7 +68,8 @@ def check(
     Args:
         url, redis_url: of the stream, where they do not come from the environment.
         environ: the environment, by default the process's own.
-        role: whose privileges the user must have: producer, worker, reader, sink or admin; without it those of any one.
+        role: whose privileges the user must have: publisher, producer, worker, reader, sink or admin; without it those
+            of any one.
     """
     environ = os.environ if environ is None else environ
     findings, settings = _check_settings(environ, {"url": url, "redis_url": redis_url})
@@ -111,6 +113,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     if version > 0:
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
+        findings += _patiently(database, _check_refused)
     database.thread_session().close()
     return findings
 
@@ -169,7 +172,7 @@ def _check_schema(database: Database, version: int) -> Finding:
 
 
 # The role with the most privileges comes first.
-_BY_PRIVILEGES = ("admin", "worker", "operator", "sink", "reader", "viewer", "producer")
+_BY_PRIVILEGES = ("admin", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
 
 
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
@@ -245,6 +248,14 @@ def _check_idle_timeouts(session: Session) -> list[Finding]:
         )
         findings.append(_warning(one.name, f"{one.seconds:g} s", fix))
     return findings
+
+
+def _check_refused(session: Session) -> list[Finding]:
+    count = intake.count_refused(session)
+    if not count:
+        return [_ok("ems_publish", "no row is refused")]
+    value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
+    return [_warning("ems_publish", value, "messages that were written by plain SQL are not sent: `ems refused list`")]
 
 
 def _fitting(packet: int) -> int:

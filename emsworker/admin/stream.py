@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from emsworker.admin.limits import GroupLimits
 from emsworker.admin.lists import Lists
 from emsworker.admin.messages import Messages
 from emsworker.admin.readers import Readers
+from emsworker.admin.refused import Refused
 from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selection import Selection
@@ -28,6 +29,7 @@ from emsworker.core.settings import Setting, settings_of
 from emsworker.publish.cancel import cancel_message
 from emsworker.store import topics as store
 from emsworker.store.engine.database import Database
+from emsworker.store.groups import due_times
 from emsworker.store.groups.cancel import Cancelled, Purged, list_stale_retries, purge
 from emsworker.store.inspect import trace as trace_store
 
@@ -49,6 +51,7 @@ class Admin:
         backlogs: skipping of messages that a group would run too late.
         alarms: the alarm rules.
         readers: the positions of named readers of broadcast topics.
+        refused: rows that were written by plain SQL and cannot be sent.
     """
 
     def __init__(self, stream: Ems | Database) -> None:
@@ -61,6 +64,7 @@ class Admin:
         self.messages = Messages(self._database, self.topics, self.topic, self.group)
         self.alarms = Alarms(self._database)
         self.readers = Readers(self._database, self.topic)
+        self.refused = Refused(self._database)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -250,6 +254,21 @@ class Admin:
         group = self.group(topic, name)
         moves = cursors.plan(self._database, group, to, partition)
         return moves if dry_run else cursors.reset(self._database, group, moves)
+
+    def retry_now(self, topic: str, name: str, places: Sequence[tuple[int, int]]) -> int:
+        """Make waiting retries of a group due now; their attempts count as before.
+
+        Args:
+            places: partition and offset of each; those that run, are due, or wait for their key are left as they are.
+
+        Returns:
+            the number of retries that became due.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is no such topic or group.
+        """
+        group = self.group(topic, name)
+        return self._database.call(lambda session: due_times.make_due(session, group, places))
 
     def replay(self, topic: str, name: str, selection: Selection, *, after: tuple[int, int] | None = None) -> Replay:
         """Prepare a replay of messages in one group: ``.plan()`` returns what would be done, ``.run()`` does it.

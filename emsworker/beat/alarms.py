@@ -54,7 +54,7 @@ class WatchAlarms:
         self._land(session)
         if self._has_rules and self._flying < _AT_ONCE:
             for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
-                self._send(delivery, settings.alarm_commands)
+                self._send(delivery, settings)
         return _DELIVERING_S if self._flying else settings.beat_s
 
     def _watch(self, session: Session) -> bool:
@@ -67,23 +67,34 @@ class WatchAlarms:
             self._measured_at, self._histories = None, {}
         values = store.measure(session, rules, now, self._measured_at)
         self._measured_at, before, self._histories = now, self._histories, {}
+        silences = store.list_silences(session)
         known = {(alarm.rule, (alarm.topic, alarm.group)): alarm for alarm in store.list_alarms(session)}
         for rule in rules:
             gone = {place for name, place in known if name == rule.name} - set(values[rule.name])
             for place, measured in [*values[rule.name].items(), *((place, 0.0) for place in gone)]:
                 history = self._histories[rule.name, place] = before.get((rule.name, place), [])
                 value = evaluate(rule, measured, history)
-                for step, alarm in advance(rule, known.get((rule.name, place)), place, value, now):
-                    notification = store.change(session, rule, step, alarm, now, GONE if place in gone else "")
+                current = known.get((rule.name, place))
+                silenced = any(silence.covers(rule.name, *place) for silence in silences)
+                for step, alarm in advance(rule, current, place, value, now, silenced=silenced):
+                    told_at = current.told_at if current is not None else None
+                    why = GONE if place in gone else ""
+                    notification = store.change(session, rule, step, alarm, now, why, told_at)
                     if notification is not None:
-                        log.warning("alarm %s", notification["text"])
+                        log.warning("alarm %s%s", notification["text"], " (silenced)" if alarm.muted else "")
         return True
 
-    def _send(self, delivery: AlarmDelivery, allowed: tuple[str, ...]) -> None:
+    def _send(self, delivery: AlarmDelivery, settings: Settings) -> None:
         def run() -> None:
             problem = None
             try:
-                deliver(delivery.target, delivery.address, delivery.body, allowed)
+                deliver(
+                    delivery.target,
+                    delivery.address,
+                    delivery.body,
+                    settings.alarm_commands,
+                    settings.alarm_secret,
+                )
             except EmsError as error:
                 problem = str(error)
             except Exception as error:  # on any error the delivery is retried, so the thread must report it

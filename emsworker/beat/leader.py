@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from emsworker.beat.services import SERVICES, STANDBY, Service
 from emsworker.core.config import Settings
+from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
@@ -138,6 +139,7 @@ def run_beat(database: Database, settings: Settings, on_start: Callable[[], None
     numbers = {signal.SIGTERM, signal.SIGINT}
     # The beat's thread inherits the mask; we fetch the signals ourselves, and they stay blocked until the process ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    began = ticks()
     beat = Beat(database, settings, lambda name, error: None)
     beat.start()
     on_start()
@@ -146,4 +148,5 @@ def run_beat(database: Database, settings: Settings, on_start: Callable[[], None
     died = not beat.is_alive()
     beat.stop()
     beat.join(_LAST_S)
+    log.info("stopped after %s", span_text(ticks() - began))
     return 1 if died else 0

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from emsworker.consume.attempts import AttemptRecord, one_line
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
+from emsworker.core.ids import uid_text
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import TASK_HEADER, ClaimSource, Failure, Isolation, Outcome
+from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, Isolation, Outcome
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.schema import server_run
 from emsworker.store.engine.session import Session
@@ -104,34 +106,47 @@ def _handler(suspect: Suspect, handlers: Mapping[str, HandlerRow]) -> HandlerRow
 
 @dataclass(frozen=True)
 class Recovered:
-    """A recovered claim: why it was lost, its client, and the message that was charged (``None``: no message).
+    """A recovered claim.
 
     Attributes:
+        claim: the claim, with its lost owner.
+        outcome: why it was lost.
+        failure: of the message that was charged an attempt; ``None`` if none was.
+        attempt: that attempt.
         over_s: seconds since its owner's lease expired; ``None`` if the owner had signed off, or the lease was valid.
     """
 
-    group_id: int
-    partition: int
-    client_id: str | None
+    claim: Claim
     outcome: Outcome
-    charged: int | None
+    failure: Failure | None = None
+    attempt: AttemptRecord | None = None
     over_s: float | None = None
+
+    @property
+    def client_id(self) -> str | None:
+        """The owner that was lost."""
+        return self.claim.client_id
+
+    @property
+    def charged(self) -> int | None:
+        """The offset of the message that was charged."""
+        return None if self.failure is None else self.failure.offset
 
 
 def recover_claims(session: Session, settings: Settings) -> float:
     """Recover lost claims: give back those of dead clients, and move stuck messages to retry."""
     for one in recover(session, settings.jitter, settings.lease_s):
-        charged = f"message {one.charged} charged" if one.charged is not None else "no message charged"
-        lease = f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else ""
         log.warning(
-            "recovered a claim of %s (group %d, partition %d): %s%s, %s",
+            "recovered a claim of %s (%s): %s%s, %s",
             one.client_id,
-            one.group_id,
-            one.partition,
+            one.claim.place,
             one.outcome,
-            lease,
-            charged,
+            f", its lease was over for {one.over_s:.2f} s" if one.over_s is not None else "",
+            f"message {one.charged} charged" if one.charged is not None else "no message charged",
+            extra={"topic": one.claim.topic, "partition": one.claim.partition, "group": one.claim.group},
         )
+        if one.failure is not None and one.attempt is not None:
+            one.attempt.log_failure(one.failure, one_line(error_of(one.outcome)))
     return settings.beat_s
 
 
@@ -152,7 +167,8 @@ def recover(session: Session, jitter: float, lease_s: float) -> list[Recovered]:
         except ConnectionLost:
             raise
         except Exception:  # one claim that cannot be recovered must not keep the others waiting
-            log.exception("cannot recover the claim %s", place)
+            where = f"offset {place.lo} of {place.topic}/{place.partition}, group {place.group}"
+            log.exception("cannot recover the claim from %s", where)
     return [one for one in recovered if one is not None]
 
 
@@ -164,12 +180,22 @@ def _recover(session: Session, place: Place, up_s: float, lease_s: float, jitter
         store.forget(session, lost)
         return None
     verdict = judge(lost, up_s, lease_s)
+    recovered = Recovered(lost.claim, verdict.outcome, over_s=lost.over_s)
     suspect = store.find_suspect(session, lost) if verdict.charges else None
-    failure = None
     if suspect is not None:
         ladder = Ladder.parse(lost.ladder, lost.max_attempts, jitter)
         handlers = handlers_store.list_handlers(session, place.group_id)
         failure = failure_of(suspect, verdict.outcome, ladder, handlers)
-    store.give_back(session, lost, failure, verdict.isolation)
-    charged = failure.offset if failure is not None else None
-    return Recovered(place.group_id, place.partition, lost.claim.client_id, verdict.outcome, charged, lost.over_s)
+        most = options_of(_handler(suspect, handlers)).ladder_over(ladder).max_attempts
+        recovered = replace(recovered, failure=failure, attempt=_attempt_of(lost.claim, suspect, most))
+    store.give_back(session, lost, recovered.failure, verdict.isolation)
+    return recovered
+
+
+def _attempt_of(claim: Claim, suspect: Suspect, most: int) -> AttemptRecord:
+    try:
+        task = decode_headers(suspect.headers).get(TASK_HEADER) or "a message"
+    except DecodeError:
+        task = "a damaged message"
+    uid = None if suspect.uid is None else uid_text(suspect.uid)
+    return AttemptRecord(claim.topic, claim.partition, suspect.offset, uid, task, claim.group, suspect.attempt, most)

@@ -7,6 +7,7 @@ from functools import partial
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
+from emsworker.store import topics
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import retention as store
 
@@ -23,7 +24,7 @@ def trim(session: Session, settings: Settings) -> float:
     for kept in kept_partitions:
         if kept.archive_first:
             continue
-        log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, kept))
+        log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, session, kept))
         trimmed = store.delete_below(session, kept, log_start, _ROWS)
         more |= trimmed != kept.trimmed
     for topic_id in {kept.topic_id for kept in kept_partitions if not kept.archive_first}:
@@ -31,11 +32,12 @@ def trim(session: Session, settings: Settings) -> float:
     return 0.0 if more else _LOOK_BEATS * settings.beat_s
 
 
-def _warn_of_overtaken(kept: store.Kept, group_id: int, count: int) -> None:
+def _warn_of_overtaken(session: Session, kept: store.Kept, group_id: int, count: int) -> None:
+    names = {group.id: group.name for group in topics.list_groups(session)}
     log.warning(
-        "retention took %s of partition %d of topic %s that group %d had not claimed (see ems_skip)",
+        "retention took %s of partition %d of topic %s that group %s had not claimed (see ems_skip)",
         counted(count, "message"),
         kept.partition,
         kept.topic,
-        group_id,
+        names.get(group_id, "(deleted since)"),
     )

@@ -27,5 +27,5 @@ def fire_schedules(session: Session, settings: Settings) -> float:
         except ValueError as error:
             log.error("schedule %r rests: %s", name, error)
             continue
-        log.info("schedule %r: fired %s", name, counted(fired, "slot"))
+        log.debug("schedule %r: fired %s", name, counted(fired, "slot"))
     return pause

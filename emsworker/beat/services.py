@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emsworker.beat.alarms import WatchAlarms
+from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
     sweep_clients,
     sweep_keys,
@@ -15,6 +16,7 @@ from emsworker.beat.expiry import (
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
+from emsworker.beat.intake import Intake
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
@@ -33,6 +35,7 @@ SERVICES: tuple[Service, ...] = (
     recover_claims,
     sweep_clients,
     fire_schedules,
+    Intake(),
     Relay(),
     trim,
     resolve,
@@ -46,4 +49,5 @@ SERVICES: tuple[Service, ...] = (
     take_samples,
     prune_samples,
     WatchAlarms(),
+    PingDeadMan(),
 )

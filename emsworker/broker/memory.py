@@ -579,6 +579,8 @@ class MemoryChannel:
             claimant.client_id,
             order=claimant.group.order,
             taken_at=self._broker.now().replace(tzinfo=None).isoformat(),
+            topic=claimant.topic.name,
+            group=claimant.group.name,
         )
 
     # -- ending --------------------------------------------------------------------------------------------------------
@@ -587,7 +589,7 @@ class MemoryChannel:
         state = self._broker._state(claim.group_id)
         held = state.claims.get((claim.partition, claim.lo))
         if held is None or held.claim_id != claim.claim_id or held.client_id != claim.client_id:
-            raise FenceLost(f"claim {claim.lo}..{claim.hi} has another owner")
+            raise FenceLost(f"the claim of {claim.place} has another owner")
         return state, held
 
     def flush(self, flush: Flush) -> None:

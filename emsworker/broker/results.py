@@ -1,4 +1,4 @@
-"""Where the results of tasks are read and kept."""
+"""The broker's results of tasks: read, waited for and kept."""
 
 from __future__ import annotations
 

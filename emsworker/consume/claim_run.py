@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from emsworker.broker.channel import Channel, Send
+from emsworker.consume.attempts import AttemptLog
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
@@ -127,10 +128,14 @@ class ClaimRun(Watch):
         topic_id: of its topic.
         timeout_s: the group's timeout.
         thread_id: of the consumer, for the soft time limit.
+        attempts: logs what fails.
     """
 
-    def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
+    def __init__(
+        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: AttemptLog | None = None
+    ) -> None:
         super().__init__(thread_id, timeout_s)
+        self.attempts = attempts or AttemptLog()
         self.claim = claim
         self.topic_id = topic_id
         self._flushing = forks.Lock()
@@ -166,6 +171,13 @@ class ClaimRun(Watch):
     def waits(self, message: Message) -> bool:
         """Return whether an earlier message of its key must be retried first."""
         return message.key_bytes is not None and message.key_bytes in self._blocked_keys
+
+    def running_fields(self) -> dict[str, Any]:
+        """Return the fields of log records about what runs, for the thread that runs it."""
+        running = self.running
+        if running is None:
+            return {}
+        return self.attempts.fields_of([m for m in self.claim.messages if running <= m.offset <= self.running_through])
 
     def block(self, message: Message) -> None:
         """Mark a message as blocked: an earlier one of its key must be retried first."""
@@ -471,6 +483,11 @@ class ThreadRun(Run):
     def time_left(self) -> float:
         """Seconds until the first limit; see :class:`Run`."""
         return self._watch.time_left(self._since)
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds that the message had waited; see :class:`Run`."""
+        return self._claim_run.claim.waited_s(self._message, self._since)
 
     def extend(self, seconds: float) -> None:
         """Ask for more time; see :class:`Run`."""

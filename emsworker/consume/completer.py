@@ -79,7 +79,7 @@ class Completer(Runnable):
             try:
                 self._look_after(claim_run, ticks())
             except FenceLost:
-                log.warning("claim %d..%d is run elsewhere by now", claim_run.claim.lo, claim_run.claim.hi)
+                log.warning("the claim of %s is run elsewhere by now", claim_run.claim.place)
             except (ConnectionLost, Conflict) as error:
                 self._trouble.note("cannot write progress down", error)
             else:
@@ -112,34 +112,73 @@ class Completer(Runnable):
                 continue
             lane.send_soft_limit(now)
             if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
-                failure = self._timeout(claim_run, lane, message, now - since)
+                failure, error = self._timeout(claim_run, lane, message, now - since)
                 claim_run.end(Ended(message, now - since, failure))
                 _note_end(lane, message, failure, now - since)
-                self._on_hang(_hangs(now - since, lane))
+                self._log(claim_run, lane, message, failure, error)
+                self._on_hang(_hangs(claim_run, lane, message, now - since))
 
     def _end(self, claim_run: ClaimRun, messages: list[Message], since: float, ran_s: float) -> None:
         """Move the running message, which is past its limit, to retry; give back the rest of the claim."""
         # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.
-        failure = self._timeout(claim_run, claim_run, messages[0], ran_s) if len(messages) == 1 else None
+        message, alone, was_lost = messages[0], len(messages) == 1, claim_run.lost
+        failure, error = self._timeout(claim_run, claim_run, message, ran_s)
         try:
-            hangs = claim_run.give_up(self._channel, since, failure)
+            hangs = claim_run.give_up(self._channel, since, failure if alone else None)
+            if hangs and alone and not was_lost:
+                self._log(claim_run, claim_run, message, failure, error)
         except FenceLost:  # the beat was faster; the thread hangs all the same
             hangs = True
         if hangs:
             self.watch(claim_run.thread_id, None)
             self.hanging.add(claim_run.thread_id)
-            if failure is not None:
-                _note_end(claim_run, messages[0], failure, ran_s)
-            self._on_hang(_hangs(ran_s, claim_run))
+            if alone:
+                _note_end(claim_run, message, failure, ran_s)
+            self._on_hang(_hangs(claim_run, claim_run, message, ran_s))
 
-    def _timeout(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Failure:
+    def _timeout(
+        self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float
+    ) -> tuple[Failure, TimeLimitExceeded]:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
         decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
-        return Failure.decided(
+        failure = Failure.decided(
             *(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s),
             error_type=class_name(error),
             told=False,
         )
+        return failure, error
+
+    def _log(
+        self, claim_run: ClaimRun, watch: Watch, message: Message, failure: Failure, error: TimeLimitExceeded
+    ) -> None:
+        most = watch.options.ladder_over(self._ladder_of(claim_run.claim.group_id)).max_attempts
+        claim_run.attempts.log_failure(message, failure, error, most)
+
+    def overdue(self, now: float) -> str:
+        """Return the reason why a handler hangs that ran past its limit at ``now``, or an empty text.
+
+        It takes no lock of a claim, because the holder may be waiting for the server.
+        """
+        with self._mutex:
+            claim_runs = list(self._claim_runs.values())
+        for claim_run in claim_runs:
+            watches: list[Watch] = list(claim_run.lanes) if isinstance(claim_run, KeyedRun) else [claim_run]
+            for watch in watches:
+                running, ran_s = watch.running, now - watch.running_since
+                if running is None or ran_s <= watch.time_limit_s:
+                    continue
+                message = next((one for one in claim_run.claim.messages if one.offset == running), None)
+                if message is not None:
+                    return _hangs(claim_run, watch, message, ran_s)
+        return ""
+
+    def began_at(self, thread_id: int | None, now: float) -> float:
+        """Return ``now`` if a thread runs a message, else when its last one of a claim that it works on began, or 0."""
+        with self._mutex:
+            claim_run = self._claim_runs.get(thread_id or 0)
+        if claim_run is None:
+            return 0.0
+        return now if claim_run.running is not None else claim_run.running_since
 
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""
@@ -150,7 +189,7 @@ class Completer(Runnable):
                 try:
                     claim_run.give_back(MysqlChannel(session))
                 except (ConnectionLost, Conflict, EmsError) as error:
-                    log.warning("could not give claim %d..%d back: %s", claim_run.claim.lo, claim_run.claim.hi, error)
+                    log.warning("could not give back the claim of %s: %s", claim_run.claim.place, error)
 
     def shut_down(self) -> None:
         """Close the channel."""
@@ -163,5 +202,7 @@ def _note_end(watch: Watch, message: Message, failure: Failure, ran_s: float) ->
         watch.bracket.ends = [end_of(Ended(message, ran_s, failure, error=TimeLimitExceeded(failure.error)))]
 
 
-def _hangs(ran_s: float, watch: Watch) -> str:
-    return f"a handler ran for {ran_s:.1f} s, over its limit of {watch.time_limit_s:g} s"
+def _hangs(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> str:
+    task = claim_run.attempts.task_of(message)
+    place = f"{message.topic}/{message.partition}@{message.offset}"
+    return f"{task} ran for {ran_s:.1f} s, over its limit of {watch.time_limit_s:g} s ({place})"

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from emsworker.broker.channel import Channel
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
@@ -85,6 +86,8 @@ class RunContext:
         gate: the process's gate for poison isolation.
         loop: the process's event loop, for coroutines.
         pool: the process's threads for the lanes of keys that run in order; lanes: the most lanes that a claim gets.
+        tally: counts the process's attempts that failed.
+        log_done: log every message that is done.
     """
 
     route: Route
@@ -97,3 +100,5 @@ class RunContext:
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
     lanes: int = 1
+    tally: FailureTally = field(default_factory=FailureTally)
+    log_done: bool = False

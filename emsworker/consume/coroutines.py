@@ -131,6 +131,11 @@ class CoroutineRun(Run):
         """Seconds until the first limit; see :class:`Run`."""
         return 0.0 if self._has_ended else max(0.0, self._first_end - ticks())
 
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds that the message had waited; see :class:`Run`."""
+        return self._claim_run.claim.waited_s(self._message, self._began)
+
     def extend(self, seconds: float) -> None:
         """Ask for more time; see :class:`Run`."""
         check_span(seconds)

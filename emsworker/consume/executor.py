@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import partial
 
 from emsworker.broker.channel import Send, TransactionLost
+from emsworker.consume.attempts import AttemptLog, begin_running, end_running, one_line
 from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
@@ -32,7 +33,7 @@ from emsworker.core.errors import (
     TimeLimitExceeded,
     class_name,
 )
-from emsworker.core.ladder import Decision, Done
+from emsworker.core.ladder import Decision, Done, Dropped
 from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Isolation, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
@@ -54,7 +55,10 @@ class Executor:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._channel = context.channel
+        self._attempts = AttemptLog(context.route, context.tally)
         self._hooks = context.hooks
+        if context.log_done:
+            self._hooks = replace(self._hooks, after=(*self._hooks.after, self._attempts.log_done))
         self._results = context.result_writer
         self._group = context.route.group
         self._may_go_on = context.may_go_on
@@ -65,7 +69,7 @@ class Executor:
     def begin(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> ClaimRun:
         """Return the run of a claim, in lanes if its messages run in order by key; see :class:`ClaimRun`."""
         in_lanes = claim.order is Order.KEY and claim.isolation is not Isolation.ALONE and not self._one_by_one
-        return (KeyedRun if in_lanes else ClaimRun)(claim, topic_id, timeout_s, thread_id)
+        return (KeyedRun if in_lanes else ClaimRun)(claim, topic_id, timeout_s, thread_id, self._attempts)
 
     def run(self, claim_run: ClaimRun) -> bool:
         """Work through a claim; return True if it reached its end.
@@ -76,6 +80,13 @@ class Executor:
         """
         if isinstance(claim_run, KeyedRun):
             return self._lanes.run(claim_run)
+        before = begin_running(claim_run.running_fields)
+        try:
+            return self._run_all(claim_run)
+        finally:
+            end_running(before)
+
+    def _run_all(self, claim_run: ClaimRun) -> bool:
         alone = claim_run.claim.isolation is Isolation.ALONE
         for handler, messages in self._calls(claim_run.claim):
             if claim_run.held or not self._may_go_on():
@@ -155,10 +166,8 @@ class Executor:
         except BaseException as error:
             if len(messages) > 1:
                 log.warning(
-                    "a batch of %d of %s failed (%r); its messages are run one by one",
-                    len(messages),
-                    self._group,
-                    error,
+                    "a batch of %d calls of %s in group %s failed; its messages are run one by one: %s",
+                    *(len(messages), self._attempts.task_of(messages[0]), self._group, one_line(error)),
                 )
                 claim_run.rewind()
                 return all(self._may_go_on() and self._run(claim_run, [message], handler) for message in messages)
@@ -261,6 +270,7 @@ class Executor:
 
     async def _await(self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun) -> Ended:
         began = ticks()
+        begin_running(partial(self._attempts.fields_of, (message,)))  # it ends with the coroutine's own context
         try:
             self._get_ready([message], claim_run.claim)
             value = await its.within_limits(handler.call(message))
@@ -377,8 +387,8 @@ class Executor:
         failure = Failure.decided(
             message.offset, message.attempt, outcome, describe(error), decision, ran_s, error_type=kind
         )
-        level = logging.INFO if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED) else logging.WARNING
-        log.log(level, "%r in group %s: %s -> %s", message, self._group, redact(repr(error)), decision)
+        most = 1 if isinstance(decision, Dropped) else options.ladder_over(self._context.ladder).max_attempts
+        self._attempts.log_failure(message, failure, error, most)
         return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)
 
     def charge(self, run: LostRun, error: BaseException) -> Ended:
@@ -408,7 +418,7 @@ class Executor:
             try:
                 call()
             except Exception:
-                log.exception("a hook failed after %r was run", message)
+                log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
 
 
 def _errors_of(failed: BatchFailed, messages: list[Message]) -> dict[str, BaseException]:
@@ -434,7 +444,7 @@ def refuse_expired(message: Message, claim: Claim) -> None:
     """
     until = message.headers.get(EXPIRES_HEADER)
     if until is not None and claim.server_now() > _time(until):
-        raise _Expired
+        raise _Expired(f"it was to start before {until}")
 
 
 def _time(text: str) -> datetime:

@@ -124,7 +124,7 @@ class InHand:
         """Note that a claim has another owner."""
         with self.lock:
             claim = pulled.claim
-            log.warning("claim %d..%d has another owner; its messages are delivered again", claim.lo, claim.hi)
+            log.warning("the claim of %s has another owner; its messages are delivered again", claim.place)
             if pulled.unsaved:
                 self._lost.append((pulled, error))
             pulled.lose(error)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from enum import Enum
 
 from emsworker.broker.channel import Channel
+from emsworker.consume.attempts import AttemptLog, begin_running, end_running
 from emsworker.consume.claim_run import ClaimRun, Ended
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import guarded
@@ -55,6 +56,11 @@ class Lane(Watch):
             self.begin([message], options, ticks())
             self.message = message
 
+    @property
+    def running_messages(self) -> list[Message]:
+        """The message that runs, if any."""
+        return [] if self.running is None or self.message is None else [self.message]
+
     def stop(self) -> bool:
         """Mark the message as ended; return false if it was given up meanwhile."""
         with self.lock:
@@ -84,8 +90,10 @@ class LaneEntry(Enum):
 class KeyedRun(ClaimRun):
     """Progress of a claim in lanes, shared by the lanes, the consumer and the completer."""
 
-    def __init__(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> None:
-        super().__init__(claim, topic_id, timeout_s, thread_id)
+    def __init__(
+        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: AttemptLog | None = None
+    ) -> None:
+        super().__init__(claim, topic_id, timeout_s, thread_id, attempts)
         self.lanes: list[Lane] = []
         self._size = len(claim.messages)
         self._count = 0  # of messages that have ended
@@ -288,6 +296,7 @@ class Lanes:
 
     def _follow(self, keyed_run: KeyedRun, lane: Lane) -> None:
         lane.thread_id = threading.get_ident()
+        before = begin_running(lambda: keyed_run.attempts.fields_of(lane.running_messages))
         try:
             for message in lane.queue:
                 if not self._may_go_on():
@@ -305,4 +314,5 @@ class Lanes:
         except BaseException as error:
             lane.error = error
         finally:
+            end_running(before)
             lane.ended.set()

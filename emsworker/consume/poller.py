@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from emsworker.consume.hints import Chooser, Hint
 from emsworker.core.config import Settings
+from emsworker.core.model import Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
@@ -38,7 +39,7 @@ class Poller(Runnable):
     Args:
         database: the stream.
         settings: poll_min_s, poll_max_s, gap_timeout_s.
-        topic_of: group id -> topic id, for all groups of this process.
+        topic_of: group id -> its topic, for all groups of this process.
         in_order: the groups that run in order.
         also: called at every poll with the session, and true if a notification has arrived; returns true if it found
             other work.
@@ -49,7 +50,7 @@ class Poller(Runnable):
         self,
         database: Database,
         settings: Settings,
-        topic_of: Mapping[int, int],
+        topic_of: Mapping[int, Topic],
         in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
         also: Callable[[Session, bool], bool] | None = None,
@@ -58,8 +59,9 @@ class Poller(Runnable):
         self._also = also
         self._session = database.session()
         self._settings = settings
-        self._topic_of = dict(topic_of)
-        self._groups_of = Counter(topic_of.values())
+        self._topic_of = {group_id: topic.id for group_id, topic in topic_of.items()}
+        self._topic_names = {topic.id: topic.name for topic in topic_of.values()}
+        self._groups_of = Counter(self._topic_of.values())
         self._in_order = frozenset(in_order)
         self._lock = forks.Lock()
         self._found = forks.Condition(self._lock)  # the consumers wait on it
@@ -222,9 +224,10 @@ class Poller(Runnable):
         return [replace(hint, limited=True) for hint in hints] if work.limited else hints
 
     def _close(self, group_id: int, partition: int) -> bool:
-        closed = close_hole(self._session, self._topic_of[group_id], group_id, partition, self._settings.gap_timeout_s)
+        topic_id = self._topic_of[group_id]
+        closed = close_hole(self._session, topic_id, group_id, partition, self._settings.gap_timeout_s)
         if closed:
-            log.info("closed a hole in partition %d of topic %d", partition, self._topic_of[group_id])
+            log.info("closed a hole in %s/%d", self._topic_names[topic_id], partition)
         return closed
 
     def stop(self) -> None:

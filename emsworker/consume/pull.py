@@ -147,7 +147,7 @@ class PullConsumer:
         self._in_hand.timeout_s = self._timeout_s or group.timeout_s
         token, in_order = secrets.token_hex(8), [group.id] if group.order is not Order.NONE else []
         self._lease = LeaseRenewer(database, settings, token, self._name, local_ip(source.url), self._on_death)
-        self._poller = Poller(database, settings, {group.id: topic.id}, in_order, self._on_death)
+        self._poller = Poller(database, settings, {group.id: topic}, in_order, self._on_death)
         session = database.session()
         self._claiming = Claiming(
             session, MysqlChannel(session), source, (topic, group), self._lease, self._poller, self._prefetch

@@ -9,6 +9,7 @@ from typing import Protocol
 from emsworker.consume.claim_run import Ended
 from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError
+from emsworker.core.ids import uid_text
 from emsworker.core.model import Failure, Message
 from emsworker.core.url import redact
 from emsworker.store.groups.results import ResultRow, storable
@@ -68,7 +69,7 @@ class ResultWriter:
             try:
                 self._putter.put(row)
             except Exception as error:  # a result store that is down must not make tasks run twice
-                log.error("the result of %s is lost: %s", row.uid.hex(), redact(str(error)))
+                log.error("the result of %s is lost: %s", uid_text(row.uid), redact(str(error)))
         return [self.for_flush(one) for one in ended]
 
     def for_flush(self, ended: Ended) -> Ended:

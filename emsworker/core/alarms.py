@@ -5,6 +5,7 @@ notifications; both change an alarm by :func:`advance` alone.
 
     (none) --begin--> pending --fire--> firing --resolve--> (none)
                       pending --forget--> (none)
+                                        firing --repeat--> firing
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _MAX_CHARACTERS = 1000
 _MOST_COUNTED = 1_000_000
 _MOST_POINTS = 100  # of the history of one group
 _IDS = UUID("6f1d6c0e-95f3-4c1b-9d59-2f3c7d1ad0c4")
+TARGETS = ("webhook", "slack", "alertmanager", "command")
+"""Kinds of receivers; each is a property of a rule, with the address."""
 GONE = "the group is gone"
 """Reason for which an alarm of a deleted group is resolved."""
 
@@ -99,6 +102,9 @@ class Rule:
         topic, group: the groups that the rule covers; ``None`` for all.
         webhook: a URL that receives the alarm as JSON.
         command: a program with arguments that receives the alarm on its standard input.
+        repeat_s: seconds after which receivers are notified again while it fires; 0 for once only.
+        slack: the URL of an incoming webhook of Slack, or of a chat that takes the same.
+        alertmanager: the address of a Prometheus Alertmanager, without its path.
 
     Raises:
         ConfigError: naming everything that is wrong.
@@ -114,6 +120,9 @@ class Rule:
     group: str | None = option(None, text())
     webhook: str | None = option(None, text(_check_webhook, at_most(_MAX_CHARACTERS)), shown=_shown_webhook)
     command: str | None = option(None, text(_check_command, at_most(_MAX_CHARACTERS)))
+    repeat_s: float = option(0.0, seconds())
+    slack: str | None = option(None, text(_check_webhook, at_most(_MAX_CHARACTERS)), shown=_shown_webhook)
+    alertmanager: str | None = option(None, text(_check_webhook, at_most(_MAX_CHARACTERS)), shown=_shown_webhook)
 
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
@@ -126,8 +135,31 @@ class Rule:
 
     @property
     def targets(self) -> list[str]:
-        """Kinds of receivers that are set: ``webhook``, ``command``."""
-        return [name for name in ("webhook", "command") if getattr(self, name) is not None]
+        """Kinds of receivers that are set, of :data:`TARGETS`."""
+        return [name for name in TARGETS if getattr(self, name) is not None]
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Span of time in which receivers are not notified; alarms fire and are resolved all the same.
+
+    Args:
+        silence_id: its number.
+        rule, topic, group: the alarms that it covers; ``None`` for all.
+        reason: shown to people.
+        ends_at: in UTC, by the server's clock.
+    """
+
+    silence_id: int
+    rule: str | None
+    topic: str | None
+    group: str | None
+    reason: str
+    ends_at: datetime
+
+    def covers(self, rule: str, topic: str, group: str) -> bool:
+        """True if the silence covers the alarm of this rule for this group."""
+        return self.rule in (None, rule) and self.topic in (None, topic) and self.group in (None, group)
 
 
 def parse_share(text: str) -> float:
@@ -190,6 +222,8 @@ class Alarm:
 
     Args:
         since: when the breach began; ``fired_at``: when the alarm fired. Both in UTC, by the server's clock.
+        told_at: when receivers were last notified that it fires.
+        muted: it fires, and a silence has kept that from its receivers until now.
     """
 
     rule: str
@@ -200,6 +234,8 @@ class Alarm:
     value: float
     since: datetime
     fired_at: datetime | None = None
+    told_at: datetime | None = None
+    muted: bool = False
 
     @classmethod
     def begin(cls, rule: str, topic: str, group: str, value: float, since: datetime) -> Alarm:
@@ -213,17 +249,24 @@ class Step(StrEnum):
 
     BEGIN = "begin"
     FIRE = "fire"
+    REPEAT = "repeat"
     FORGET = "forget"
     RESOLVE = "resolve"
 
     @property
     def event(self) -> str | None:
         """The event that receivers are notified of, if any."""
-        return {Step.FIRE: "firing", Step.RESOLVE: "resolved"}.get(self)
+        return {Step.FIRE: "firing", Step.REPEAT: "firing", Step.RESOLVE: "resolved"}.get(self)
 
 
 def advance(
-    rule: Rule, current: Alarm | None, place: tuple[str, str], value: float | None, now: datetime
+    rule: Rule,
+    current: Alarm | None,
+    place: tuple[str, str],
+    value: float | None,
+    now: datetime,
+    *,
+    silenced: bool = False,
 ) -> Iterator[tuple[Step, Alarm]]:
     """Yield the steps that a measured value causes, each with the alarm after it: none, one, or begin and fire.
 
@@ -231,6 +274,7 @@ def advance(
         current: the alarm before; ``None`` if there is none.
         place: topic and group.
         value: ``None`` if it could not be measured; then nothing changes.
+        silenced: a silence covers the alarm now: it is muted when it fires, and not repeated.
     """
     if value is None:
         return
@@ -242,7 +286,15 @@ def advance(
         current = Alarm.begin(rule.name, *place, value, now)
         yield Step.BEGIN, current
     if not current.firing and now - current.since >= timedelta(seconds=rule.for_s):
-        yield Step.FIRE, replace(current, firing=True, value=value, fired_at=now)
+        told_at = None if silenced else now
+        yield Step.FIRE, replace(current, firing=True, value=value, fired_at=now, told_at=told_at, muted=silenced)
+    elif current.firing and not silenced and (current.muted or _must_repeat(rule, current, now)):
+        yield Step.REPEAT, replace(current, value=value, told_at=now, muted=False)
+
+
+def _must_repeat(rule: Rule, alarm: Alarm, now: datetime) -> bool:
+    last = alarm.told_at
+    return last is not None and rule.repeat_s > 0 and now - last >= timedelta(seconds=rule.repeat_s)
 
 
 def describe(rule: Rule, alarm: Alarm, event: str, now: datetime, reason: str = "") -> dict[str, Any]:
@@ -262,6 +314,7 @@ def describe(rule: Rule, alarm: Alarm, event: str, now: datetime, reason: str = 
         "above": rule.above,
         "since": alarm.since.isoformat(),
         "at": now.isoformat(),
+        "repeat_s": rule.repeat_s,
     }
     return facts | {"text": f"{rule.name} {event}: {reason or _sentence(rule, alarm)}"}
 

@@ -35,6 +35,7 @@ from emsworker.core.options import (
 )
 from emsworker.core.url import DatabaseUrl
 
+_SHORTEST_SECRET = 16
 _MOST_KEPT = 1_000_000_000
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -52,6 +53,21 @@ def _check_redis_url(value: str) -> None:
         _ = urlsplit(value).port
     except ValueError:  # its own text may repeat the password
         raise ValueError("its host or port is malformed; write redis://:password@host:6379/0") from None
+
+
+def _check_secret(value: str) -> None:
+    if len(value) < _SHORTEST_SECRET:
+        raise ValueError(f"must have at least {_SHORTEST_SECRET} characters")
+
+
+def _check_http_url(value: str) -> None:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("its host or port is malformed; write https://host/path") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an address like https://host/path")
 
 
 def _check_allocator(value: str) -> None:
@@ -164,6 +180,16 @@ class Settings:
     alarm_commands: tuple[str, ...] = option(
         (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )
+    alarm_secret: str | None = option(
+        None, text(_check_secret), help="the secret that signs what the webhooks of alarms get", secret=True
+    )
+    dead_man_url: str | None = option(
+        None,
+        text(_check_http_url),
+        help="a URL that the leading beat asks while all is well, for a service that raises an alarm if it stops",
+        secret=True,
+    )
+    dead_man_s: float = option(60.0, seconds(1), help="the interval at which `dead_man_url` is asked")
     publish_timeout_s: float = option(30.0, seconds(0.1), help="the maximum time of a send, reconnects included")
     connect_timeout_s: float = option(10.0, seconds(0.1), help="the maximum time of one attempt to connect")
     result_backend: str = option("mysql", choice(("mysql", "redis")), help="the store of results: mysql or redis")
@@ -225,7 +251,16 @@ class Settings:
 
 # Variables of the project that are not settings of the app.
 _OTHER_VARIABLES = frozenset(
-    {"EMS_CONFIG", "EMS_LOCAL_DIR", "EMS_APP", "EMS_MYSQL_ROOT", "EMS_CACHE_DIR", "EMS_PROFILES"}
+    {
+        "EMS_CONFIG",
+        "EMS_HTTP",
+        "EMS_LOCAL_DIR",
+        "EMS_APP",
+        "EMS_MYSQL_ROOT",
+        "EMS_CACHE_DIR",
+        "EMS_PROFILES",
+        "EMS_WEB_OPERATOR_URL",
+    }
 )
 
 

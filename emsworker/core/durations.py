@@ -43,6 +43,24 @@ def format_duration(seconds: float) -> str:
     return in_ms if seconds < 1 and parse_duration(in_ms) == seconds else f"{_plain(seconds)}s"
 
 
+def span_text(seconds: float) -> str:
+    """Format a measured time: ``0.31 ms``, ``12.5 ms``, ``1.24 s``, ``2 m 5 s``, ``3 h 2 m``, ``4 d 1 h``."""
+    if seconds < 0.9995:
+        return f"{_three_digits(seconds * 1000)} ms"
+    if seconds < 59.95:
+        return f"{_three_digits(seconds)} s"
+    whole = round(seconds)
+    for name, size, below, below_size in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // below_size
+            return f"{whole // size} {name} {rest} {below}" if rest else f"{whole // size} {name}"
+    return f"{whole} s"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}" if number >= 1 else f"{number:.2g}"
+
+
 def _plain(number: float) -> str:
     """Format a number with all its digits, without an exponent."""
     return f"{Decimal(repr(number)):f}".removesuffix(".0")

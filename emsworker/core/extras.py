@@ -11,6 +11,7 @@ from emsworker.core.errors import ExtraMissing
 # Must match setup.cfg. Modules not listed here are always installed; a test imports every module without any extra.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "arrow": ("pyarrow",),
+    "django": ("django",),
     "cli": ("rich",),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
@@ -21,6 +22,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "polars": ("polars", "pyarrow"),
     "spark": ("pyspark", "pyarrow"),
     "starlette": ("starlette",),
+    "web": ("starlette", "jinja2", "uvicorn", "a2wsgi"),
     "yaml": ("yaml",),
     "zstd": ("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",),
 }

@@ -423,6 +423,7 @@ class Claim:
         order: the order of its group; ``keys``: the keys of its retries by offset; ``blocked_keys``: the keys that wait
             for an earlier message. The last two are set only if keys are run in order.
         taken_at: when it was taken, by the server's clock; ``taken_ticks``: by the local clock.
+        topic, group: their names, for logs and errors.
     """
 
     group_id: int
@@ -441,10 +442,28 @@ class Claim:
     blocked_keys: frozenset[bytes] = frozenset()
     taken_at: str = ""
     taken_ticks: float = field(default_factory=ticks)
+    topic: str = ""
+    group: str = ""
+
+    @property
+    def place(self) -> str:
+        """The claim in words: ``offsets 5 to 9 of orders/0, group billing``."""
+        offsets = f"offset {self.lo}" if self.lo == self.hi else f"offsets {self.lo} to {self.hi}"
+        return f"{offsets} of {self.topic}/{self.partition}, group {self.group}"
 
     def server_now(self) -> datetime:
         """Return the server's time without a round trip: its time when the claim was taken, plus the time since."""
-        return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=ticks() - self.taken_ticks)
+        return self.server_time(ticks())
+
+    def server_time(self, at: float) -> datetime:
+        """Return the server's time at ``at``, a value of :func:`ticks`."""
+        return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=at - self.taken_ticks)
+
+    def waited_s(self, message: Message, until: float) -> float | None:
+        """Return for how long a message had waited at ``until``, a value of :func:`ticks`; ``None`` if unknown."""
+        if not self.taken_at:
+            return None
+        return max(0.0, (self.server_time(until) - message.born_at).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,11 @@ class Run:
         """Seconds until the first of its limits (the soft one, the hard one, the timeout); 0 if it has passed."""
         return math.inf
 
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds for which the message had waited when this run began, by the server's clock; ``None`` if unknown."""
+        return None
+
     def extend(self, seconds: float) -> None:
         """Ask for more time: the message may run for at least this number of seconds from now.
 

@@ -1,47 +1,65 @@
-"""Prometheus metrics, as middleware: counts what a process has sent and run."""
+"""Prometheus metrics: middleware that counts what a process sends and runs, and the sum over a worker's processes.
+
+The children of ``ems worker --http`` count in files that the supervisor reads (prometheus_client's multiprocess mode).
+A file belongs to the child's place, not to its process: a successor goes on where its predecessor ended, so no counter
+goes backwards, whatever killed it, and the files do not become more.
+"""
 
 from __future__ import annotations
 
-import errno
-import logging
-import threading
-from typing import TYPE_CHECKING, Any
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emsworker.core.errors import DecodeError
-from emsworker.core.extras import require
+from emsworker.core.extras import hint_if_missing, require
 from emsworker.core.model import TASK_HEADER, Message, Outcome, Receipt
 from emsworker.tasks.middleware import Middleware
 
 if TYPE_CHECKING:
     from emsworker.publish.outgoing import Outgoing
 
-log = logging.getLogger(__name__)
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_TRIES = 3
+_RUN_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_WAIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
-_PORTS = 64
+
+class _RunSeries(NamedTuple):
+    """Counters of the runs of one task with one outcome, kept because prometheus_client looks labels up slowly."""
+
+    count: Any
+    seconds: Any
+    waits: Any
 
 
 class Metrics(Middleware):
-    """Counts messages and times handlers; ``Ems(middleware=[Metrics(port=9100)])``. Needs the extra ``metrics``.
+    """Counts messages and times handlers; ``Ems(middleware=[Metrics()])``. Needs the extra ``metrics``.
+
+    ``ems worker --http`` adds it to an app that has none, and serves the sum over its processes. Any other program
+    serves the registry by itself.
 
     Args:
-        port: where worker processes serve their metrics: the first of them here, the next at the next free port.
-            Without it nothing is served; the caller's program serves the registry by itself.
         registry: of prometheus_client, by default its own.
     """
 
-    def __init__(self, port: int | None = None, registry: Any = None) -> None:
+    def __init__(self, registry: Any = None) -> None:
         require("metrics", type(self).__name__)
         import prometheus_client as prometheus
 
-        self._registry = registry if registry is not None else prometheus.REGISTRY
-        self._port = port
-        self._server: Any = None
+        kept: dict[str, Any] = {"registry": registry if registry is not None else prometheus.REGISTRY}
         run = ("topic", "group", "task")
-        self.sent = prometheus.Counter("ems_sent", "Messages sent", ("topic",), registry=self._registry)
-        self.runs = prometheus.Counter("ems_runs", "Runs by outcome", (*run, "outcome"), registry=self._registry)
-        self.seconds = prometheus.Histogram("ems_run_seconds", "How long runs took", run, registry=self._registry)
-        self.retries = prometheus.Counter("ems_retries", "Runs that will be repeated", run, registry=self._registry)
-        self.dead = prometheus.Counter("ems_dead", "Messages that were given up", run, registry=self._registry)
+        self.sent = prometheus.Counter("ems_sent", "Messages sent", ("topic",), **kept)
+        self.runs = prometheus.Counter("ems_runs", "Runs by outcome", (*run, "outcome"), **kept)
+        self.seconds = prometheus.Histogram("ems_run_seconds", "How long runs took", run, buckets=_RUN_S, **kept)
+        self.waits = prometheus.Histogram(
+            "ems_wait_seconds", "How long messages waited until their first run", run, buckets=_WAIT_S, **kept
+        )
+        self.retries = prometheus.Counter("ems_retries", "Runs that will be repeated", run, **kept)
+        self.dead = prometheus.Counter("ems_dead", "Messages that were given up", run, **kept)
+        self._run_series: dict[tuple[str, str, str, Outcome], _RunSeries] = {}
 
     def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
         """Count a message that was sent, unless it was there already."""
@@ -53,8 +71,18 @@ class Metrics(Middleware):
     ) -> None:
         """Count and time a run."""
         labels = _labels(message, group)
-        self.runs.labels(*labels, outcome.value).inc()
-        self.seconds.labels(*labels).observe(ran_s)
+        run = self._run_series.get((*labels, outcome)) or self._find_series(labels, outcome)
+        run.count.inc()
+        run.seconds.observe(ran_s)
+        if message.attempt == 1 and (waited_s := message.run.waited_s) is not None:
+            run.waits.observe(waited_s)
+
+    def _find_series(self, labels: tuple[str, str, str], outcome: Outcome) -> _RunSeries:
+        found = _RunSeries(
+            self.runs.labels(*labels, outcome.value), self.seconds.labels(*labels), self.waits.labels(*labels)
+        )
+        self._run_series[*labels, outcome] = found
+        return found
 
     def on_retry(self, message: Message, group: str, error: BaseException, delay_s: float) -> None:
         """Count a run that will be repeated."""
@@ -64,40 +92,6 @@ class Metrics(Middleware):
         """Count a message that was given up."""
         self.dead.labels(*_labels(message, group)).inc()
 
-    def on_process_start(self) -> None:
-        """Serve this process's metrics.
-
-        Raises:
-            OSError: no port from the first on is free.
-        """
-        if self._port is None:
-            return
-        self._server, port = self._serve(self._port)
-        log.info("metrics at port %d", port)
-
-    def _serve(self, first: int) -> tuple[Any, int]:
-        from wsgiref.simple_server import make_server
-
-        from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
-
-        for port in range(first, first + _PORTS):
-            try:
-                server = make_server("0.0.0.0", port, make_wsgi_app(self._registry), ThreadingWSGIServer)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                continue
-            threading.Thread(target=server.serve_forever, name="ems-metrics", daemon=True).start()
-            return server, port
-        raise OSError(errno.EADDRINUSE, f"no free port for metrics from {first} to {first + _PORTS - 1}")
-
-    def on_process_stop(self) -> None:
-        """Stop serving metrics."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
-
 
 def _labels(message: Message, group: str) -> tuple[str, str, str]:
     try:
@@ -105,3 +99,76 @@ def _labels(message: Message, group: str) -> tuple[str, str, str]:
     except DecodeError:  # that failure is counted, too, without a task
         task = ""
     return message.topic, group, task
+
+
+# -- the metrics of a whole worker -------------------------------------------------------------------------------------
+
+
+def missing_metrics(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Return :class:`Metrics` if an app's middleware has none, and the extra is installed; otherwise nothing."""
+    if hint_if_missing("metrics") or any(isinstance(one, Metrics) for one in middleware):
+        return ()
+    return (Metrics(),)
+
+
+def share_metrics(folder: Path, number: int) -> None:
+    """Let this process count in files of a folder; call it before the first metric is made.
+
+    Args:
+        number: index of this process among those that share the folder; its successor has the same.
+    """
+    if hint_if_missing("metrics"):
+        return
+    os.environ[_FOLDER] = str(folder)
+    from prometheus_client import values as prometheus_values
+
+    own = os.getpid()
+
+    def place() -> str:  # two processes must not share a file: one that a handler forks has its own
+        return str(number) if os.getpid() == own else f"{number}-{os.getpid()}"
+
+    values: Any = prometheus_values  # these have no types
+    values.ValueClass = values.MultiProcessValue(place)
+
+
+def render_worker(folder: Path, children: Mapping[str, int], starts: int) -> bytes:
+    """Return the metrics of a worker as text: the sums over its children, and its children by state.
+
+    Args:
+        children: the number of children in each state.
+        starts: child processes that have been started.
+
+    Raises:
+        ExtraMissing: prometheus_client is not installed.
+    """
+    require("metrics", "/metrics")
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    registry.register(_Children(children, starts))
+    collector: Any = MultiProcessCollector  # it has no types
+    collector(registry, str(folder))
+    for tries in range(_TRIES):
+        try:
+            return bytes(generate_latest(registry))
+        except (struct.error, ValueError, RuntimeError):  # a file is being made
+            if tries == _TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+class _Children:
+    """Collector of the metrics of the supervisor."""
+
+    def __init__(self, children: Mapping[str, int], starts: int) -> None:
+        self._children, self._starts = children, starts
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        states = GaugeMetricFamily("ems_worker_children", "Child processes of the worker by state", labels=("state",))
+        for state, count in self._children.items():
+            states.add_metric((state,), count)
+        yield states
+        yield CounterMetricFamily("ems_worker_starts", "Child processes that were started", value=self._starts)

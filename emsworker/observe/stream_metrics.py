@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.app import Ems
 from emsworker.core.extras import require
+from emsworker.core.model import Group, Topic
+from emsworker.core.scaling import Demand
 from emsworker.store.engine.database import Database
 
+_MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")
 
 
@@ -25,15 +29,17 @@ class StreamMetrics:
 
     def __init__(self, stream: Ems | Database) -> None:
         require("metrics", type(self).__name__)
-        self._monitoring = Monitoring(stream)
+        self._monitoring, self._demands = Monitoring(stream), Demands(stream)
 
     def describe(self) -> Iterator[Any]:
         """Return the metrics without numbers, so that registering asks no server."""
-        return self._families([])
+        yield from self._families([])
+        yield from _demand_families([])
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics with their present numbers."""
-        return self._families(self._monitoring.lag())
+        yield from self._families(self._monitoring.lag(_MOST_COUNTED))
+        yield from _demand_families(self._demands.list())
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -57,3 +63,18 @@ class StreamMetrics:
             skipped.add_metric((lag.topic.name, lag.group.name), lag.skipped)
         yield oldest
         yield skipped
+
+
+def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauges: dict[str, tuple[str, Callable[[Demand], float]]] = {
+        "startable": ("Messages that a thread could start now", lambda demand: demand.waiting),
+        "startable_seconds": ("For how long the oldest of those has waited", lambda demand: demand.oldest_s),
+        "busy_workers": ("Workers that hold messages of the group", lambda demand: demand.busy),
+    }
+    for name, (text, number) in gauges.items():
+        family = GaugeMetricFamily(f"ems_group_{name}", text, labels=_LABELS)
+        for topic, group, demand in found:
+            family.add_metric((topic.name, group.name), number(demand))
+        yield family

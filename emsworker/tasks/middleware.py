@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class RunOutcome(StrEnum):
-    """What becomes of a message after a run, as far as its worker knows.
+    """The end of a run for a message, as far as its worker knows.
 
     ``retry``: it failed, and is run again later. ``dead``: it becomes a dead letter. ``ignored``: it failed or had
     expired, and counts as done. ``lost``: its claim has another owner, or its connection was lost; it is run again.
@@ -117,8 +116,7 @@ class RunBracket:
 
     def wait_s(self, message: Message) -> float:
         """Return the seconds from the write of a message to the start of this run, by the server's clock."""
-        taken_at = datetime.fromisoformat(self.claim.taken_at).replace(tzinfo=UTC)
-        return max(0.0, (taken_at - message.born_at).total_seconds() + self.began - self.claim.taken_ticks)
+        return self.claim.waited_s(message, self.began) or 0.0
 
     def end_all(self, outcome: RunOutcome, ran_s: float, error: BaseException | None = None) -> None:
         """Note one end for all messages."""

@@ -32,6 +32,7 @@ from emsworker.local.stack import LocalStack
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
+    from emsworker.tasks.task import Route
 
 _TIMEOUT_S = 120
 _URL = "EMS_CHILD_URL"
@@ -53,24 +54,41 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class RouteFacts:
+    """The handlers of one group.
+
+    Args:
+        names: of its tasks, or of its subscription, with time limits of their own.
+        timeout_s: of the group, or that which it will have.
+    """
+
+    topic: str
+    group: str
+    names: tuple[str, ...]
+    timeout_s: float
+
+
+@dataclass(frozen=True)
 class AppFacts:
     """Facts about a loaded app.
 
     Args:
         name: the app's name.
         settings: the app's own, with the environment's.
-        routes: the topics and groups that it has handlers for.
+        handlers: the handlers of each topic and group, by name.
         broadcasts: the topics whose broadcasts it listens to.
         folder: the folder of its package's source code.
         refusal: why it cannot run; ``None`` if it can, or if neither it nor the caller names a stream.
+        server: kind and version of the stream's server; empty if it is not known.
     """
 
     name: str
     settings: Settings
-    routes: tuple[tuple[str, str], ...]
+    handlers: tuple[RouteFacts, ...]
     broadcasts: tuple[str, ...]
     folder: Path | None
     refusal: Refusal | None
+    server: str = ""
 
 
 def describe_app(
@@ -133,10 +151,11 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     values = answer["settings"]
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     settings = Settings(**given)
-    routes = tuple((topic, group) for topic, group in answer["routes"])
+    handlers = tuple(RouteFacts(**{**one, "names": tuple(one["names"])}) for one in answer["handlers"])
     folder = Path(answer["folder"]) if answer["folder"] else None
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
-    return AppFacts(answer["name"], settings, routes, tuple(answer["broadcasts"]), folder, refusal)
+    broadcasts = tuple(answer["broadcasts"])
+    return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"])
 
 
 def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
@@ -153,29 +172,55 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
     facts: dict[str, Any] = {
         "name": app.name,
         "settings": asdict(app.settings),
-        "routes": sorted(app.registry.routes),
         "folder": folder,
     }
     facts["broadcasts"] = sorted({route.topic for route in app.registry.broadcasts.values()})
-    return facts | {"refusal": _refusal(app, path, url, topics, groups)}
+    refusal, server, timeouts = _check(app, path, url, topics, groups)
+    facts["handlers"] = [
+        {"topic": topic, "group": group, "names": _names(app.settings, route)}
+        | {"timeout_s": timeouts.get((topic, group), app.settings.timeout_s)}
+        for (topic, group), route in sorted(app.registry.routes.items())
+    ]
+    return facts | {"refusal": refusal, "server": server}
 
 
-def _refusal(
+def _names(settings: Settings, route: Route) -> list[str]:
+    """The names of a group's handlers, with time limits that are not the app's."""
+    names = []
+    for handler in route.handlers:
+        options = handler.options
+        own = {
+            "timeout": options.timeout_s,
+            "soft": options.soft_time_limit_s if options.soft_time_limit_s != settings.soft_time_limit_s else None,
+            "hard": options.hard_time_limit_s if options.hard_time_limit_s != settings.hard_time_limit_s else None,
+        }
+        limits = ", ".join(f"{name} {seconds:g} s" for name, seconds in own.items() if seconds is not None)
+        names.append(f"{handler.name} ({limits})" if limits else handler.name)
+    return names
+
+
+def _check(
     app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]
-) -> dict[str, Any] | None:
-    from emsworker.worker.preflight import check_app, check_stream, chosen_routes
+) -> tuple[dict[str, Any] | None, str, dict[tuple[str, str], float]]:
+    """Check an app against its stream; return why it is refused, the server's version, and the groups' timeouts."""
+    from emsworker.store.engine.schema import server_facts
+    from emsworker.worker.preflight import check_app, check_stream, chosen_routes, group_timeouts
 
+    server, timeouts = "", dict[tuple[str, str], float]()
     try:
         routes = chosen_routes(app, path, topics, groups)
         url = url or app.settings.url or LocalStack().url
         if url is None:
-            return None  # the command has a better message for that
+            return None, server, timeouts  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
-        check_app(app, routes, sorted(heard), check_stream(url, app.settings))
+        database = check_stream(url, app.settings)
+        server = database.call(server_facts).product
+        check_app(app, routes, sorted(heard), database)
+        timeouts = database.call(group_timeouts)
     except EmsError as error:
         lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]
-        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}
-    return None
+        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}, server, timeouts
+    return None, server, timeouts
 
 
 if __name__ == "__main__":

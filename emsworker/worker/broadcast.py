@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from emsworker.app import Ems
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext, RunHooks
@@ -26,14 +27,13 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome, Topic, TopicKind
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Topic, TopicKind
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.session import Session
-from emsworker.store.groups.progress import Flush
 from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
@@ -104,6 +104,7 @@ class BroadcastReader(Runnable):
         place: identifies this process among the app's, as ``WORKER/NUMBER``; it makes a stable name unique.
         on_hang: called with a reason if a handler hangs past its limit.
         on_death: see :class:`Runnable`.
+        tally: counts what failed; log_done: log every message that is done.
     """
 
     def __init__(
@@ -114,8 +115,13 @@ class BroadcastReader(Runnable):
         place: str,
         on_hang: Callable[[str], None],
         on_death: Callable[[str, BaseException], None],
+        tally: FailureTally | None = None,
+        *,
+        log_done: bool = False,
     ) -> None:
         super().__init__("ems-broadcast", on_death)
+        self._tally = tally or FailureTally()
+        self._log_done = log_done
         self._database = database
         self._session = database.session()
         self._settings = settings
@@ -129,6 +135,7 @@ class BroadcastReader(Runnable):
         self._next_look = 0.0
         self._running: tuple[BroadcastListener, ClaimRun] | None = None
         self.hangs = False
+        self.ran = 0  # messages
         self._trouble = Trouble(log)
 
     # -- before the thread starts --------------------------------------------------------------------------------------
@@ -145,7 +152,17 @@ class BroadcastReader(Runnable):
         channel, no_results = MysqlChannel(self._session), ResultWriter(self._settings.result_ttl_s)
         for route in routes:
             topic = app.stream.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
-            context = RunContext(route, ladder, channel, no_results, hooks, self._may_go_on, loop=loop)
+            context = RunContext(
+                route,
+                ladder,
+                channel,
+                no_results,
+                hooks,
+                self._may_go_on,
+                loop=loop,
+                tally=self._tally,
+                log_done=self._log_done,
+            )
             executor = Executor(context)
             name = f"{route.group}/{self._place}"
             reader = NamedReader(topic.id, name, uuid.uuid4().bytes) if route.resumes else None
@@ -155,6 +172,11 @@ class BroadcastReader(Runnable):
 
     def _may_go_on(self) -> bool:
         return not self.stopping.is_set()
+
+    @property
+    def runs(self) -> bool:
+        """True while handlers run."""
+        return self._running is not None
 
     @property
     def topic_ids(self) -> set[int]:
@@ -180,13 +202,18 @@ class BroadcastReader(Runnable):
             place = _Place(position.next_offset, position.deaths, kept=position.next_offset)
             listener.places[partition] = place
             if place.next > end:
-                log.warning("%s had come to offset %d, which is not there any more", listener.route.group, place.next)
+                log.warning(
+                    "%s had come to offset %d of %s/%d, which is not there any more",
+                    *(listener.route.group, place.next, listener.topic.name, partition),
+                )
                 place.next = end
             if position.deaths:
                 place.isolated_to = place.next + self._settings.batch
             if place.next == end:
                 self._keep(listener, partition)  # no message of the topic can have crashed it
-            log.info("%s goes on at offset %d of partition %d", listener.reader.name, place.next, partition)
+            log.info(
+                "%s goes on at offset %d of %s/%d", listener.reader.name, place.next, listener.topic.name, partition
+            )
 
     # -- the poller's side ---------------------------------------------------------------------------------------------
 
@@ -291,15 +318,16 @@ class BroadcastReader(Runnable):
             messages,
         )
         claim.taken_at = batch.now
+        claim.topic, claim.group = listener.topic.name, listener.route.group
         claim_run = listener.executor.begin(claim, listener.topic.id, self._settings.timeout_s, threading.get_ident())
         self._running = (listener, claim_run)
         finished = listener.executor.run(claim_run)
         self._running = None
+        self.ran += claim_run.completed
         flush = claim_run.finish() if finished else claim_run.unfinished()
         assert flush is not None or self.hangs, "nobody else writes it down"
         if flush is None:
             return  # the main thread has skipped the message that hung here, and the process ends
-        _tell(listener, flush)
         place.next = flush.acked_to + 1
         self._keep(listener, partition)
         listener.sizer.record(claim_run.passed(finished), ticks() - began)
@@ -348,7 +376,8 @@ class BroadcastReader(Runnable):
         if now - since > claim_run.time_limit_s:
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
-                f"a broadcast handler ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s"
+                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s "
+                f"({listener.topic.name}/{claim_run.claim.partition}@{running})"
             )
 
     def _leave_hanging(self, listener: BroadcastListener, claim_run: ClaimRun, offset: int) -> None:
@@ -357,7 +386,6 @@ class BroadcastReader(Runnable):
         flush = claim_run.unfinished()
         if flush is None or listener.reader is None:
             return
-        _tell(listener, flush)
         try:
             with self._database.session() as session:  # the thread's own session may be in use
                 store.store_position(session, listener.reader, claim_run.claim.partition, offset + 1)
@@ -383,15 +411,3 @@ class BroadcastReader(Runnable):
         except (ConnectionLost, Conflict, EmsError) as error:
             log.info("could not sign off: %s", error)
         self._session.close()
-
-
-def _tell(listener: BroadcastListener, flush: Flush) -> None:
-    for failure in flush.failures:
-        if failure.outcome not in (Outcome.IGNORED, Outcome.EXPIRED):
-            log.error(
-                "%s failed at offset %d of topic %s, and is not run again: %s",
-                listener.route.group,
-                failure.offset,
-                listener.topic.name,
-                failure.error,
-            )

@@ -6,12 +6,15 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from emsworker.app import Ems
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.lease import LeaseRenewer
@@ -27,12 +30,25 @@ from emsworker.core.process.role import claim_role
 from emsworker.core.process.runnable import Runnable, watch_threads
 from emsworker.core.process.signals import unblock
 from emsworker.loader import load_app
+from emsworker.observe.logs import configure_logging
+from emsworker.observe.metrics import missing_metrics, share_metrics
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.worker.broadcast import BroadcastReader
-from emsworker.worker.child_spec import ENDING, FAILED, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child_spec import (
+    AWAY,
+    ENDING,
+    FAILED,
+    HUNG,
+    READY,
+    RECYCLING,
+    USAGE,
+    ChildHealth,
+    ChildSpec,
+    WorkDone,
+)
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
@@ -44,6 +60,9 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _SIDES_S = 5.0
 _ALIVE_S = 1.0
+_STALLED_S = 180.0  # longer than a call of the server may take, which is no fault of the thread
+_UNSEEN_S = 5.0  # the completer enforces time limits; a busy machine delays it
+_AWAY_S = 5.0  # looks for work fail for longer than that
 _NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
 _DUE = 0  # among the numbers of signals
@@ -57,12 +76,15 @@ class Child:
         self._signals, self._signal_in = os.pipe()
         self._stop_by: float | None = None
         self._exit_code = 0
+        self._tally = FailureTally()
         self._last_words: str | None = None
-        self._stop_timeout_s = 0.0
+        self._stop_timeout_s = self._poll_max_s = 0.0
         self._consumers: list[Consumer] = []
         self._sides: list[Runnable] = []
         self._broadcasts: BroadcastReader | None = None
         self._listener: Listener | None = None
+        self._hang = ""
+        self._orphaned = False
         self._begun = False  # there is something that a stop must end in order
         self._tell_alive_at = 0.0
 
@@ -70,10 +92,14 @@ class Child:
         """Run until told to stop, and return the exit code."""
         self._catch_signals()
         watch_threads(self._on_death)
+        if self._spec.metrics:
+            share_metrics(Path(self._spec.metrics), self._spec.number)
         app = load_app(self._spec.app)
+        if self._spec.metrics:
+            app.add_middleware(*missing_metrics(app.middleware))
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
-        self._stop_timeout_s = app.settings.stop_timeout_s
+        self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
         self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
         try:
@@ -84,10 +110,19 @@ class Child:
             self._wait()
         finally:
             self._stop_hooks.call()
+            if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
+                shutil.rmtree(self._spec.metrics, ignore_errors=True)
         self._say_last_words()
         return self._exit_code
 
+    @property
+    def _work(self) -> WorkDone:
+        """The work done so far, messages of claims that still run left out."""
+        heard = 0 if self._broadcasts is None else self._broadcasts.ran
+        return WorkDone(self._context.recycler.ran + heard, self._tally.failed, self._tally.dead)
+
     def _say_last_words(self) -> None:
+        self._spec.tell(self._work.to_report())
         if self._last_words is not None:
             self._spec.tell(self._last_words)
 
@@ -117,7 +152,7 @@ class Child:
 
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
         spec, settings, database = self._spec, app.settings, app.stream.database
-        topic_of = {group_id: assignment.topic.id for group_id, assignment in assignments.items()}
+        topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
         return ProcessContext(
@@ -138,6 +173,8 @@ class Child:
             _result_writer(app),
             self._make_recycler(settings),
             loop=EventLoop(self._on_death),
+            tally=self._tally,
+            log_done=spec.log_done,
         )
 
     def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
@@ -169,7 +206,14 @@ class Child:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
         reader = BroadcastReader(
-            app.stream.database, app.settings, app.stream.decoder, place, self._on_hang, self._on_death
+            app.stream.database,
+            app.settings,
+            app.stream.decoder,
+            place,
+            self._on_hang,
+            self._on_death,
+            self._tally,
+            log_done=self._spec.log_done,
         )
         reader.take_on(app, routes)
         return reader
@@ -209,12 +253,13 @@ class Child:
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
-                self._spec.tell_alive()
+                self._spec.tell_alive(self._work.to_report(), self._health(ticks()).to_text())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
                 log.warning("the supervisor is gone; stopping")
                 parent = []
+                self._orphaned = True
                 self._stop_gently()
             if self._broadcasts is not None:
                 self._broadcasts.look_after(ticks())
@@ -226,6 +271,31 @@ class Child:
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)
+
+    # -- health: without locks that a thread may hold while it waits for the server -----------------------------------
+
+    def _health(self, now: float) -> ChildHealth:
+        return ChildHealth(self._stalled(now), self._away(now))
+
+    def _stalled(self, now: float) -> str:
+        completer = self._context.completer
+        if reason := self._hang or completer.overdue(now - _UNSEEN_S):
+            return reason
+        for thread in [*self._sides, *self._workers]:
+            last = max(thread.turned_at, completer.began_at(thread.ident, now))
+            if thread is self._broadcasts and thread.runs:
+                continue  # it has a watch of its own
+            if now - last > _STALLED_S:
+                return f"thread {thread.name} has made no progress for {now - last:.0f} s"
+        return ""
+
+    def _away(self, now: float) -> str:
+        if not self._context.lease.good:
+            return "the server has not renewed its leases in time"
+        silent_s = now - self._context.poller.looked_at
+        if silent_s > self._poll_max_s + _AWAY_S:
+            return f"no look for work has succeeded for {silent_s:.0f} s"
+        return ""
 
     def _hangs(self, thread: Runnable) -> bool:
         if thread is self._broadcasts:
@@ -267,6 +337,7 @@ class Child:
 
     def _on_hang(self, why: str) -> None:
         log.error("%s; this process will be replaced", why)
+        self._hang = why
         if self._context.recycler.ran:  # one that hangs before it has done anything counts as a crash
             self._last_words = HUNG + why
         self._exit_code = FAILED
@@ -300,16 +371,11 @@ def main(arguments: Sequence[str]) -> int:
     except EmsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE
-    level = getattr(logging, spec.log_level.upper(), logging.INFO)
-    logging.basicConfig(
-        level=level,
-        format="%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure_logging(spec.log_level, spec.log_format)
     try:
         return Child(spec).run()
     except StoreUnavailable as error:
-        spec.tell(str(error))
+        spec.tell(AWAY + str(error))
         return FAILED
     except (EmsError, ConfigError) as error:
         spec.tell(str(error))

@@ -13,11 +13,63 @@ import os
 import select
 from dataclasses import asdict, dataclass, field, replace
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 
 USAGE, FAILED = 2, 1
-READY, ENDING, RECYCLING, HUNG = "ready", "ending", "recycling: ", "hung: "
+READY, ENDING, RECYCLING, HUNG, TALLY = "ready", "ending", "recycling: ", "hung: ", "tally: "
+AWAY, HEALTH = "away: ", "health: "
 _URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
+
+
+@dataclass(frozen=True)
+class ChildHealth:
+    """A child's report about itself, each second.
+
+    Attributes:
+        stalled: why one of its threads makes no progress; empty if all do, also while the server is away.
+        away: why it cannot take messages now, because of the server; empty if it can.
+    """
+
+    stalled: str = ""
+    away: str = ""
+
+    def to_text(self) -> str:
+        """Serialize as a report on the status pipe."""
+        return HEALTH + json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ChildHealth:
+        """Parse such a report; a damaged one tells nothing but that the child runs."""
+        try:
+            return cls(**json.loads(text.removeprefix(HEALTH)))
+        except (ValueError, TypeError):
+            return cls()
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """The work that a process has done: messages run, attempts that failed, and dead letters."""
+
+    ran: int = 0
+    failed: int = 0
+    dead: int = 0
+
+    def __add__(self, other: WorkDone) -> WorkDone:
+        return WorkDone(self.ran + other.ran, self.failed + other.failed, self.dead + other.dead)
+
+    def __str__(self) -> str:
+        failed, dead = counted(self.failed, "failed attempt"), counted(self.dead, "dead letter")
+        return f"{counted(self.ran, 'message')} run, {failed}, {dead}"
+
+    def to_report(self) -> str:
+        """Serialize for the status pipe."""
+        return f"{TALLY}{self.ran} {self.failed} {self.dead}"
+
+    @classmethod
+    def from_report(cls, text: str) -> WorkDone:
+        """Parse a report."""
+        return cls(*map(int, text.removeprefix(TALLY).split()))
 
 
 @dataclass(frozen=True)
@@ -37,6 +89,8 @@ class ChildSpec:
         status: the descriptor on which to report "ready", an error, or the reason for a replacement.
         max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
         number: index of this child in its worker; its replacement has the same.
+        metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
+        log_format: ``text`` or ``json``; log_done: log every message that is done.
     """
 
     app: str
@@ -53,6 +107,13 @@ class ChildSpec:
     max_tasks: int | None = None
     max_memory_mib: int | None = None
     number: int = 0
+    metrics: str = ""
+    log_format: str = "text"
+    log_done: bool = False
+
+    def wants(self, topic: str, group: str | None = None) -> bool:
+        """Return whether a child consumes this topic and group, or this topic's broadcasts."""
+        return (not self.topics or topic in self.topics) and (group is None or not self.groups or group in self.groups)
 
     def to_json(self) -> str:
         """Serialize for the command line, without addresses: any user can read it, and addresses have passwords."""
@@ -88,8 +149,8 @@ class ChildSpec:
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
-    def tell_alive(self) -> None:
-        """Report only that this process can run Python code; never wait for a supervisor that is paused."""
+    def tell_alive(self, *reports: str) -> None:
+        """Report that this process can run Python code, and these; never wait for a supervisor that is paused."""
         _, writable, _ = select.select([], [self.status], [], 0)
         if writable:
-            self.tell("")
+            self.tell("\0".join(reports))

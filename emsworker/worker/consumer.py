@@ -9,6 +9,7 @@ from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.completer import Completer
 from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
@@ -79,6 +80,8 @@ class ProcessContext:
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
+    tally: FailureTally = field(default_factory=FailureTally)
+    log_done: bool = False
 
 
 class Consumer(Runnable):
@@ -124,6 +127,8 @@ class Consumer(Runnable):
             process.loop,
             process.pool,
             max(process.settings.threads, assignment.route.concurrency),
+            process.tally,
+            process.log_done,
         )
 
     def step(self) -> None:
@@ -249,7 +254,7 @@ class Consumer(Runnable):
                 self._in_doubt |= claim_run.lost
                 claim_run.give_back(self._channel)
         except FenceLost:
-            log.warning("%s lost its claim of %d..%d; it is run elsewhere", self.name, claim.lo, claim.hi)
+            log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
         except ConnectionLost as error:
             self._before = claim_run.unfinished()
@@ -275,7 +280,8 @@ class Consumer(Runnable):
 
     def _note_lost(self) -> None:
         """Give up the client id and so the claim: it has another owner, or a state that is not known here."""
-        log.warning("%s finished a claim that was not its own any more; it is run elsewhere", self.name)
+        place = self._before.claim.place if self._before is not None else "a partition"
+        log.warning("the end of a claim came too late: %s was run elsewhere", place)
         self._before = None
         self._in_doubt = self._client_id is not None
 

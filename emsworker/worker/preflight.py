@@ -21,7 +21,7 @@ from emsworker.publish.catalog import check_declared, unknown_group, unknown_top
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
-from emsworker.store.topics import get_group, get_topic
+from emsworker.store.topics import get_group, get_topic, list_groups, list_topics
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
 
@@ -113,6 +113,12 @@ def check_app(app: Ems, routes: Sequence[Route], heard: Sequence[str], database:
     if not database.call(lambda session: probe.has_privileges(session, _ROLE, ["auto-create"])):
         first = str(absent[0]).partition(" and auto_create")[0]
         raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, ['auto-create']))}")
+
+
+def group_timeouts(session: Session) -> dict[tuple[str, str], float]:
+    """Return the timeouts of all groups, by topic and group."""
+    topics = {topic.id: topic.name for topic in list_topics(session)}
+    return {(topics[one.topic_id], one.name): one.timeout_s for one in list_groups(session) if one.topic_id in topics}
 
 
 def _find_absent(session: Session, app: Ems, routes: Sequence[Route], heard: Sequence[str]) -> Iterator[EmsError]:

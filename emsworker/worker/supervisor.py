@@ -20,12 +20,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from emsworker.beat.leader import Beat
 from emsworker.core.config import Settings
+from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import watch_threads
@@ -34,7 +35,20 @@ from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.worker.child_spec import ENDING, HUNG, READY, RECYCLING, USAGE, ChildSpec
+from emsworker.worker.child_spec import (
+    AWAY,
+    ENDING,
+    HEALTH,
+    HUNG,
+    READY,
+    RECYCLING,
+    TALLY,
+    USAGE,
+    ChildHealth,
+    ChildSpec,
+    WorkDone,
+)
+from emsworker.worker.health import ChildState, ChildView, WorkerHealth
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +61,8 @@ _GRACE_S = 10.0
 _LAST_S = 5.0
 _LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
 _SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
+_FROZEN_S = 10.0  # without a report, which comes each second
 _STAT = "/proc/{}/stat"
-
-
-def _print_error(text: str) -> None:
-    print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -71,6 +82,13 @@ class _Slot:
     ending: bool = False
     start_at: float = 0.0
     crashes: int = 0
+    starts: int = 0
+    said_away: bool = False
+    away: bool = False
+    ended_with: str = ""
+    health: ChildHealth = field(default_factory=ChildHealth)
+    heard_at: float = 0.0
+    work: WorkDone = field(default_factory=WorkDone)
 
     @property
     def alive(self) -> bool:
@@ -104,9 +122,10 @@ class _Slot:
             os.close(writer)
         os.set_blocking(reader, False)  # processes that a child has forked keep its end open after its death
         self.status = os.fdopen(reader, "rb", buffering=0)
-        self.ready = self.told = self.restarting = self.ending = False
+        self.ready = self.told = self.restarting = self.ending = self.said_away = False
         self.silent_s = 0.0
-        self.last_words, self.ready_at = "", None
+        self.health, self.starts = ChildHealth(), self.starts + 1
+        self.last_words, self.ready_at, self.work = "", None, WorkDone()
         return self.process.pid
 
     def tell(self, number: signal.Signals) -> None:
@@ -133,6 +152,31 @@ class _Slot:
         if self.status is not None:
             self.status.close()
             self.status = None
+
+    def note_health(self, text: str) -> None:
+        """Note a report of the child about itself."""
+        self.health, self.heard_at = ChildHealth.from_text(text), ticks()
+
+    def view(self, now: float) -> ChildView:
+        """Return the state of the child; may be called from any thread."""
+        process = self.process
+        state, reason = self._judge(process is not None and self.ready_at is not None, now)
+        return ChildView(self.number, None if process is None else process.pid, state, reason)
+
+    def _judge(self, was_ready: bool, now: float) -> tuple[ChildState, str]:
+        if not was_ready:
+            if self.away:
+                return ChildState.AWAY, "the server could not be reached when it started"
+            if self.crashes > 1 or math.isinf(self.start_at):
+                return ChildState.CRASHED, f"ended with {self.ended_with}, before it was ready or soon afterwards"
+            return ChildState.STARTING, ""
+        if self.ending or self.told:
+            return ChildState.ENDING, ""
+        if now - self.heard_at > _FROZEN_S:
+            return ChildState.FROZEN, f"has been frozen or paused for {now - self.heard_at:.0f} s"
+        if self.health.stalled:
+            return ChildState.STALLED, self.health.stalled
+        return (ChildState.AWAY, self.health.away) if self.health.away else (ChildState.WORKING, "")
 
     def silence_limit(self, settings: Settings) -> tuple[float, str]:
         """Return for how many seconds the child may be silent, and what it means if it is longer."""
@@ -169,7 +213,8 @@ class Supervisor:
         patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
             ``--reload`` needs while a file is being edited.
         on_ready: called when all children are ready, and again after a restart.
-        on_error: called with a line that says why a child cannot become ready, once for all children.
+        on_error: called with a line that says why a child cannot become ready, once for all children; by default the
+            line is printed, or logged if logs are JSON.
     """
 
     def __init__(
@@ -182,7 +227,7 @@ class Supervisor:
         with_beat: bool = True,
         patient: bool = False,
         on_ready: Callable[[list[int]], None] = lambda pids: None,
-        on_error: Callable[[str], None] = _print_error,
+        on_error: Callable[[str], None] | None = None,
     ) -> None:
         self._spec = spec
         self._slots = [_Slot(number) for number in range(processes)]
@@ -193,11 +238,14 @@ class Supervisor:
         self._on_ready = on_ready
         self._told_ready = False
         self._was_ready = False
+        self._started = False
         self._turn_at = ticks()
-        self._on_error = on_error
+        self._on_error = on_error or self._print_error
         self._told_error = ""
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
+        self._began = ticks()
+        self._work = WorkDone()  # of children that have ended
         self._stopping = False
         self._kill_at: float | None = None
         self._exit_code = 0
@@ -230,6 +278,17 @@ class Supervisor:
     def request_restart(self) -> None:
         """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
         self._note_signal(signal.SIGHUP, None)
+
+    def health(self) -> WorkerHealth:
+        """Return the health of the worker; may be called from any thread."""
+        now = ticks()
+        return WorkerHealth(
+            tuple(slot.view(now) for slot in self._slots),
+            started=self._started,
+            stopping=self._stopping,
+            turned_s=now - self._turn_at,
+            starts=sum(slot.starts for slot in self._slots),
+        )
 
     # -- children ------------------------------------------------------------------------------------------------------
 
@@ -275,9 +334,11 @@ class Supervisor:
         if slot.status is not None:
             self._on_status(slot)
             slot.close_status()
+        slot.ended_with, slot.away = slot.last_words or _meaning(code), slot.said_away
+        self._work += slot.work
         well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
-            self._end_leases(slot.process_id)
+            self._end_leases(slot)
         if self._stopping or well or slot.restarting:
             slot.start_at, slot.crashes = 0.0, 0
             if slot.recycles:
@@ -295,7 +356,7 @@ class Supervisor:
             "child %d (process %d) ended with %s; the next starts in %.1f s",
             slot.number,
             pid,
-            slot.last_words or _meaning(code),
+            slot.ended_with,
             pause_s,
         )
 
@@ -308,11 +369,11 @@ class Supervisor:
         self._exit_code = USAGE
         self._stop(signal.SIGTERM)
 
-    def _end_leases(self, process_id: str) -> None:
+    def _end_leases(self, slot: _Slot) -> None:
         try:
-            clients.delete_process(self._session, process_id)
+            clients.delete_process(self._session, slot.process_id)
         except (ConnectionLost, Conflict, EmsError) as error:
-            log.warning("could not end the leases of %s (%s); they run out by themselves", process_id, error)
+            log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 
@@ -328,25 +389,39 @@ class Supervisor:
 
     def _on_status(self, slot: _Slot) -> None:
         for text in slot.read_reports():
+            if text.startswith(HEALTH):
+                slot.note_health(text)
+                continue
+            if text.startswith(AWAY):
+                slot.said_away, text = True, text.removeprefix(AWAY)
             if text == READY:
                 self._on_child_ready(slot)
             elif text == ENDING:
                 slot.ending = True
+            elif text.startswith(TALLY):
+                slot.work = WorkDone.from_report(text)
             elif text.startswith((RECYCLING, HUNG)):
                 slot.last_words = text
             elif text != self._told_error and not slot.restarting:
                 self._told_error = text
                 self._on_error(text)
 
+    def _print_error(self, text: str) -> None:
+        if self._spec.log_format == "json":
+            log.error("%s", redact(text))
+        else:
+            print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
+
     def _on_child_ready(self, slot: _Slot) -> None:
         if slot.crashes > 1:
             log.info("child %d is ready again", slot.number)
         slot.ready, slot.ready_at, slot.silent_s = not slot.restarting, ticks(), 0.0
+        slot.heard_at, slot.away = ticks(), False
         self._told_error, self._was_ready = "", True
         if self._beat is not None and self._beat.ident is None and not self._stopping:
             self._beat.start()  # not earlier: a worker that cannot run must not lead or fire schedules
         if not self._told_ready and all(other.ready for other in self._slots):
-            self._told_ready = True
+            self._told_ready = self._started = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
 
     def _catch_signals(self) -> None:
@@ -394,6 +469,8 @@ class Supervisor:
             self._beat.join(_LAST_S)
         ignore_stops()
         self._session.close()
+        done = {"messages": self._work.ran, "failed_attempts": self._work.failed, "dead_letters": self._work.dead}
+        log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=done)
         os.close(self._alive)
         os.close(self._alive_reader)
 

@@ -18,15 +18,15 @@ ARGUMENTS = {
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],
     "groups replay": ["t", "g", "--dry-run"], "groups reset": ["t", "g", "--dry-run"],
     "groups skip": ["t", "g", "--dry-run"],
-    "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "readers forget": ["b", "--yes"],
-    "alarms create": ["a", "--on", "lag", "--replace"], "send": ["p", "1"],
+    "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "refused list": [], "readers forget": ["b", "--yes"],
+    "alarms create": ["a", "--on", "lag", "--replace"], "alarms silence": [], "health": [], "send": ["p", "1"],
     "chaos break": ["{tmp}"], "chaos check": ["{tmp}"], "local start": [], "local stop": [],
     "worker": ["-A", "nowhere"], "top": ["--json"],
     "dead requeue": ["--all", "--yes"], "dead delete": ["--all", "--yes"],
 }  # fmt: skip
 WORDS = {"--to", "--from"}  # places in a stream, which click knows as text
 # A server that is started or stopped, a worker, or a second's wait is more than this test wants where the number is a good one.
-GOOD = {"local start", "local stop", "worker", "chaos break", "top"}
+GOOD = {"local start", "local stop", "worker", "chaos break", "top", "health"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

@@ -34,8 +34,11 @@ def test_every_command_of_the_contract_is_there() -> None:
     groups.reset groups.limit groups.replay groups.skip messages messages.list messages.peek messages.get
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
-    alarms.create alarms.delete alarms.test readers readers.list readers.forget local local.start local.stop
-    local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check"""
+    alarms.create alarms.delete alarms.test alarms.silence alarms.silences alarms.unsilence monitoring
+    monitoring.serve monitoring.export health readers readers.list readers.forget refused refused.list
+    refused.retry refused.delete local local.start local.stop
+    local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check
+    web web.password audit"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
 
@@ -69,10 +72,15 @@ def test_everything_that_prints_knows_json() -> None:
         ("dead",),
         ("schedules",),
         ("readers",),
+        ("refused",),
         ("alarms",),
+        ("monitoring",),
+        ("monitoring", "serve"),
         ("pipeline",),
         ("chaos",),
         ("local",),
+        ("web",),
+        ("web", "password"),
     }
     for path, command in ALL.items():
         knows = any("--json" in parameter.opts for parameter in command.params)

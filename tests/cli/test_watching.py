@@ -1,8 +1,11 @@
-"""Alarms, and the readers of broadcasts."""
+"""Alarms, the readers of broadcasts, and what was written by plain SQL and refused."""
 
+from emsworker.core.config import Settings
+from emsworker.publish.intake import TakenIn, take_in
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import broadcast
 from tests.support.commands import Ems
+from tests.support.servers import connect
 from tests.support.webhooks import receiver
 
 
@@ -17,6 +20,30 @@ def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) 
     assert ems.ok("readers", "forget", "news", "--idle", "1h", "-y", "--json").json["forgotten_rows"] == 0
     assert ems.ok("readers", "forget", "news", "cache/a/0", "-y", "--json").json["forgotten_rows"] == 1
     assert [row["reader"] for row in ems.ok("readers", "list", "news", "--json").json] == ["cache/b/0"]
+
+
+def test_i4_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Database, url: str) -> None:
+    def take() -> TakenIn:
+        return stream.call(lambda session: take_in(session, Settings(), 10))
+
+    with connect(url, autocommit=True) as sql, sql.cursor() as cursor:
+        cursor.execute("INSERT INTO ems_publish (topic, body) VALUES ('none', '1'), ('none', '{')")
+    assert take() == TakenIn(0, 2)
+    first, second = (row["id"] for row in ems.ok("refused", "list", "--json").json)
+    assert "there is no topic 'none'" in ems.ok("refused", "list").out
+    assert "2 rows refused" in ems("check").out
+    ems.ok("topics", "create", "none")
+    assert ems.ok("refused", "retry", "--all").out == "2 rows will be checked again.\n"
+    assert take() == TakenIn(1, 1)
+    assert "is not JSON" in ems.ok("refused", "list").out
+    for wrong, told in (
+        (["retry"], "or say --all"),
+        (["delete", str(first), "-y"], f"row {first} of ems_publish is not"),
+    ):
+        done = ems("refused", *wrong)
+        assert done.code in (1, 2) and told in done.err
+    assert ems.ok("refused", "delete", str(second), "-y", "--json").json == {"deleted": 1}
+    assert ems.ok("refused", "list", "--json").json == []
 
 
 def test_a7_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:

@@ -10,7 +10,8 @@ The language and the title of a block say what becomes of it:
   throughout the page;
 - ``sql`` is what ``ems local sql`` runs;
 - ``text`` titled ``prints`` must be what the block before it printed;
-- ``console`` and ``ini`` are shown only, and other languages are refused.
+- ``console``, ``ini``, ``yaml`` and the languages of others (``go``, ``java``, ``js``, ``php``) are shown only, and
+  what is not listed here is refused.
 """
 
 import re
@@ -29,7 +30,7 @@ from tests.support.servers import connect
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SHOWN = {"console", "ini", "mermaid"}
+_SHOWN = {"console", "ini", "mermaid", "yaml", "go", "java", "js", "php"}
 _PORT = re.compile(r"(?:--port[ =]|-p |--bind [\w.]*:|-b [\w.]*:|runserver )(\d{4,5})\b")
 _BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 
@@ -67,6 +68,11 @@ def runs(page: Path) -> bool:
 def needs_spark(page: Path) -> bool:
     """Whether a page uses Spark, which has tests of its own."""
     return any("pyspark" in block.text for block in blocks(page) if block.language == "python")
+
+
+def needs_django(page: Path) -> bool:
+    """Whether a page makes a project of Django, which has a test of its own."""
+    return any("django-admin" in block.text for block in blocks(page) if block.language == "sh")
 
 
 def needs_commands(page: Path) -> bool:

@@ -10,7 +10,7 @@ from emsworker.core import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of the parts of EMS that are imported under names of their own, where their pages say so.
-PARTS = {"pipeline", "spark", "local", "chaos", "testing"}
+PARTS = {"django", "integrations", "pipeline", "spark", "local", "chaos", "testing"}
 SECTION = re.compile(r"Raises:\n((?:[ ]+.*\n|\n)*)")
 NAMES = re.compile(r"^\s*((?:[A-Z]\w+(?:, )?)+):", re.MULTILINE)
 

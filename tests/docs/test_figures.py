@@ -52,7 +52,7 @@ def test_the_events_page_has_every_outcome_metric_hook_and_log_line() -> None:
     for name in ("ems_sent_total", "ems_runs_total", "ems_run_seconds", "ems_retries_total", "ems_dead_total"):
         assert f"| `{name}` |" in hooks.metrics_table()
     lines = hooks.log_table()
-    assert "| warning | `emsworker.consume.executor` | `{} in group {}: {} -> {}` |" in lines
+    assert "| warning | `emsworker.consume.attempts` | `{}: attempt {} of {} {}, {}: {} ({}){}` |" in lines
     sources = [path.read_text() for path in LIBRARY.rglob("*.py")]
     assert lines.count("\n") - 1 == len({call for text in sources for call in LOGGED.findall(text)})
 

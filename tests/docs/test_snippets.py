@@ -14,11 +14,11 @@ import click
 import pytest
 
 from emsworker.local import LocalStack
-from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_spark, pages, runs
+from tests.docs.snippets import ROOT, Reader, blocks, needs_commands, needs_django, needs_spark, pages, runs
 from tests.support.recycling import renew_own
 from tests.support.servers import TestServers, chosen_flavors
 
-_PAGES = [page for page in pages() if runs(page) and not needs_spark(page)]
+_PAGES = [page for page in pages() if runs(page) and not needs_spark(page) and not needs_django(page)]
 _CONSOLE = re.compile(
     r"\$ (pip wheel |pip install (\.$|'\.\[|dist/)|git clone |cd |\./dev |sudo systemctl |python3? -m venv |export |MAIN=|spark-submit |venv-pack )"
 )

@@ -1,56 +1,60 @@
 """T7: the hooks, used by the metrics of a real worker."""
 
+import signal
 import urllib.request
 
 from emsworker import Ems
 from tests.process.stream import Stream
 from tests.support.waiting import until
-
-FIRST, LAST = 19464, 19528
-
-
-def _pages(ports: range) -> dict[int, str]:
-    found = {}
-    for port in ports:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as answer:
-                found[port] = answer.read().decode()
-        except OSError:
-            continue
-    return found
+from tests.support.worker import Program, kill
 
 
-def _total(line: str) -> float:
-    """Over the processes, each of which counts by itself."""
-    return sum(
-        float(text.rsplit(" ", 1)[1])
-        for page in _pages(range(FIRST, FIRST + 4)).values()
-        for text in page.splitlines()
-        if text.startswith(line + " ")
-    )
+def page(worker: Program) -> str:
+    with urllib.request.urlopen(f"{worker.http}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text: str = answer.read().decode()
+        return text
 
 
-def test_t7_a_worker_counts_what_it_runs(one_stream: Stream) -> None:
+def value(text: str, sample: str) -> float:
+    """Over all processes."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(sample + " "))
+
+
+def test_t7_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_stream: Stream) -> None:
     app = Ems("caller", url=one_stream.url)
     one_stream.app = app
     fine, fails = (app.task(name=name)(print) for name in ("fine", "fails"))
     for _ in range(10):
         fine.delay()
     fails.delay()
-    worker = one_stream.worker("tests.process.apps.metered:app", processes=2)
+    worker = one_stream.worker("tests.process.apps.metered:app", processes=2, http="0")
     until(lambda: one_stream.record.events("dead"), 15, "one was given up")
     one_stream.wait_settled()
     labels = 'group="workers",{}task="%s",topic="default"'
-    assert _total("ems_runs_total{%s}" % (labels.format('outcome="done",') % "fine")) == 10
-    assert _total("ems_runs_total{%s}" % (labels.format('outcome="failed",') % "fails")) == 2
-    assert _total("ems_retries_total{%s}" % (labels.format("") % "fails")) == 1
-    assert _total("ems_dead_total{%s}" % (labels.format("") % "fails")) == 1
-    assert _total("ems_run_seconds_count{%s}" % (labels.format("") % "fine")) == 10
-    assert len(_pages(range(FIRST, FIRST + 4))) == 2, "each process serves its own"
+    text = page(worker)
+    assert value(text, "ems_runs_total{%s}" % (labels.format('outcome="done",') % "fine")) == 10
+    assert value(text, "ems_runs_total{%s}" % (labels.format('outcome="failed",') % "fails")) == 2
+    assert value(text, "ems_retries_total{%s}" % (labels.format("") % "fails")) == 1
+    assert value(text, "ems_dead_total{%s}" % (labels.format("") % "fails")) == 1
+    assert value(text, "ems_run_seconds_count{%s}" % (labels.format("") % "fine")) == 10
+    assert value(text, "ems_wait_seconds_count{%s}" % (labels.format("") % "fails")) == 1, "its first run only"
+    assert 0 < value(text, "ems_wait_seconds_sum{%s}" % (labels.format("") % "fine")) < 10 * 600
+    until(lambda: value(page(worker), 'ems_worker_children{state="working"}') == 2, 40, "both have become ready")
+    assert value(page(worker), "ems_worker_starts_total") == 2
     ((reason, error),) = [(event["reason"], event["error"]) for event in one_stream.record.events("dead")]
     assert reason == "used up its 2 attempts" and error == "ValueError('no')"
+
+    for child in worker.children():
+        kill(child, signal.SIGKILL)
+    done = "ems_runs_total{%s}" % (labels.format('outcome="done",') % "fine")
+    assert value(page(worker), done) == 10, "no counter goes backwards"
+    until(lambda: value(page(worker), "ems_worker_starts_total") == 4, 40, "two others start")
+    for _ in range(5):
+        fine.delay()
+    until(lambda: value(page(worker), done) >= 15, 30, "they go on counting")
+    assert value(page(worker), done) == 15
     assert worker.stop() == 0
-    assert _pages(range(FIRST, FIRST + 4)) == {}
 
 
 def test_t7_hooks_and_metrics_in_memory() -> None:

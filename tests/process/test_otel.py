@@ -69,12 +69,12 @@ def collector() -> Iterator[Collector]:
 
 
 def test_no_span_is_lost_when_processes_are_recycled_replaced_or_stopped(one_stream: Stream) -> None:
-    """The SDK sends nothing out by itself, and another middleware hangs at every end."""
+    """The SDK sends nothing out by itself."""
     stream, never = one_stream, "3600000"
     with collector() as collected:
         worker = stream.worker(
             "tests.process.apps.traced:app",
-            {"stop_hooks_timeout_s": 0.5, "stop_timeout_s": 0.5},
+            {"stop_hooks_timeout_s": 120, "stop_timeout_s": 0.5},
             threads=2,
             max_tasks_per_child=10,
             environ={
@@ -86,14 +86,13 @@ def test_no_span_is_lost_when_processes_are_recycled_replaced_or_stopped(one_str
         stream.send("jobs", [{"n": n, "fails": n % 5 == 0} for n in range(12)])  # one process is recycled
         stream.wait_ended(range(12), 60)
         stream.wait_settled()
-        hung = "Slow.on_process_stop has not returned after 0.5 s"
         stream.send("hangs", [{"n": 12}])
-        until(lambda: worker.text().count(hung) == 2, 60, "the second process has been replaced")
+        until(lambda: len(stream.record.events("stop")) == 2, 60, "the second process has been replaced")
         until(lambda: stream.rows("SELECT * FROM ems_dead"), 60, "it was given up")
         until(lambda: not stream.rows("SELECT * FROM ems_dead_notice"), 60, "the next process is told of the dead one")
         stream.send("jobs", [{"n": 13, "s": 600}])
         until(lambda: stream.record.events("start", n=13), 60, "it runs in the third")
-        assert worker.stop() == 0
+        assert worker.stop() == 0, worker.text()
         assert "giving back what runs" in worker.text()
         started = Counter(event["id"] for event in stream.record.events("start"))
         assert len({event["pid"] for event in stream.record.events("start")}) == 3 and sum(started.values()) == 17
@@ -101,5 +100,5 @@ def test_no_span_is_lost_when_processes_are_recycled_replaced_or_stopped(one_str
         outcomes = Counter(one for outcomes in collected.runs.values() for one in outcomes)
         assert outcomes == {"done": 12, "retry": 3, "dead": 1, "given_back": 1}
         assert collected.counts == {"messaging.client.consumed.messages": 17, "ems.dead": 1}
-        assert worker.text().count(hung) == 3
+        assert len(stream.record.events("stop")) == 3
         assert stream.rows("SELECT * FROM ems_client") == []

@@ -36,8 +36,9 @@ HOME = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("flavor", few_flavors())
 def test_every_number_is_right_after_a_worker_was_killed(flavor: str) -> None:
-    done = run_demo("--limit", "5000", "--server", flavor)
+    done = run_demo("--limit", "5000", "--server", flavor, "--web")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"The dashboard is at http://127.0.0.1:\d+/", done.stdout)
     assert re.search(r"killed worker-1 with -9 at \d+%", done.stdout)
     assert "0 were written twice" in done.stdout
     assert "5,000 flights" in done.stdout

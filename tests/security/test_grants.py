@@ -16,6 +16,7 @@ from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.admin.check import Severity, check
 from emsworker.admin.dead import DeadFilter
+from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
@@ -132,6 +133,11 @@ def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
 
 
 _CANNOT = {
+    "publisher": (
+        "SELECT body FROM ems_publish", "DELETE FROM ems_publish", "UPDATE ems_publish SET body = ''", "SELECT name FROM ems_topic",
+        "INSERT INTO ems_publish (topic, body, refused_at) VALUES ('t', '1', NULL)", "INSERT INTO ems_message (topic_id) VALUES (1)",
+        "INSERT INTO ems_outbox (topic_id) VALUES (1)", "SELECT body FROM ems_message",
+    ),
     "producer": (
         "SELECT body FROM ems_message", "SELECT headers FROM ems_message", "SELECT * FROM ems_dead", "SELECT body FROM ems_outbox",
         "DELETE FROM ems_message", "UPDATE ems_message SET body = ''", "UPDATE ems_topic SET rule = 'none'",
@@ -368,7 +374,7 @@ def test_a_viewer_sees_numbers_and_names_and_no_content(place: Place) -> None:
     assert history.dead is not None and (history.dead.error, [one.error for one in history.attempts]) == ("", [None])
     assert place.topic in {one.topic.name for one in monitoring.lag(most=100)}
     for look in (admin.lists.retries, admin.lists.running, admin.schedules.list, admin.readers.list, monitoring.clients,
-                 monitoring.leaders, monitoring.ranking, monitoring.series, monitoring.lag, lambda: admin.limits.get(place.topic, "a")):  # fmt: skip
+                 monitoring.leaders, monitoring.ranking, monitoring.series, monitoring.lag, admin.alarms.silences, Demands(database).list, lambda: admin.limits.get(place.topic, "a")):  # fmt: skip
         look()
     assert [one.rule.webhook for one in admin.alarms.list(addresses=False) if one.rule.name == place.topic] == [None]
     denied: list[Callable[[], object]] = [
@@ -398,6 +404,7 @@ _OPERATES = (
     "dead list", "trace MESSAGE", "messages list TOPIC", "groups change TOPIC a --pause", "groups change TOPIC a --resume",
     "groups limit TOPIC a --rate 5/s", "groups skip TOPIC a --keep 0 --yes", "dead requeue DEAD --yes", "groups reset TOPIC a --to earliest --yes",
     "groups replay TOPIC a --all --yes", "groups reset TOPIC a --to latest --yes", "topics purge TOPIC --yes", "check --role operator",
+    "alarms silence --for 1h", "alarms silences",
 )  # fmt: skip
 _NOT_AN_OPERATORS = (
     "topics create more", "topics change TOPIC --rule r", "topics delete TOPIC --yes --force", "groups create TOPIC g", "groups delete TOPIC a --yes --force",

@@ -1,11 +1,13 @@
 """A7: alarms fire once and are resolved once, and receivers are told at least once."""
 
+import hashlib
+import hmac
 import json
 import stat
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.admin import receivers as delivery
 from emsworker.beat.alarms import WatchAlarms
+from emsworker.beat.dead_man import PingDeadMan
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
@@ -303,3 +306,104 @@ def test_a7_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: 
     admin.delete_group("orders", "billing")
     _duty(stream)()
     assert admin.alarms.list()[0].alarms == (), "a group that is deleted has no lag"
+
+
+SECRET = "sixteen letters!"
+
+
+def test_v9_each_kind_of_receiver_is_told_in_its_own_form(stream: Stream) -> None:
+    topic, group = _backlog(stream)
+    admin = Admin(stream.app())
+    turn = _duty(stream, Settings(url="mysql://x@y/z", alarm_secret=SECRET))
+    with receiver() as web, receiver() as slack, receiver() as manager:
+        base = manager.url.removesuffix("/alarms")
+        to = {"webhook": web.url, "slack": slack.url, "alertmanager": f"{base}/"}
+        admin.alarms.create("late", on="lag", above=5, repeat_s=300, **to)
+        wait_until(lambda: (turn(), web.got and slack.got and manager.got)[1])
+        _drain(stream, topic, group)
+        wait_until(lambda: (turn(), len(web.got) == len(slack.got) == len(manager.got) == 2)[1])
+        wait_until(lambda: (turn(), not stream.rows("SELECT * FROM ems_alarm_event"))[1])
+        assert admin.alarms.test("late", secret=SECRET) == dict.fromkeys(to)
+    _, headers, body = web.posts[0]
+    assert abs(time.time() - int(headers["X-Ems-Timestamp"])) < 600
+    signed = f"{headers['X-Ems-Timestamp']}.{body}".encode()
+    assert headers["X-Ems-Signature"] == "v1=" + hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    assert not any("X-Ems-Signature" in one for _, one, _ in [*slack.posts, *manager.posts])
+    assert slack.got[0] == {"text": "late firing: lag of orders/billing is 20 (alarm above 5)"}
+    assert delivery._for_slack('{"text": "<!channel> & all"}') == '{"text": "&lt;!channel&gt; &amp; all"}'
+    assert [path for path, _, _ in manager.posts] == ["/api/v2/alerts"] * 3
+    (firing,), (resolved,), (tried,) = manager.got
+    assert firing["labels"] == {"alertname": "late", "metric": "lag", "topic": "orders", "group": "billing"}
+    assert firing["labels"] == resolved["labels"] and firing["startsAt"] == resolved["startsAt"]
+    at = {name: datetime.fromisoformat(one["endsAt"]) for name, one in (("firing", firing), ("resolved", resolved))}
+    assert at["firing"] - datetime.fromisoformat(firing["startsAt"]) >= timedelta(seconds=900)
+    assert datetime.fromisoformat(resolved["startsAt"]) <= at["resolved"] < at["firing"]
+    assert datetime.fromisoformat(tried["endsAt"]) <= datetime.fromisoformat(tried["startsAt"]), "a test does not stay"
+    assert tried["labels"]["event"] == "test", "it resolves no other"
+
+
+def test_v9_alarms_are_repeated_and_silenced(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    topic, group = _backlog(stream)
+    admin = Admin(stream.app())
+    turn, other = _duty(stream), _duty(stream)
+
+    def count() -> int:
+        """Of the notifications, after some more turns of two beats."""
+        for _ in range(2):
+            turn(), other()
+        wait_until(lambda: (turn(), other(), not stream.rows("SELECT * FROM ems_alarm_event"))[2])
+        return len(web.got)
+
+    with receiver() as web:
+        admin.alarms.create("late", on="lag", repeat_s=60, webhook=web.url)
+        assert count() == 1 and count() == 1
+        stream.rows("UPDATE ems_alarm SET told_at = told_at - INTERVAL 61 SECOND")
+        assert count() == 2, "once, however many beats there are"
+        with pytest.raises(UnknownAlarm):
+            admin.alarms.silence("nothing", for_s=60)
+        with pytest.raises(ConfigError, match="for_s"):
+            admin.alarms.silence(for_s=0)
+        silence = admin.alarms.silence("late", topic="orders", for_s=60, reason="known")
+        assert admin.alarms.silences() == (silence,) and silence.reason == "known"
+        stream.rows("UPDATE ems_alarm SET told_at = told_at - INTERVAL 61 SECOND")
+        assert count() == 2
+        _drain(stream, topic, group)
+        assert count() == 3 and web.got[-1]["event"] == "resolved", "who was told is told the end"
+        stream.app().send_many("orders", range(5))
+        assert count() == 3 and "late firing" in caplog.text and "(silenced)" in caplog.text
+        assert admin.alarms.list()[0].firing
+        _drain(stream, topic, group)
+        assert count() == 3 and not admin.alarms.list()[0].firing, "who was not told is not told the end"
+        stream.app().send_many("orders", range(5))
+        assert count() == 3
+        admin.alarms.unsilence(silence.silence_id)
+        assert count() == 4 and web.events[-1] == ("late", "firing"), "it still fires"
+        with pytest.raises(UnknownAlarm):
+            admin.alarms.unsilence(silence.silence_id)
+
+
+def test_v9_the_dead_mans_switch_is_pinged_while_alarms_get_through(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiver() as switch:
+        settings = Settings(url="mysql://x@y/z", dead_man_url=f"{switch.url}?key=s3cret", dead_man_s=1)
+        service = PingDeadMan()
+        switch.answers = [500]
+
+        def turn() -> float:
+            service._due_at = 0.0
+            return service(stream.session, settings)
+
+        wait_until(lambda: (turn(), len(switch.pings) >= 2)[1])
+        wait_until(lambda: (turn(), "cannot ping the dead-man's switch" in caplog.text)[1])
+        assert "answered 500" in caplog.text and "s3cret" not in caplog.text
+        assert switch.pings[0] == "/alarms?key=s3cret"
+        wait_until(lambda: (service(stream.session, settings), not service._flying)[1])
+        stream.rows(
+            "INSERT INTO ems_alarm_event (alarm_id, rule, target, body, created_at, due_at) "
+            "VALUES ('x', 'late', 'slack', '{}', NOW(6) - INTERVAL 1 HOUR, NOW(6) + INTERVAL 1 HOUR)"
+        )
+        before = len(switch.pings)
+        turn()
+        assert not service._flying and len(switch.pings) == before and "is not pinged" in caplog.text
+    assert PingDeadMan()(stream.session, SETTINGS) > 60, "there is no switch"

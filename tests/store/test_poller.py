@@ -16,7 +16,7 @@ from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
-from emsworker.core.model import Group, Order, Topic, TopicRule
+from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.local import Redis
 from emsworker.publish import redis_connection as connection
 from emsworker.publish.notifier import Notifier
@@ -34,7 +34,7 @@ SELDOM = Settings(poll_min_s=60.0, poll_max_s=60.0)  # who finds anything sooner
 @contextmanager
 def polling(stream: Stream, *groups: Group) -> Iterator[Poller]:
     """A poller whose thread is the test's; it has looked once."""
-    topic_of = {group.id: group.topic_id for group in groups}
+    topic_of = {group.id: Topic(group.topic_id, "t", TopicKind.CLUSTER) for group in groups}
     in_order = [group.id for group in groups if group.order is not Order.NONE]
     poller = Poller(Database(stream.url), SELDOM, topic_of, in_order, lambda *_: None)
     _look(poller)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from emsworker.beat import recovery
 from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.model import TASK_HEADER, Group, Isolation, Message, Order, Outcome, Topic
 from emsworker.store import topics
@@ -90,12 +92,21 @@ def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None
         progress.flush(stream.session, flush_of(claim, topic, 5))
 
 
-def test_r7_a_poison_that_is_charged_too_often_dies(stream: Stream) -> None:
+def test_r7_a_poison_that_is_charged_too_often_dies_and_the_log_names_it(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
     topic, _, me = filled(stream, 1)
     group = stream.group(topic, "once", max_attempts=1)
-    stream.take(topic, group, me)
+    (message,) = stream.take(topic, group, me).messages
     _run_out(stream, "state = 'start'")
-    assert [one.charged for one in stream.recover()] == [1]
+    recovery.recover_claims(stream.session, Settings())
+    assert (
+        f"recovered a claim of {me} (offset 1 of {topic.name}/0, group once): timeout, message 1 charged" in caplog.text
+    )
+    assert (
+        f"attempt 1 of 1 timed out, now a dead letter: TimeLimitExceeded: ran past the timeout ({topic.name}/0@1, group once, {message.id})"
+        in (caplog.text)
+    )
     assert stream.rows("SELECT `offset`, reason, body FROM ems_dead") == [(1, "used up its 1 attempt", b"1")]
     assert stream.retries(group) == []
 

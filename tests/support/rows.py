@@ -111,7 +111,10 @@ def hold_back(run: Run, seconds: float | None) -> None:
 
 def run_out(run: Run, client_id: str) -> None:
     """Let a client's lease run out, just now: longer ago, and a server that has just started may not have been there."""
-    run("UPDATE ems_client SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1000 MICROSECOND WHERE client_id = %s", client_id)
+    run(
+        "UPDATE ems_client SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1000 MICROSECOND WHERE client_id = %s",
+        client_id,
+    )
 
 
 def make_due(run: Run) -> None:

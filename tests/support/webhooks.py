@@ -15,12 +15,16 @@ class Receiver:
         got: the bodies, in order; also those that were answered with an error.
         answers: status codes, one for each request; after them 204.
         authorizations: the headers of that name, in order.
+        posts: path, headers and raw body of each, in order.
+        pings: the paths of requests by GET.
     """
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
         self.answers: list[int] = []
         self.authorizations: list[str | None] = []
+        self.posts: list[tuple[str, dict[str, str], str]] = []
+        self.pings: list[str] = []
         self.hanging = threading.Event()
         self.let_go = threading.Event()
         self.url = ""
@@ -40,12 +44,18 @@ def receiver(*, hangs: bool = False) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             made.authorizations.append(self.headers["Authorization"])
+            made.posts.append((self.path, dict(self.headers), body.decode()))
             made.got.append(json.loads(body))
             if hangs:
                 made.hanging.set()
                 made.let_go.wait(60)
             self.send_response(made.answers.pop(0) if made.answers else 204)
             self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            made.pings.append(self.path)
+            self.send_response(made.answers.pop(0) if made.answers else 204)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:

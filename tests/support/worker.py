@@ -1,6 +1,7 @@
 """Starts real workers and beats as processes of their own; ``_command`` is the one place that knows how."""
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -39,7 +40,7 @@ def _command(what: str, name: str, options: Mapping[str, Any]) -> list[str]:
     command += ["-p", str(options.get("processes", 1)), "-t", str(options.get("threads", 1))]
     for option, names in (("-Q", options.get("topics", ())), ("--groups", options.get("groups", ()))):
         command += [option, ",".join(names)] if names else []
-    for option in ("max_tasks_per_child", "max_memory_per_child"):
+    for option in ("max_tasks_per_child", "max_memory_per_child", "http"):
         command += [f"--{option.replace('_', '-')}", str(options[option])] if option in options else []
     return command if options.get("beat", True) else [*command, "--no-beat"]
 
@@ -53,7 +54,7 @@ class Program:
         log: the file that its output is appended to.
         settings: over those of ``QUICK``.
         options: of the command: app, processes, threads, topics, groups, beat, name, max_tasks_per_child,
-            max_memory_per_child; environ: more variables; root: the folder whose code is run.
+            max_memory_per_child, http; environ: more variables; root: the folder whose code is run.
     """
 
     def __init__(self, what: str, looker: Looker, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
@@ -119,6 +120,13 @@ class Program:
         for pid in pids:
             kill(pid, signal.SIGKILL)
         self.process.wait()
+
+    @property
+    def http(self) -> str:
+        """The address of its probes."""
+        found = re.search(r"probes and metrics at (http://\S+)", self.text())
+        assert found is not None, self.text()
+        return found[1]
 
     def text(self) -> str:
         """What the log holds."""

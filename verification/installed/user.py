@@ -22,7 +22,8 @@ for found in pkgutil.walk_packages(emsworker.__path__, "emsworker.", onerror=ign
     if found.name.endswith("__main__"): continue
     try: importlib.import_module(found.name)
     except ModuleNotFoundError as error:
-        if error.name.partition(".")[0] not in ("pyspark", "pyarrow", "pytest"): raise
+        optional = ("django", "django_tasks", "pyspark", "pyarrow", "pytest", "starlette", "jinja2", "uvicorn")
+        if error.name.partition(".")[0] not in optional: raise
     except emsworker.ExtraMissing: pass  # an integration with something that is not installed
 print(emsworker.__file__)
 """

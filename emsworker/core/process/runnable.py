@@ -84,12 +84,16 @@ class Runnable(threading.Thread):
     Args:
         name: of the thread.
         on_death: called from the dying thread if the loop ends in an error; no thread of a process may die unnoticed.
+
+    Attributes:
+        turned_at: when its loop turned last, in :func:`ticks`.
     """
 
     def __init__(self, name: str, on_death: OnDeath) -> None:
         super().__init__(name=name, daemon=True)
         self._on_death = on_death
         self.stopping = forks.Event()
+        self.turned_at = ticks()
 
     def run(self) -> None:
         """Boot, loop until asked to stop, clean up."""
@@ -98,6 +102,7 @@ class Runnable(threading.Thread):
                 call()
             self.boot()
             while not self.stopping.is_set():
+                self.turned_at = ticks()
                 self.step()
             self.shut_down()
         except BaseException as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step, describe
+from emsworker.core.alarms import TARGETS, Alarm, Attempts, Metric, Rule, Silence, Step, describe
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, utc
 
@@ -112,9 +112,49 @@ def _delete_rule(session: Session, name: str) -> None:
 def list_alarms(session: Session) -> list[Alarm]:
     """Return all alarms that are pending or firing."""
     return [
-        Alarm(rule, topic, group, alarm_id, bool(firing), float(value), utc(since), utc(fired_at) if fired_at else None)
-        for rule, topic, group, alarm_id, firing, value, since, fired_at in session.rows(_SQL.list_alarms)
+        Alarm(
+            rule,
+            topic,
+            group,
+            alarm_id,
+            bool(firing),
+            float(value),
+            utc(since),
+            utc(fired_at) if fired_at else None,
+            utc(told_at) if told_at else None,
+            muted=bool(firing) and told_at is None,
+        )
+        for rule, topic, group, alarm_id, firing, value, since, fired_at, told_at in session.rows(_SQL.list_alarms)
     ]
+
+
+# -- silences ----------------------------------------------------------------------------------------------------------
+
+
+def add_silence(
+    session: Session, rule: str | None, topic: str | None, group: str | None, for_s: float, reason: str
+) -> int:
+    """Add a silence and return its number; delete those that have ended."""
+    args = {"rule": rule, "topic": topic, "group": group, "for_s": for_s, "reason": reason}
+
+    def work(session: Session) -> int:
+        session.execute(_SQL.delete_ended_silences)
+        return session.execute(_SQL.add_silence, args).insert_id
+
+    return session.transaction(work)
+
+
+def list_silences(session: Session) -> list[Silence]:
+    """Return the silences that have not ended."""
+    return [
+        Silence(int(silence_id), rule, topic, group, reason, utc(ends_at))
+        for silence_id, rule, topic, group, reason, ends_at in session.rows(_SQL.list_silences)
+    ]
+
+
+def delete_silence(session: Session, silence_id: int) -> bool:
+    """End a silence; return False if there is none of that number."""
+    return session.change(_SQL.delete_silence, {"silence_id": silence_id}) == 1
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -191,13 +231,20 @@ def _read_groups(session: Session, with_ages: bool) -> list[_Group]:
 
 
 def change(
-    session: Session, rule: Rule, step: Step, alarm: Alarm, measured_at: datetime, reason: str = ""
+    session: Session,
+    rule: Rule,
+    step: Step,
+    alarm: Alarm,
+    measured_at: datetime,
+    reason: str = "",
+    told_at: datetime | None = None,
 ) -> dict[str, Any] | None:
     """Apply a step to an alarm, and write its deliveries in the same transaction.
 
     Args:
         alarm: the alarm after the step.
         reason: see :func:`describe`.
+        told_at: of the alarm before the step; a repeat changes nothing if it is another one by now.
 
     Returns:
         the notification, or ``None`` if there is none, if another process changed the alarm first, or if the
@@ -211,8 +258,11 @@ def change(
         "value": alarm.value,
         "measured_at": measured_at.replace(tzinfo=None),
         "fresh_s": _FRESH_S,
+        "muted": alarm.muted,
+        "told_at": told_at.replace(tzinfo=None) if told_at is not None else None,
     }
-    statement = {Step.BEGIN: _SQL.begin_alarm, Step.FIRE: _SQL.fire_alarm}.get(step, _SQL.end_alarm)
+    statements = {Step.BEGIN: _SQL.begin_alarm, Step.FIRE: _SQL.fire_alarm, Step.REPEAT: _SQL.repeat_alarm}
+    statement = statements.get(step, _SQL.end_alarm)
 
     def work(session: Session) -> dict[str, Any] | None:
         if not session.rows(_SQL.lock_rule, {"name": rule.name}):
@@ -220,8 +270,10 @@ def change(
         if session.execute(statement, args).affected != 1 or step.event is None:
             return None
         notification = describe(rule, alarm, step.event, measured_at, reason)
-        for target in rule.targets:
+        for target in () if alarm.muted else rule.targets:
             values = {"alarm_id": alarm.alarm_id, "rule": rule.name, "target": target}
+            if step is Step.REPEAT and session.rows(_SQL.count_events, values)[0][0]:
+                continue  # the receiver has not taken the last one yet
             session.execute(_SQL.add_event, values | {"body": json.dumps(notification)})
         return notification
 
@@ -234,14 +286,17 @@ def change(
 def take_deliveries(session: Session, limit: int, taken_s: float) -> list[AlarmDelivery]:
     """Take at most ``limit`` due deliveries; no other process takes them for ``taken_s`` seconds."""
     taken = []
-    for event_id, rule, target, body, tries, age_s, webhook, command in session.rows(
-        _SQL.list_due_events, {"limit": limit}
-    ):
+    for event_id, rule, target, body, tries, age_s, *addresses in session.rows(_SQL.list_due_events, {"limit": limit}):
         args = {"event_id": event_id, "taken_s": taken_s}
-        address = webhook if target == "webhook" else command
+        address = dict(zip(TARGETS, addresses, strict=True))[target]
         if session.change(_SQL.take_event, args) == 1:
             taken.append(AlarmDelivery(int(event_id), rule, target, body, int(tries), float(age_s), address or ""))
     return taken
+
+
+def is_overdue(session: Session, age_s: float) -> bool:
+    """Return whether a delivery has not been made for ``age_s`` seconds."""
+    return bool(session.rows(_SQL.find_overdue_event, {"age_s": age_s}))
 
 
 def finish_deliveries(session: Session, event_ids: Iterable[int]) -> None:

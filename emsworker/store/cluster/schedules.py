@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.codec import decode_headers, encode_headers
+from emsworker.core.ids import new_uid
 from emsworker.core.model import SLOT_HEADER, priority_of
 from emsworker.core.priority import level_below
 from emsworker.core.schedule import due_slots, parse_timetable
@@ -122,6 +123,38 @@ def fire(session: Session, name: str, grace_s: float) -> int:
         return len(slots)
 
     return session.again_on_conflict(lambda: work(session))
+
+
+def run_now(session: Session, name: str) -> bytes | None:
+    """Send the call of a schedule once, now, beside its slots; return the message's uid.
+
+    Returns:
+        ``None`` if there is no such schedule, or its topic is deleted.
+    """
+
+    def work(session: Session) -> bytes | None:
+        rows = session.rows(_SQL.get_call, {"name": name})
+        if not rows or not hold_topic(session, rows[0][0]):
+            return None
+        topic_id, priorities, key, headers, body, now = rows[0]
+        uid = new_uid()
+        slot = {SLOT_HEADER: utc(now).isoformat()}
+        row = {
+            "topic_id": topic_id,
+            "key": key,
+            "body": body,
+            "level": _level(priorities, headers),
+            "due_at": utc(now).replace(tzinfo=None),
+            "uid": uid,
+            "headers": encode_headers({**decode_headers(headers), **slot}),
+            "producer_id": _PRODUCER,
+        }
+        packet = session.packet()
+        packet.insert_many(_SQL.insert_slots, _SQL.slot_row, [row])
+        packet.send()
+        return uid
+
+    return session.transaction(work)
 
 
 def _level(priorities: int, headers: bytes) -> int:

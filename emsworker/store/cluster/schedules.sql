@@ -35,3 +35,7 @@ INSERT IGNORE INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, h
 
 -- name: delete_schedule
 DELETE FROM ems_schedule WHERE name = %(name)s
+
+-- name: get_call
+SELECT t.id, t.priorities, s.`key`, s.headers, s.body, NOW(6) FROM ems_schedule s JOIN ems_topic t ON t.name = s.topic
+WHERE s.name = %(name)s

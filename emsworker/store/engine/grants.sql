@@ -31,6 +31,11 @@ GRANT SELECT (ordering) ON {database}.ems_group TO {user};
 GRANT UPDATE (skipped) ON {database}.ems_cursor TO {user};
 GRANT SELECT (claim_id, due_at, `key`), UPDATE (due_at), DELETE ON {database}.ems_retry TO {user};
 
+-- name: publisher
+-- Sends by plain SQL, from any language, a trigger or a procedure; it reads nothing but the schema's version.
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT INSERT (topic, body, `key`, tag, headers, task, priority, delay_s, uid) ON {database}.ems_publish TO {user};
+
 -- name: worker
 -- Runs messages and the services of the beat, and sends too. It creates, changes and deletes no topics and groups,
 -- changes no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL requires it to lock a
@@ -43,6 +48,7 @@ GRANT SELECT, UPDATE ON {database}.ems_partition TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_message TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
@@ -65,6 +71,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 
 -- name: worker_auto_create
@@ -105,6 +112,7 @@ GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
 GRANT SELECT (topic_id, `partition`, `offset`, uid, kind, `key`, tag, size, born_at, producer_id) ON {database}.ems_message TO {user};
 GRANT SELECT (topic_id, due_at, uid, `partition`, `key`, tag, producer_id, created_at, level) ON {database}.ems_outbox TO {user};
+GRANT SELECT (id, topic, created_at, refused_at) ON {database}.ems_publish TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
 GRANT SELECT ON {database}.ems_cursor TO {user};
 GRANT SELECT ON {database}.ems_claim TO {user};
@@ -121,8 +129,10 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
-GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_audit TO {user};
 
 -- name: reader
 -- Reads lists, lag, traces, messages and dead letters with their bodies, also with Spark. It changes nothing. It cannot
@@ -132,6 +142,8 @@ GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
 GRANT SELECT ON {database}.ems_message TO {user};
 GRANT SELECT ON {database}.ems_outbox TO {user};
+GRANT SELECT ON {database}.ems_publish TO {user};
+GRANT SELECT ON {database}.ems_result TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
 GRANT SELECT ON {database}.ems_cursor TO {user};
 GRANT SELECT ON {database}.ems_claim TO {user};
@@ -148,14 +160,17 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
-GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_audit TO {user};
 
 -- name: operator
 -- Reads what a reader reads, and puts things right: requeues and deletes dead letters, pauses and changes groups, sets
 -- limits and skip policies, moves cursors, replays, skips, cancels and purges, and runs or deletes schedules. It
--- creates and deletes no topics, groups and tables, and does not change topics or alarms. (UPDATE of a column that
--- nothing changes: MySQL requires it to lock a row.)
+-- creates and deletes no topics, groups and tables, and does not change topics or alarms, but silences alarms. (UPDATE
+-- of a column that nothing changes: MySQL requires it to lock a row.)
+GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_partition TO {user};
@@ -177,7 +192,8 @@ GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
 GRANT SELECT ON {database}.ems_alarm TO {user};
-GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT, INSERT ON {database}.ems_restored TO {user};
@@ -194,6 +210,7 @@ GRANT UPDATE (next_at, last_at), DELETE ON {database}.ems_schedule TO {user};
 GRANT DELETE ON {database}.ems_position TO {user};
 GRANT INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
 GRANT DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit TO {user};
 
 -- name: admin
 -- Creates the tables, and changes any of their rows.

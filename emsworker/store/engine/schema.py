@@ -55,9 +55,8 @@ def check_server(session: Session) -> None:
 
 def unsupported(facts: ServerFacts) -> str:
     """Return the error message for a server that is not supported."""
-    kind = "TiDB" if facts.is_tidb else "MariaDB" if facts.is_mariadb else "MySQL"
     why = "whose SKIP LOCKED locks nothing" if facts.is_tidb else "which is too old"
-    return f"the server is {kind} {facts.version}, {why}; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
+    return f"the server is {facts.kind} {facts.version}, {why}; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
 
 
 def current_version(session: Session) -> int:
@@ -190,6 +189,16 @@ class ServerFacts:
     def is_tidb(self) -> bool:
         """True if it is TiDB, which speaks MySQL's protocol and ignores SKIP LOCKED (pingcap/tidb issue 69720)."""
         return "tidb" in self.version.lower()
+
+    @property
+    def kind(self) -> str:
+        """MySQL, MariaDB or TiDB."""
+        return "TiDB" if self.is_tidb else "MariaDB" if self.is_mariadb else "MySQL"
+
+    @property
+    def product(self) -> str:
+        """Kind and version, without the suffixes of a distribution: ``MariaDB 10.11.6``."""
+        return f"{self.kind} {self.version.partition('-')[0]}"
 
     @property
     def supported(self) -> bool:

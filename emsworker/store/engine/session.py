@@ -178,6 +178,8 @@ class Session:
         self._server = 0
         self._next_look = 0.0
         self._used_at = 0.0
+        # Called with the result of each transaction before its commit: what it writes is committed with it, or not.
+        self.before_commit: Callable[[object], None] | None = None
 
     @property
     def database(self) -> str:
@@ -194,6 +196,8 @@ class Session:
 
     def change(self, statement: Sql, args: Args | None = None) -> int:
         """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched."""
+        if self.before_commit is not None:
+            return self.transaction(lambda session: session.execute(statement, args).affected)
         return self.again_on_conflict(lambda: self.execute(statement, args).affected)
 
     def rows(self, statement: Sql, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
@@ -312,6 +316,8 @@ class Session:
         def attempt() -> T:
             self.begin()
             result = work(self)
+            if self.before_commit is not None:
+                self.before_commit(result)
             self.commit()
             return result
 

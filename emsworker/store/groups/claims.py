@@ -230,6 +230,8 @@ def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> C
         claimant.client_id,
         order=claimant.group.order,
         taken_at=str(now),
+        topic=claimant.topic.name,
+        group=claimant.group.name,
     )
 
 

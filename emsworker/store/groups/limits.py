@@ -120,7 +120,7 @@ def set_limit(session: Session, group_id: int, limit: Limit) -> None:
 def _write(session: Session, statement: Sql, group_id: int, limit: Limit) -> None:
     def work(session: Session) -> None:
         if not hold_group(session, group_id):
-            raise UnknownGroup(f"group {group_id} was deleted meanwhile; nothing was written")
+            raise UnknownGroup("the group was deleted meanwhile; nothing was written")
         session.execute(statement, _row(group_id, limit))
 
     session.transaction(work)

@@ -32,6 +32,8 @@ def recall(session: Session, claimant: Claimant) -> bool:
         Isolation(isolation),
         claimant.client_id,
         order=claimant.group.order,
+        topic=claimant.topic.name,
+        group=claimant.group.name,
     )
     give_back(session, Flush(claim, claimant.topic.id, claim.acked_to, claimant.group.timeout_s, finished=True), lo - 1)
     return True

@@ -24,13 +24,15 @@ _SQL = Statements(__name__)
 
 
 class Place(NamedTuple):
-    """Identity of a claim's row."""
+    """Identity of a claim's row, and the names of its topic and group, which are empty if those have been deleted."""
 
     group_id: int
     topic_id: int
     partition: int
     lo: int
     claim_id: int
+    topic: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,18 @@ class Suspect:
     Attributes:
         attempt: the number of the run that was lost.
         headers: as they are stored; empty if the message is gone.
+        uid: of the message; ``None`` if it is gone.
     """
 
     offset: int
     attempt: int
     headers: bytes
+    uid: bytes | None = None
 
 
 def find_lost(session: Session) -> list[Place]:
     """Find claims that may have to be recovered, without any lock."""
-    return [Place(*row[:5]) for row in session.rows(_SQL.find_lost)]
+    return [Place(*row) for row in session.rows(_SQL.find_lost)]
 
 
 def lock_lost(session: Session, place: Place) -> Lost | None:
@@ -91,6 +95,8 @@ def lock_lost(session: Session, place: Place) -> Lost | None:
         Isolation(isolation),
         client_id,
         order=Order(order),
+        topic=place.topic,
+        group=place.group,
     )
     if claim.source is ClaimSource.RETRY:
         claim.keys = {offset: key for offset, _, key in session.rows(_SQL.list_claimed_retries, where)}
@@ -112,7 +118,8 @@ def find_suspect(session: Session, lost: Lost) -> Suspect | None:
     offset = int(rows[0][0])
     before = rows[0][1] if lost.claim.source is ClaimSource.RETRY else 0
     found = session.rows(_SQL.get_headers, where | {"offset": offset})
-    return Suspect(offset, before + 1, found[0][0] if found else b"")
+    headers, uid = found[0] if found else (b"", None)
+    return Suspect(offset, before + 1, headers, uid)
 
 
 def forget(session: Session, lost: Lost) -> None:

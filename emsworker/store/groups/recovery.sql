@@ -1,10 +1,10 @@
 -- name: find_lost
--- Claims whose owner is gone (1) or whose running message is past its deadline (0). Few rows: one for each busy thread.
+-- Claims whose owner is gone or whose running message is past its deadline. Few rows: one for each busy thread.
 -- A claim is stuck only if its owner renewed its lease after the deadline; otherwise the owner may be dead, and the
 -- message is not to blame.
-SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, l.client_id IS NULL
+SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, COALESCE(t.name, ''), COALESCE(g.name, '')
 FROM ems_claim c FORCE INDEX (live) LEFT JOIN ems_client l ON l.client_id = c.client_id AND l.expires_at > NOW(6)
-LEFT JOIN ems_group g ON g.id = c.group_id
+LEFT JOIN ems_group g ON g.id = c.group_id LEFT JOIN ems_topic t ON t.id = g.topic_id
 WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at)
 
 -- name: lock_lost
@@ -36,8 +36,8 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 ORDER BY `offset` LIMIT 1
 
 -- name: get_headers
--- The headers name the task of the message that is charged.
-SELECT headers FROM ems_message
+-- The headers name the task of the message that is charged; its uid is for the log.
+SELECT headers, uid FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
 
 -- name: list_claimed_retries

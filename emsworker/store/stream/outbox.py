@@ -47,6 +47,7 @@ class Due:
     """A topic with messages in the outbox: the first is due in ``seconds`` (negative if it is late)."""
 
     topic_id: int
+    topic: str
     partitions: int
     seconds: float
 
@@ -114,10 +115,10 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
         try:
             moved[due.topic_id] = relay(session, due, limit, late_s)
         except AssertionBroken as error:
-            log.error("cannot relay to topic %d: %s; was a partition deleted?", due.topic_id, error)
+            log.error("cannot relay to topic %s: %s; was a partition deleted?", due.topic, error)
             continue
         except MessageTooLarge as error:  # the limit has been lowered since the insert
-            log.error("cannot relay to topic %d: %s", due.topic_id, error)
+            log.error("cannot relay to topic %s: %s", due.topic, error)
             continue
         if moved[due.topic_id] == limit:
             next_s = 0.0
@@ -126,7 +127,8 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
 
 def find_due(session: Session) -> list[Due]:
     """Find all topics with messages in the outbox."""
-    return [Due(topic_id, partitions, float(s)) for topic_id, partitions, s in session.rows(_SQL.find_due)]
+    found = session.rows(_SQL.find_due)
+    return [Due(topic_id, topic, partitions, float(s)) for topic_id, topic, partitions, s in found]
 
 
 def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:

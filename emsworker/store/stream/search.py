@@ -72,3 +72,24 @@ def list_extents(session: Session, topic_id: int) -> list[OffsetRange]:
 def find_outbox(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
     """Return the uids of those messages that are still in the outbox."""
     return {uid for (uid,) in session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})}
+
+
+@dataclass(frozen=True)
+class SentMessage:
+    """A message as it was sent, in the stream or still in the outbox."""
+
+    topic_id: int
+    raw_headers: bytes
+    body: bytes
+    sent_at: datetime
+
+
+def read_sent(session: Session, topic_ids: Sequence[int], uid: bytes) -> SentMessage | None:
+    """Read a message by its uid; ``None`` if none of the topics has it."""
+    if not topic_ids:
+        return None
+    rows = session.rows(_SQL.read_sent, {"topic_ids": list(topic_ids), "uid": uid})
+    if not rows:
+        return None
+    topic_id, headers, body, sent_at = rows[0]
+    return SentMessage(topic_id, headers, body, utc(sent_at))

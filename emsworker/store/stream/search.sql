@@ -34,3 +34,9 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 -- name: find_outbox
 -- Those of the uids that are still in the outbox.
 SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
+
+-- name: read_sent
+-- A message by its uid, wherever it is; one statement, because the relay moves it from the one table to the other.
+SELECT o.topic_id, o.headers, o.body, o.created_at FROM ems_outbox o WHERE o.topic_id IN %(topic_ids)s AND o.uid = %(uid)s
+UNION ALL SELECT m.topic_id, m.headers, m.body, m.born_at FROM ems_message m
+WHERE m.topic_id IN %(topic_ids)s AND m.uid = %(uid)s AND m.kind = 'message' LIMIT 1

@@ -1,7 +1,5 @@
 """Tasks that are counted."""
 
-import os
-
 from emsworker import Ems, Middleware
 from emsworker.core.model import Message
 from emsworker.observe.metrics import Metrics
@@ -16,7 +14,7 @@ class Broken(Middleware):
         raise RuntimeError("a hook that fails")
 
 
-app = Ems("metered", middleware=[Broken(), Metrics(port=int(os.environ.get("EMS_TEST_METRICS", "19464")))])
+app = Ems("metered", middleware=[Broken(), Metrics()])
 
 
 @app.task(name="fine")
@@ -27,3 +25,8 @@ def fine() -> None:
 @app.task(name="fails", max_attempts=2, ladder="50ms")
 def fails() -> None:
     raise ValueError("no")
+
+
+@app.task(name="passes")
+def passes() -> None:
+    fine.delay()

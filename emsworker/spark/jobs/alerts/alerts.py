@@ -90,7 +90,8 @@ class AlertOptions(OfGroups):
                 self.within,
                 self.least,
                 group=self.group,
-                **self.receivers,
+                webhook=self.webhook,
+                command=self.command,
             )
             for name, metric in RULES.items()
             if getattr(self, name) is not None

@@ -72,6 +72,27 @@ CREATE TABLE IF NOT EXISTS ems_outbox (
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
 
+-- Messages that other programs write by plain SQL. This table is an interface: publishers name the columns topic to uid.
+-- The beat moves rows into the outbox, and keeps those that it must refuse.
+
+CREATE TABLE IF NOT EXISTS ems_publish (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  topic VARCHAR(190) NOT NULL,
+  body LONGTEXT NOT NULL,
+  `key` VARCHAR(255) NULL,
+  tag VARCHAR(255) NULL,
+  headers TEXT NULL,
+  task VARCHAR(190) NULL,
+  priority SMALLINT NULL,
+  delay_s DOUBLE NULL,
+  uid VARCHAR(64) NULL,
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  refused_at DATETIME(6) NULL,
+  error TEXT NULL,
+  PRIMARY KEY (id),
+  KEY waiting (refused_at, id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- Idempotent publishing.
 
 CREATE TABLE IF NOT EXISTS ems_dedup (
@@ -340,6 +361,9 @@ CREATE TABLE IF NOT EXISTS ems_alarm_rule (
   group_name VARCHAR(190) NULL,
   webhook VARCHAR(1000) NULL,
   command VARCHAR(1000) NULL,
+  repeat_s DOUBLE NOT NULL DEFAULT 0,
+  slack VARCHAR(1000) NULL,
+  alertmanager VARCHAR(1000) NULL,
   created_at DATETIME(6) NOT NULL,
   PRIMARY KEY (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -353,6 +377,7 @@ CREATE TABLE IF NOT EXISTS ems_alarm (
   value DOUBLE NOT NULL,
   since DATETIME(6) NOT NULL,
   fired_at DATETIME(6) NULL,
+  told_at DATETIME(6) NULL,
   PRIMARY KEY (rule, topic, group_name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -360,7 +385,7 @@ CREATE TABLE IF NOT EXISTS ems_alarm_event (
   event_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   alarm_id BINARY(16) NOT NULL,
   rule VARCHAR(190) NOT NULL,
-  target ENUM('webhook', 'command') NOT NULL,
+  target ENUM('webhook', 'slack', 'alertmanager', 'command') NOT NULL,
   body TEXT NOT NULL,
   tries INT UNSIGNED NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
@@ -368,6 +393,18 @@ CREATE TABLE IF NOT EXISTS ems_alarm_event (
   PRIMARY KEY (event_id),
   KEY due (due_at),
   KEY alarm (alarm_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- An alarm that fires has told_at once its receivers were notified; a silence keeps it NULL.
+CREATE TABLE IF NOT EXISTS ems_alarm_silence (
+  silence_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  rule VARCHAR(190) NULL,
+  topic VARCHAR(190) NULL,
+  group_name VARCHAR(190) NULL,
+  reason VARCHAR(500) NOT NULL,
+  created_at DATETIME(6) NOT NULL,
+  ends_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (silence_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Rows that a Spark job writes are staged here until the job is committed: rows in chunks, the tasks that wrote them,
@@ -448,6 +485,21 @@ CREATE TABLE IF NOT EXISTS ems_slot (
   weight SMALLINT UNSIGNED NOT NULL,
   PRIMARY KEY (group_id, client_id)
 ) ENGINE=InnoDB;
+
+-- What people changed: one row for each action, counted up in the transaction of each of its steps. The id sorts by time.
+
+CREATE TABLE IF NOT EXISTS ems_audit (
+  action_id BINARY(16) NOT NULL,
+  actor VARCHAR(190) NOT NULL,
+  action VARCHAR(64) NOT NULL,
+  target VARCHAR(400) NOT NULL,
+  detail VARCHAR(2000) NOT NULL,
+  changed BIGINT UNSIGNED NOT NULL,
+  steps INT UNSIGNED NOT NULL,
+  begun_at DATETIME(6) NOT NULL,
+  ended_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (action_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Time series of groups, for charts: counts at one moment, and running totals from which rates are computed. Group 0 is
 -- a topic itself, and topic 0 the whole stream.

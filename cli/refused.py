@@ -1,0 +1,64 @@
+"""``ems refused``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from emsworker.core.counted import counted
+
+from .common import common_options, confirm, open_stream, stream_options, yes_option
+from .output import print_done, print_rows
+
+_ids = click.argument("ids", nargs=-1, type=click.IntRange(1), metavar="[ID]...")
+_all = click.option("--all", "every", is_flag=True, help="All rows that are refused now.")
+
+
+@click.group()
+@stream_options
+def refused() -> None:
+    """List, retry and delete rows of ems_publish that cannot be sent as they are.
+
+    Programs that send by plain SQL write into that table; a row with a wrong value stays there, with an error.
+    """
+
+
+@refused.command("list")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="ID", help="Only rows with higher ids.")
+@common_options
+def list_(limit: int, after: int, as_json: bool) -> None:
+    """List the rows with their errors, in order of their ids; times are UTC."""
+    rows = [asdict(row) for row in open_stream().admin().refused.list(after=after, limit=limit)]
+    print_rows(rows, ["id", "topic", "task", "size", "created_at", "error"], as_json, "No row is refused.")
+
+
+@refused.command()
+@_ids
+@_all
+@common_options
+def retry(ids: tuple[int, ...], every: bool, as_json: bool) -> None:
+    """Check rows again, for instance after their topic was created."""
+    count = open_stream().admin().refused.retry(_chosen(ids, every))
+    print_done({"retried": count}, f"{counted(count, 'row')} will be checked again.", as_json)
+
+
+@refused.command()
+@_ids
+@_all
+@yes_option
+@common_options
+def delete(ids: tuple[int, ...], every: bool, yes: bool, as_json: bool) -> None:
+    """Delete rows for good; their messages were never sent."""
+    chosen = _chosen(ids, every)
+    admin = open_stream().admin()
+    confirm(f"Delete {'all refused rows' if chosen is None else counted(len(chosen), 'refused row')}?", yes)
+    count = admin.refused.delete(chosen)
+    print_done({"deleted": count}, f"Deleted {counted(count, 'row')}.", as_json)
+
+
+def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...] | None:
+    if bool(ids) == every:
+        raise click.UsageError("Name rows by their ids, or say --all.")
+    return None if every else tuple(dict.fromkeys(ids))

@@ -1,0 +1,154 @@
+"""``ems web`` and ``ems audit``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import COUNT, WrongUsage, common_options, open_stream, stream_options
+from .output import print_rows
+
+if TYPE_CHECKING:
+    from emsworker.web.access import AccessRule, Level
+
+_LEVELS = click.Choice(["viewer", "reader", "operator"])
+
+
+@click.group(invoke_without_command=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8800, show_default=True, help="0 for any free one.")
+@click.option(
+    "--access",
+    "level",
+    type=_LEVELS,
+    help="What anybody on this machine may do, without a password; viewer by default.",
+)
+@click.option(
+    "--password-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Ask for name and password; `ems web password` makes the lines of this file.",
+)
+@click.option(
+    "--trust-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Believe this proxy's header with the user's name; repeatable.",
+)
+@click.option(
+    "--user-header", default="X-Forwarded-User", show_default=True, help="The header with the name of the user."
+)
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME=LEVEL",
+    help="The level of a user whom the proxy names; * for everybody; repeatable.",
+)
+@stream_options
+@click.pass_context
+def web(
+    ctx: click.Context,
+    host: str,
+    port: int,
+    level: Level | None,
+    password_file: Path | None,
+    proxies: Sequence[str],
+    user_header: str,
+    users: Sequence[str],
+) -> None:
+    """Run the dashboard, a web site.
+
+    It reads as the user of EMS_URL: one with the grants of viewer, or of reader to show bodies, headers and errors. It
+    changes things only if EMS_WEB_OPERATOR_URL names a user with the grants of operator, and for operators only.
+
+    \b
+    viewer    lists, lag, traces and charts
+    reader    bodies, headers and errors as well
+    operator  may requeue, delete, cancel, pause, limit, reset, skip, replay
+    """  # noqa: D301 - click wants the character itself
+    if ctx.invoked_subcommand is not None:
+        return
+    from emsworker.core.extras import require
+
+    require("web", "ems web")
+    from emsworker.web.serve import serve
+    from emsworker.web.site import ems_web
+
+    rule = _rule(host, level, password_file, proxies, user_header, users)
+    stream = open_stream()
+    stream.database()
+    site = ems_web(stream.url, access=rule)
+
+    def tell(address: str) -> None:
+        click.echo(f"The dashboard is at {address}")
+        if not os.environ.get("EMS_WEB_OPERATOR_URL"):
+            click.echo("It only reads: EMS_WEB_OPERATOR_URL names no database user for changes.", err=True)
+
+    serve(site, host, port, tell)
+
+
+def _rule(
+    host: str,
+    level: Level | None,
+    password_file: Path | None,
+    proxies: Sequence[str],
+    user_header: str,
+    users: Sequence[str],
+) -> AccessRule:
+    """Return the rule of access that the options give."""
+    from emsworker.web.access import Local, Passwords, ProxyUsers, is_loopback
+
+    if sum((level is not None, password_file is not None, bool(proxies))) > 1:
+        raise click.UsageError("Give one of --access, --password-file and --trust-proxy.")
+    if bool(users) != bool(proxies):
+        raise click.UsageError("--user and --trust-proxy belong together: the proxy names users, --user their levels.")
+    if password_file is not None:
+        return Passwords(password_file)
+    if proxies:
+        if wrong := [one for one in users if not one.partition("=")[0] or "=" not in one]:
+            raise click.BadParameter(f"{wrong[0]!r} is not a user; write NAME=LEVEL.", param_hint="--user")
+        levels = {name: level for name, _, level in (one.rpartition("=") for one in users)}
+        return ProxyUsers(proxies, levels, user_header)  # type: ignore[arg-type]  # it checks them
+    if not is_loopback(host):
+        raise WrongUsage(
+            [
+                f"--host {host}: without authentication the dashboard listens on this machine only; "
+                "give --password-file or --trust-proxy"
+            ]
+        )
+    return Local(level or "viewer")
+
+
+@web.command()
+@click.argument("name")
+@click.option("--access", "level", type=_LEVELS, default="viewer", show_default=True, help="What the user may do.")
+@click.password_option(help="Asked for if it is not given, which is safer.")
+def password(name: str, level: Level, password: str) -> None:
+    """Print the line of the user NAME for the file of --password-file."""
+    from emsworker.core.extras import require
+
+    require("web", "ems web")
+    from emsworker.web.access import password_line
+
+    click.echo(password_line(name, level, password))
+
+
+@click.command()
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
+@click.option("--after", metavar="ID", help="Continue after this action.")
+@common_options
+def audit(limit: int, after: str | None, as_json: bool) -> None:
+    """List what people have changed by the dashboard, the latest first."""
+    from emsworker.admin.audit import Audit
+
+    found = Audit(open_stream().database()).list(after=after, limit=limit)
+    rows = [asdict(one) | {"id": one.id, "action_id": one.id} for one in found]
+    print_rows(
+        rows, ["begun_at", "actor", "action", "target", "changed", "detail"], as_json, "Nobody changed anything."
+    )

@@ -1,0 +1,83 @@
+"""Audit of what people change through EMS, behind ``ems audit`` and the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.ids import new_uid, parse_uid, uid_text
+from emsworker.store.cluster import audit as store
+from emsworker.store.cluster.audit import AuditRow
+from emsworker.store.engine.database import Database
+
+
+def count_changed(result: object) -> int:
+    """Return the number of things that a transaction changed: its result, if that is a number, or else 1 or 0."""
+    return abs(result) if isinstance(result, int) else int(result is not None)
+
+
+class Audit:
+    """Actions of people on a stream.
+
+    Args:
+        database: the database of the stream; the same object as that of the changes to record.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextmanager
+    def record(
+        self, actor: str, action: str, target: str, detail: str = "", count: Callable[[object], int] = count_changed
+    ) -> Iterator[str]:
+        """Record what this thread changes in the block: each transaction writes its part of the action's row.
+
+        A change that is rolled back leaves no trace in the row, and a block that changes nothing leaves no row.
+
+        Args:
+            actor: who does it.
+            action: what is done.
+            target: to what.
+            detail: the options.
+            count: the number of things that a transaction changed, from its result.
+
+        Yields:
+            the id of the action.
+        """
+        action_id, session = new_uid(), self._database.thread_session()
+
+        def note(result: object) -> None:
+            if changed := count(result):
+                texts = {"actor": actor, "action": action, "target": target, "detail": detail}
+                store.note_step(session, action_id, changed, **texts)
+
+        session.before_commit = note
+        try:
+            yield uid_text(action_id)
+        finally:
+            session.before_commit = None
+
+    def list(self, *, after: str | None = None, limit: int = 50) -> tuple[AuditRow, ...]:
+        """Return a page of the actions, the latest first.
+
+        Args:
+            after: the id of the last action of the page before.
+
+        Raises:
+            ConfigError: ``after`` is not the id of an action.
+        """
+        try:
+            before = store.LATEST if after is None else parse_uid(after)
+        except InvalidName:
+            raise ConfigError([Problem("after", repr(after), "is not the id of an action")]) from None
+        return tuple(self._database.call(lambda session: store.list_actions(session, before, limit)))
+
+    def get(self, action_id: str) -> AuditRow | None:
+        """Return an action by its id, or ``None``.
+
+        Raises:
+            InvalidName: ``action_id`` is not an id.
+        """
+        raw = parse_uid(action_id)
+        return self._database.call(lambda session: store.get_action(session, raw))

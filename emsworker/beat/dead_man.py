@@ -1,0 +1,67 @@
+"""Beat service that pings a dead-man's switch while all is well: whoever owns the URL raises an alarm if it stops.
+
+It is pinged while this beat leads, the database answers, and no delivery of an alarm has failed for long. So silence
+means that workers, the database, or the way to the receivers of alarms is broken.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from emsworker.admin.receivers import ping
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Trouble
+from emsworker.store.cluster import alarms as store
+from emsworker.store.engine.session import Session
+
+log = logging.getLogger(__name__)
+
+_OVERDUE_S = 300.0
+_MOST_WAIT_S = 3600.0
+
+
+class PingDeadMan:
+    """The service; each ping runs in a thread of its own, one at a time."""
+
+    def __init__(self) -> None:
+        self._back: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._flying = False
+        self._due_at = 0.0
+        self._trouble = Trouble(log)
+
+    def __call__(self, session: Session, settings: Settings) -> float:
+        """Note how the last ping ended, and start the next if it is due."""
+        if settings.dead_man_url is None:
+            return _MOST_WAIT_S
+        self._land()
+        if not self._flying and ticks() >= self._due_at:
+            self._due_at = ticks() + settings.dead_man_s
+            if store.is_overdue(session, _OVERDUE_S):
+                log.warning("the dead-man's switch is not pinged: an alarm has not been delivered for %g s", _OVERDUE_S)
+            else:
+                self._ping(settings.dead_man_url)
+        return settings.beat_s
+
+    def _ping(self, url: str) -> None:
+        def run() -> None:
+            try:
+                ping(url)
+                self._back.put(None)
+            except Exception as error:  # whatever it is, the thread must report its end
+                self._back.put(error)
+
+        self._flying = True
+        threading.Thread(target=run, name="ems-dead-man", daemon=True).start()
+
+    def _land(self) -> None:
+        while not self._back.empty():
+            error = self._back.get()
+            self._flying = False
+            if error is None:
+                self._trouble.over("the dead-man's switch can be pinged")
+            else:
+                self._trouble.note("cannot ping the dead-man's switch", error, exc_info=not isinstance(error, EmsError))

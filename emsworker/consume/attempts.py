@@ -1,0 +1,223 @@
+"""Log lines of attempts, and the fields by which log records name the message that is being run.
+
+An attempt that did not end well is one record: at level warning if the message is retried, at level error if it is a
+dead letter, then with its traceback. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
+:class:`emsworker.observe.logs.JsonFormatter` prints.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from emsworker.core.durations import span_text
+from emsworker.core.errors import DecodeError, class_name
+from emsworker.core.model import TASK_HEADER, Failure, Message, Outcome
+from emsworker.core.process import forks
+from emsworker.core.process.forks import Mutex
+from emsworker.core.url import redact
+from emsworker.tasks.task import Route
+
+log = logging.getLogger(__name__)
+
+MESSAGE_FIELDS = ("topic", "partition", "offset", "id", "task", "group", "attempt", "trace_id")
+_TRACEPARENT = "traceparent"
+_MAX_ERROR = 500
+_VERBS = {
+    Outcome.TIMEOUT: "timed out",
+    Outcome.ORPHANED: "lost its worker",
+    Outcome.REJECTED: "was rejected",
+    Outcome.EXPIRED: "expired",
+}
+
+# What returns the fields of the message that the present thread, or coroutine, runs.
+_running: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("ems_running_fields", default=None)
+begin_running, end_running = _running.set, _running.reset
+
+
+def running_fields() -> Mapping[str, Any]:
+    """Return the fields of the message that the calling handler runs; none elsewhere, and less of a batch."""
+    fields = _running.get()
+    return {} if fields is None else fields()
+
+
+@dataclass
+class FailureTally:
+    """Attempts of a process that failed, and messages that it made dead letters; thread-safe."""
+
+    failed: int = 0
+    dead: int = 0
+    _lock: Mutex = field(default_factory=forks.Lock, repr=False)
+
+    def note(self, failure: Failure) -> None:
+        """Count a failure; what is ignored or has expired is none."""
+        if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED):
+            return
+        with self._lock:
+            self.failed += 1
+            self.dead += failure.dead is not None
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """An attempt as the log names it.
+
+    Args:
+        id: of the message; ``None`` if it is gone.
+        task: the name of the task, or of the subscription's function.
+        number: 1 for the first attempt; ``most``: the attempts that the message may use.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    id: str | None
+    task: str
+    group: str
+    number: int
+    most: int
+
+    def log_failure(self, failure: Failure, error: str) -> None:
+        """Log an attempt that did not end well.
+
+        Args:
+            failure: its end; its ``error`` may be a traceback.
+            error: the error in one line.
+        """
+        verb = _VERBS.get(failure.outcome, "failed")
+        level, then = _consequence(failure)
+        if failure.ran_s is not None:
+            verb = f"{verb} after {span_text(failure.ran_s)}"
+        place = ", ".join(
+            filter(None, (f"{self.topic}/{self.partition}@{self.offset}", f"group {self.group}", self.id))
+        )
+        is_traced = "\n" in failure.error and (level == logging.ERROR or log.isEnabledFor(logging.DEBUG))
+        trace = f"\n{failure.error}" if is_traced else ""
+        more = {"traceback": failure.error if is_traced else None, "details": trace}
+        log.log(
+            level,
+            "%s: attempt %d of %d %s, %s: %s (%s)%s",
+            *(self.task, self.number, self.most, verb, then, error, place, trace),
+            extra=self._fields(failure, error) | more,
+        )
+
+    def _fields(self, failure: Failure, error: str) -> dict[str, Any]:
+        retry_in_s = failure.retry_in_s
+        next_at = None if retry_in_s is None else datetime.now(UTC) + timedelta(seconds=retry_in_s)
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "id": self.id,
+            "task": self.task,
+            "group": self.group,
+            "attempt": self.number,
+            "attempts": self.most,
+            "outcome": str(failure.outcome),
+            "ran_s": None if failure.ran_s is None else round(failure.ran_s, 6),
+            "retry_in_s": None if retry_in_s is None else round(retry_in_s, 3),
+            "next_at": None if next_at is None else next_at.isoformat(timespec="milliseconds"),
+            "dead": failure.dead,
+            "error": error,
+        }
+
+
+def _consequence(failure: Failure) -> tuple[int, str]:
+    """Return what follows from a failure in words, and the level at which it is logged."""
+    if failure.retry_in_s is not None:
+        return logging.WARNING, f"again in {span_text(failure.retry_in_s)}"
+    if failure.dead is not None:
+        return logging.ERROR, "now a dead letter"
+    if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED):
+        return logging.INFO, "it is not run again"
+    return logging.ERROR, "it is not run again"  # of a broadcast
+
+
+class AttemptLog:
+    """Logs the attempts of one group in one process.
+
+    Args:
+        route: the group's handlers, which name its messages.
+        tally: counts what failed.
+    """
+
+    def __init__(self, route: Route | None = None, tally: FailureTally | None = None) -> None:
+        self._route = route
+        self._tally = tally or FailureTally()
+
+    def task_of(self, message: Message) -> str:
+        """Return the name of the message's task, or of the subscription's function."""
+        if self._route is not None and self._route.subscription is not None:
+            return self._route.subscription.name
+        try:
+            return message.headers.get(TASK_HEADER) or "a message"
+        except DecodeError:
+            return "a damaged message"
+
+    def log_failure(self, message: Message, failure: Failure, error: BaseException, most: int) -> None:
+        """Count and log an attempt that did not end well.
+
+        Args:
+            most: the attempts that the message may use.
+        """
+        self._tally.note(failure)
+        group = "" if self._route is None else self._route.group
+        AttemptRecord(
+            message.topic,
+            message.partition,
+            message.offset,
+            message.id,
+            self.task_of(message),
+            group,
+            message.attempt,
+            most,
+        ).log_failure(failure, one_line(error))
+
+    def log_done(
+        self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
+    ) -> None:
+        """Log a message that is done; a hook for ``ems worker --log-done``."""
+        if outcome is Outcome.DONE:
+            place = f"{message.topic}/{message.partition}@{message.offset}, group {group}, {message.id}"
+            more = self.fields_of([message]) | {"outcome": str(outcome), "ran_s": round(ran_s, 6)}
+            log.info("%s done in %s (%s)", self.task_of(message), span_text(ran_s), place, extra=more)
+
+    def fields_of(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """Return the fields of log records about the messages that are run together; none if there is no message."""
+        if not messages:
+            return {}
+        first = messages[0]
+        fields: dict[str, Any] = {
+            "topic": first.topic,
+            "partition": first.partition,
+            "offset": first.offset,
+            "task": self.task_of(first),
+            "group": None if self._route is None else self._route.group,
+        }
+        if len(messages) > 1:
+            return fields | {"last_offset": messages[-1].offset}
+        return fields | {"id": first.id, "attempt": first.attempt, "trace_id": _trace_id(first)}
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type and the first line of an error, without passwords in URLs."""
+    name = class_name(error).lstrip("_")
+    text = next((line.strip() for line in redact(str(error)).splitlines() if line.strip()), "")
+    return f"{name}: {text[:_MAX_ERROR]}" if text else name
+
+
+def _trace_id(message: Message) -> str | None:
+    """The trace of OpenTelemetry's current span, if the process uses it, or the one that the sender passed on."""
+    telemetry = sys.modules.get("opentelemetry.trace")
+    if telemetry is not None and (span := telemetry.get_current_span().get_span_context()).is_valid:
+        return f"{span.trace_id:032x}"
+    try:
+        parts = message.headers.get(_TRACEPARENT, "").split("-")
+    except DecodeError:
+        return None
+    return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 else None

@@ -1,0 +1,7 @@
+"""Public name of the Django integration; see :mod:`emsworker.integrations.django`."""
+
+from __future__ import annotations
+
+from emsworker.integrations.django import EmsBackend, get_app, options
+
+__all__ = ["EmsBackend", "get_app", "options"]

@@ -1,0 +1,1 @@
+"""Management commands: ``ems``, ``ems_migrate`` and ``ems_worker``."""

@@ -1,0 +1,1 @@
+"""No models; Django tells only apps with this module that it has migrated a database."""

@@ -1,0 +1,91 @@
+"""Formats of log records: one line of text each, or one JSON object each.
+
+Records that a handler logs carry the fields of the message that it runs: its topic, partition, offset, id, task, group,
+attempt and trace.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
+
+TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s"
+LOG_FORMATS = ("text", "json")
+
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure_logging(level: str, form: str = "text") -> None:
+    """Send log records to standard error, unless the program has configured logging already.
+
+    Args:
+        level: the least important level that is logged, by its name.
+        form: one of :data:`LOG_FORMATS`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if form == "json":
+        logging.captureWarnings(True)
+
+
+class MessageFields(logging.Filter):
+    """Gives every record of a handler the fields of the message that is run; ``None`` for those that are not known.
+
+    For programs that configure logging themselves: put it on the handler, and ``%(task)s`` into its format.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields; every record passes."""
+        fields = running_fields()
+        for name in MESSAGE_FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, fields.get(name))
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object on one line.
+
+    It has ``time`` (UTC), ``level``, ``logger``, ``message``, ``process``, ``thread``; the fields of the message that
+    is run (see :class:`MessageFields`); whatever the caller gave as ``extra``; and a traceback as ``traceback``.
+    ``details`` in ``extra`` is the end of a message that only people need, because the other fields say it too.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the JSON object."""
+        more = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        details = more.pop("details", "")
+        if trace := self._trace_of(record):
+            more.setdefault("traceback", trace)
+        fields: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage().removesuffix(details),
+            "process": record.process,
+            "thread": record.threadName,
+        }
+        for name, value in {**running_fields(), **more}.items():
+            if value is not None:
+                fields.setdefault(name, _plain(value))
+        return json.dumps(fields)
+
+    def _trace_of(self, record: logging.LogRecord) -> str | None:
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        return "\n".join(filter(None, (record.exc_text, record.stack_info))) or None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has, or its text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+    return value

@@ -1,0 +1,77 @@
+"""Audit of what people change: a row for each action, written in the transactions of the action itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from emsworker.core.ids import uid_text
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements, utc
+
+_SQL = Statements(__name__)
+_LENGTHS = {"actor": 190, "action": 64, "target": 400, "detail": 2000}
+LATEST = b"\xff" * 16
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """An action of a person.
+
+    Attributes:
+        actor: who did it.
+        action: what was done, like ``requeue``.
+        target: to what: a topic, a group, a message.
+        detail: its options, as text.
+        changed: the number of things that were changed.
+        steps: the number of its transactions.
+    """
+
+    action_id: bytes
+    actor: str
+    action: str
+    target: str
+    detail: str
+    changed: int
+    steps: int
+    begun_at: datetime
+    ended_at: datetime
+
+    @property
+    def id(self) -> str:
+        """The id of the action, as text."""
+        return uid_text(self.action_id)
+
+
+def note_step(session: Session, action_id: bytes, changed: int, **texts: str) -> None:
+    """Record one step of an action, inside the step's own transaction.
+
+    Args:
+        changed: the number of things that the step changed.
+        texts: ``actor``, ``action``, ``target`` and ``detail``; longer ones are cut.
+    """
+    step = {"action_id": action_id, "changed": changed}
+    if not session.execute(_SQL.add_step, step).affected:
+        cut = {name: _storable(texts[name])[:length] for name, length in _LENGTHS.items()}
+        session.execute(_SQL.add_action, step | cut)
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def list_actions(session: Session, before: bytes, limit: int) -> list[AuditRow]:
+    """Return at most ``limit`` actions that began before the one with this id, the latest first."""
+    return [_row(row) for row in session.rows(_SQL.list_actions, {"before": before, "limit": limit})]
+
+
+def get_action(session: Session, action_id: bytes) -> AuditRow | None:
+    """Return an action, or ``None``."""
+    rows = session.rows(_SQL.get_action, {"action_id": action_id})
+    return _row(rows[0]) if rows else None
+
+
+def _row(row: tuple[Any, ...]) -> AuditRow:
+    action_id, actor, action, target, detail, changed, steps, begun_at, ended_at = row
+    return AuditRow(action_id, actor, action, target, detail, int(changed), int(steps), utc(begun_at), utc(ended_at))

@@ -1,0 +1,34 @@
+-- name: lock_waiting
+-- The oldest rows that are committed and were not refused. Rows of open transactions are passed over.
+SELECT id, topic, LENGTH(body) FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- name: read_rows
+SELECT id, topic, body, `key`, tag, headers, task, priority, delay_s, uid FROM ems_publish WHERE id IN %(ids)s ORDER BY id
+
+-- name: delete_rows
+-- One look-up for each id: for a list a server may choose to read all rows, and wait for those of open transactions.
+DELETE p FROM (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id
+
+-- name: one_id
+SELECT %(id)s AS id
+
+-- name: refuse_row
+UPDATE ems_publish SET refused_at = NOW(6), error = %(error)s WHERE id = %(id)s
+
+-- name: list_refused
+SELECT id, topic, task, `key`, LENGTH(body), created_at, refused_at, error FROM ems_publish
+WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: count_refused
+-- At most a thousand are counted.
+SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish WHERE refused_at IS NOT NULL LIMIT 1000) r
+
+-- name: find_refused
+SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: retry_rows
+UPDATE (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id SET p.refused_at = NULL, p.error = NULL
+WHERE p.refused_at IS NOT NULL
+
+-- name: delete_refused
+DELETE p FROM (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id WHERE p.refused_at IS NOT NULL

@@ -1,0 +1,25 @@
+"""Dashboard of a stream: an ASGI application of Starlette and Jinja2, behind ``ems web`` and mountable in others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emsworker.web.access import Passwords, ProxyUsers, Visitor
+    from emsworker.web.site import ems_web, ems_wsgi
+
+__all__ = ["Passwords", "ProxyUsers", "Visitor", "ems_web", "ems_wsgi"]
+
+_PLACES = {"Passwords": "access", "ProxyUsers": "access", "Visitor": "access", "ems_web": "site", "ems_wsgi": "site"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is used, once the extra is known to be installed."""
+    if name not in _PLACES:
+        raise AttributeError(name)
+    from importlib import import_module
+
+    from emsworker.core.extras import require
+
+    require("web", "the dashboard")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

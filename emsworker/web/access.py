@@ -1,0 +1,234 @@
+"""Access to the dashboard: who asks, at which level, and if a change was asked for by one of our own pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from emsworker.core.errors import ConfigError, Problem
+
+Level = Literal["viewer", "reader", "operator"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+_SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Person or program that looks at the dashboard.
+
+    Args:
+        name: shown on the page, and written into the audit.
+        level: ``viewer``: no body, header or error text; ``reader``: these as well; ``operator``: may change things.
+    """
+
+    name: str
+    level: Level
+
+    def may(self, level: Level) -> bool:
+        """True if the visitor has this level or a higher one."""
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+AccessRule = Callable[[Request], "Visitor | Level | None"]
+
+
+def admitted(rule: AccessRule, request: Request) -> Visitor | None:
+    """Return the visitor of a request by a rule, or ``None`` if it is to be refused.
+
+    Raises:
+        TypeError: the rule returned something else.
+    """
+    found = rule(request)
+    if found is None or isinstance(found, Visitor):
+        return found
+    if found not in LEVELS:
+        raise TypeError(f"access(request) returned {found!r}: it must return None, a Visitor or one of {LEVELS}")
+    return Visitor(found, found)
+
+
+class Local:
+    """Rule without authentication, for a server that only this machine can reach.
+
+    The name in the address must be that of this machine: otherwise any web site could have its own name point here,
+    and read the pages by the browser of somebody who works on this machine.
+    """
+
+    challenge = None
+
+    def __init__(self, level: Level) -> None:
+        self._visitor = Visitor("local", level)
+
+    def __call__(self, request: Request) -> Visitor | None:
+        """Admit requests to this machine's own names."""
+        return self._visitor if request.url.hostname in _LOOPBACK_NAMES else None
+
+
+class Passwords:
+    """Rule of HTTP Basic authentication, by a file of hashed passwords.
+
+    Each line is ``name:level:salt:hash``, as ``ems web password NAME`` prints it; ``#`` begins a comment. Use it behind
+    TLS only.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line of it is wrong.
+    """
+
+    challenge = 'Basic realm="ems", charset="UTF-8"'
+
+    def __init__(self, path: str | Path) -> None:
+        self._users = _read_users(Path(path))
+        self._key = os.urandom(32)
+        self._known: dict[str, bytes] = {}
+
+    def __call__(self, request: Request) -> Visitor | None:
+        """Admit users that give their password."""
+        name, password = _basic(request.headers.get("authorization", ""))
+        user = self._users.get(name)
+        salt, wanted = (user[1], user[2]) if user else (b"nobody", b"")
+        # A right password is remembered by a keyed hash, because the slow one would take its time for each request.
+        quick = hmac.digest(self._key, salt + password.encode(), "sha256")
+        if user and hmac.compare_digest(self._known.get(name, b""), quick):
+            return Visitor(name, user[0])
+        if not hmac.compare_digest(_slow_hash(password, salt), wanted) or user is None:
+            return None
+        self._known[name] = quick
+        return Visitor(name, user[0])
+
+
+class ProxyUsers:
+    """Rule that trusts a header which an authenticating proxy sets.
+
+    Args:
+        addresses: the proxy's own addresses or networks; a request from elsewhere is refused.
+        levels: level of each user; ``*`` for everybody whom the proxy lets through.
+        header: the name of the header with the user's name.
+
+    Raises:
+        ConfigError: an address or a level is wrong.
+    """
+
+    challenge = None
+
+    def __init__(
+        self, addresses: Collection[str], levels: Mapping[str, Level], header: str = "X-Forwarded-User"
+    ) -> None:
+        try:
+            self._networks = [ip_network(one) for one in addresses]
+        except ValueError as error:
+            raise ConfigError([Problem("trusted proxy", str(error), "give addresses like 10.0.0.5")]) from None
+        for name, level in levels.items():
+            _check_level(f"user {name}", level)
+        self._levels, self._header = dict(levels), header
+
+    def __call__(self, request: Request) -> Visitor | None:
+        """Admit users that the proxy names."""
+        name = request.headers.get(self._header, "").strip()
+        if not name or request.client is None or len(request.headers.getlist(self._header)) != 1:
+            return None
+        try:
+            peer = ip_address(request.client.host)
+        except ValueError:
+            return None
+        if not any(peer in network for network in self._networks):
+            return None
+        level = self._levels.get(name) or self._levels.get("*")
+        return Visitor(name, level) if level else None
+
+
+def password_line(name: str, level: Level, password: str) -> str:
+    """Return the line of a user for the file of :class:`Passwords`.
+
+    Raises:
+        ConfigError: the name or the level is wrong, or the password is too short.
+    """
+    _check_level("level", level)
+    if not re.fullmatch(r"[^\s:#][^:\x00-\x1f]{0,99}", name):
+        raise ConfigError([Problem("name", repr(name), "must be 1 to 100 characters without colons")])
+    if len(password) < 8:
+        raise ConfigError([Problem("password", "***", "must have 8 characters or more")])
+    salt = os.urandom(16)
+    return f"{name}:{level}:{salt.hex()}:{_slow_hash(password, salt).hex()}"
+
+
+def comes_from_here(request: Request) -> bool:
+    """True if a browser says that a request was made by one of our own pages, and not by another site.
+
+    Sec-Fetch-Site is the browser's own judgement, and needs no token; it holds behind a proxy that changes the host.
+    Older browsers send the origin only. A program has to send one of them, too.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = urlsplit(request.headers.get("origin", ""))
+    return bool(origin.netloc) and origin.netloc == request.headers.get("host")
+
+
+def is_loopback(host: str) -> bool:
+    """True if an address to listen on is reached from this machine only."""
+    try:
+        return host in _LOOPBACK_NAMES or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_users(path: Path) -> dict[str, tuple[Level, bytes, bytes]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem("password file", str(path), f"cannot be read: {error}")]) from None
+    users = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            name, level, salt, hashed = _fields(path, number, line)
+            users[name] = (level, salt, hashed)
+    if not users:
+        raise ConfigError([Problem("password file", str(path), "names no user; `ems web password NAME` makes a line")])
+    return users
+
+
+def _fields(path: Path, number: int, line: str) -> tuple[str, Level, bytes, bytes]:
+    try:
+        name, level, salt, hashed = line.strip().split(":")
+        return name, _check_level("level", level), bytes.fromhex(salt), bytes.fromhex(hashed)
+    except (ValueError, ConfigError):
+        fix = "is not name:level:salt:hash; `ems web password NAME` makes such a line"
+        raise ConfigError([Problem(f"{path} line {number}", line.partition(":")[0], fix)]) from None
+
+
+def _check_level(name: str, level: str) -> Level:
+    for one in LEVELS:
+        if one == level:
+            return one
+    raise ConfigError([Problem(name, repr(level), f"must be one of {', '.join(LEVELS)}")])
+
+
+def _basic(header: str) -> tuple[str, str]:
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return name, password
+
+
+def _slow_hash(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(errors="surrogatepass"), salt=salt, dklen=32, **_SCRYPT)

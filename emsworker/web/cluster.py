@@ -1,0 +1,53 @@
+"""Clients and the beat, schedules, alarms, and the check of everything around the stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from starlette.responses import Response
+
+from emsworker.admin.check import Severity, check
+from emsworker.admin.monitoring import ClientView
+from emsworker.web.page import View, Visit
+
+_CHECK_S = 15.0
+
+
+def clients(visit: Visit) -> Response:
+    """List the clients by process, and the leaders of the beat."""
+    processes: dict[str, list[ClientView]] = defaultdict(list)
+    for view in visit.shared.clients():
+        processes[view.row.process_id].append(view)
+    ordered = sorted(processes.values(), key=lambda views: (views[0].row.name, views[0].row.started_at))
+    return visit.render("clients.html", processes=ordered, leaders=visit.shared.leaders())
+
+
+def schedules(visit: Visit) -> Response:
+    """List the schedules of periodic tasks."""
+    return visit.render("schedules.html", schedules=visit.shared.schedules())
+
+
+def alarms(visit: Visit) -> Response:
+    """List the rules of alarms, those that fire first, and the silences."""
+    rules = sorted(visit.shared.alarms(), key=lambda one: (not one.firing, one.rule.name))
+    return visit.render("alarms.html", rules=rules, silences=visit.shared.silences())
+
+
+def show_check(visit: Visit) -> Response:
+    """Check everything around the stream that could break a promise."""
+    findings = visit.shared.snapshot.get("check", _CHECK_S, lambda: check(visit.shared.url, None, environ={}))
+    order = list(Severity)[::-1]
+    return visit.render(
+        "check.html",
+        findings=sorted(findings, key=lambda one: order.index(one.severity)),
+        at=visit.shared.snapshot.at("check"),
+        bad=sum(one.severity is not Severity.OK for one in findings),
+    )
+
+
+PAGES = (
+    View("/clients", clients),
+    View("/schedules", schedules),
+    View("/alarms", alarms),
+    View("/check", show_check, "reader"),
+)

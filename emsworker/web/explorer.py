@@ -1,0 +1,133 @@
+"""Explorer of messages: by predicate, from a time, around a place; and the search field of the header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import RedirectResponse, Response
+
+from emsworker.admin import Selection, StoredMessage, parse_place
+from emsworker.admin.lists import MessageOutline
+from emsworker.admin.paging import encode_token
+from emsworker.core.errors import ConfigError, EmsError, InvalidName
+from emsworker.core.ids import parse_uid
+from emsworker.web.page import View, Visit
+
+_PAGE = 50
+_AROUND = 12
+_SCAN = 20_000
+
+
+def messages(visit: Visit) -> Response:
+    """Search the messages of a topic."""
+    topics = [one.topic.name for one in visit.shared.sizes()]
+    topic = visit.asked("topic") or (topics[0] if topics else None)
+    given = {name: visit.asked(name) for name in ("from", "to", "key", "tag", "where", "partition", "after")}
+    values: dict[str, Any] = {
+        "topics": sorted(topics),
+        "topic": topic,
+        "given": given,
+        "newest": visit.asked("order") != "oldest",
+        "page": None,
+        "outline": None,
+        "problem": None,
+        "scan": _SCAN,
+    }
+    if topic is None:
+        return visit.render("messages.html", **values)
+    visit.shared.admin.topic(topic)
+    try:
+        values |= _found(visit, topic, given, bool(values["newest"]))
+    except (ConfigError, InvalidName) as error:
+        return visit.render("messages.html", 400, **values | {"problem": str(error)})
+    return visit.render("messages.html", **values)
+
+
+def _found(visit: Visit, topic: str, given: dict[str, str | None], newest: bool) -> dict[str, object]:
+    """Return a page of messages; a viewer, who reads no headers, gets a plain list by place."""
+    partition = visit.number("partition", most=65535)
+    if not visit.may("reader"):
+        lists = visit.shared.admin.lists
+        return {"outline": lists.messages(topic, partition, after=given["after"], limit=_PAGE, newest=newest)}
+    selection = Selection(
+        start=given["from"],
+        end=given["to"],
+        partition=partition,
+        keys=(given["key"],) if given["key"] else (),
+        tags=(given["tag"],) if given["tag"] else (),
+        where=given["where"],
+    )
+    after = read_after(given["after"])
+    found = visit.shared.admin.messages.list(
+        topic, selection, after=after, limit=_PAGE, scan=_SCAN, newest=newest, bodies=False
+    )
+    return {"page": found}
+
+
+def read_after(text: str | None) -> tuple[int, int] | None:
+    """Parse a place, ``partition/offset``, after which a page begins.
+
+    Raises:
+        InvalidName: it is none.
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,5}/\d{1,19}", text):
+        raise InvalidName(f"after = {text!r} is not partition/offset")
+    partition, offset = text.split("/")
+    return int(partition), int(offset)
+
+
+def around(visit: Visit) -> Response:
+    """Show the messages before and after a place."""
+    topic, partition, offset = parse_place("/".join(visit.place(name) for name in ("topic", "partition", "offset")))
+    visit.shared.admin.topic(topic)
+    selection = Selection(start=str(max(1, offset - _AROUND)), end=str(offset + _AROUND), partition=partition)
+    found: Sequence[StoredMessage | MessageOutline]
+    if visit.may("reader"):
+        found = visit.shared.admin.messages.list(topic, selection, limit=2 * _AROUND + 1, bodies=False).messages
+    else:
+        begin = encode_token((partition, max(0, offset - _AROUND - 1)))
+        found = visit.shared.admin.lists.messages(
+            topic, partition, after=begin, limit=2 * _AROUND + 1, newest=False
+        ).rows
+    return visit.render("around.html", topic=topic, partition=partition, offset=offset, found=found)
+
+
+def jump(visit: Visit) -> Response:
+    """Go to what was typed into the search field: a message, a place, a topic or a group."""
+    what = visit.asked("q")
+    if what is None:
+        return RedirectResponse(visit.url("/"), 303)
+    try:
+        parse_uid(what)
+        return RedirectResponse(visit.url("/trace", id=what), 303)
+    except EmsError:
+        pass
+    try:
+        topic, partition, offset = parse_place(what)
+        return RedirectResponse(visit.url("/trace", id=f"{topic}/{partition}/{offset}"), 303)
+    except EmsError:
+        pass
+    if what in {one.topic.name for one in visit.shared.sizes()}:
+        return RedirectResponse(visit.url(f"/topics/{_quoted(what)}"), 303)
+    for lag in visit.shared.lags():
+        if what in (lag.group.name, f"{lag.topic.name}/{lag.group.name}"):
+            return RedirectResponse(visit.url(f"/groups/{_quoted(lag.topic.name)}/{_quoted(lag.group.name)}"), 303)
+    return visit.error(
+        404, "Nothing of that name", f"{what!r} is no message id, place (topic/partition/offset), topic or group."
+    )
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+PAGES = (
+    View("/messages", messages),
+    View("/messages/{topic}/{partition}/{offset}", around),
+    View("/go", jump),
+)

@@ -1,0 +1,151 @@
+"""Overview of the stream, and its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from emsworker.admin.monitoring import GroupLag
+from emsworker.core.errors import ConfigError, EmsError, Problem
+from emsworker.core.settings import settings_of
+from emsworker.store.inspect.samples import SamplePoint
+from emsworker.web.charts import Line, LineChart, draw
+from emsworker.web.page import MOST_COUNTED, View, Visit
+
+HOURS = (1, 6, 24, 72)
+_LATEST_S = 120.0
+
+
+@dataclass(frozen=True)
+class GroupLine:
+    """Group in the overview.
+
+    Attributes:
+        in_per_s, out_per_s: its rates, ``None`` where they are not known.
+        drain_s: seconds until nothing is left at these rates; ``None`` if it does not get less, or there is nothing.
+        state: ``paused``, ``stuck`` (nobody works on what waits), ``behind``, or ``ok``.
+    """
+
+    lag: GroupLag
+    in_per_s: float | None
+    out_per_s: float | None
+    drain_s: float | None
+    state: str
+
+
+def lines_of(visit: Visit, lags: Sequence[GroupLag]) -> list[GroupLine]:
+    """Return the groups with their rates."""
+    rates, working = visit.shared.rates(), any(view.row.alive for view in visit.shared.clients())
+    return [_line(one, rates.get((one.topic.name, one.group.name)), working) for one in lags]
+
+
+def latest(visit: Visit) -> SamplePoint | None:
+    """Return the newest sample of the stream, if it is fresh."""
+    points = visit.shared.series(None, None, 1)
+    if not points or (visit.now - points[-1].at).total_seconds() > _LATEST_S:
+        return None
+    return points[-1]
+
+
+def _line(lag: GroupLag, sample: SamplePoint | None, working: bool) -> GroupLine:
+    in_per_s, out_per_s = (sample.in_per_s, sample.out_per_s) if sample else (None, None)
+    gain = (out_per_s or 0.0) - (in_per_s or 0.0)
+    drain_s = lag.lag / gain if lag.lag and gain > 0.01 and not lag.group.paused else None
+    if lag.group.paused:
+        state = "paused"
+    elif not lag.lag:
+        state = "ok"
+    else:
+        state = "behind" if working else "stuck"
+    return GroupLine(lag, in_per_s, out_per_s, drain_s, state)
+
+
+def hours_of(visit: Visit) -> int:
+    """Return the hours that the charts show.
+
+    Raises:
+        ConfigError: not one of those that are offered.
+    """
+    hours = visit.number("hours", HOURS[0])
+    if hours not in HOURS:
+        raise ConfigError([Problem("hours", str(hours), f"must be one of {', '.join(map(str, HOURS))}")])
+    return hours
+
+
+def charts_of(points: Sequence[SamplePoint]) -> list[LineChart]:
+    """Return the charts of a series: what waits, the rates, the age of the oldest message."""
+    times = [point.at for point in points]
+    drawn = (
+        draw("Unfinished messages", times, [Line("lag", "a", [float(one.lag) for one in points])]),
+        draw("Messages/s", times, [
+            Line("in", "b", [one.in_per_s for one in points]), Line("out", "a", [one.out_per_s for one in points]),
+        ]),
+        draw("Age of the oldest", times, [
+            Line("oldest", "c", [None if one.oldest_s is None else float(one.oldest_s) for one in points])
+        ], seconds=True),
+    )  # fmt: skip
+    return [chart for chart in drawn if chart is not None]
+
+
+def overview(visit: Visit) -> Response:
+    """Show the state of the stream: totals, charts, and every group."""
+    hours = hours_of(visit)
+    lags, clients, leaders = visit.shared.lags(), visit.shared.clients(), visit.shared.leaders()
+    alarms = [alarm for watched in visit.shared.alarms() for alarm in watched.firing]
+    points = visit.shared.series(None, None, hours)
+    ages = [one.oldest_age_s for one in lags if one.oldest_age_s is not None]
+    return visit.render(
+        "overview.html",
+        lines=sorted(lines_of(visit, lags), key=lambda line: (-line.lag.lag, line.lag.topic.name, line.lag.group.name)),
+        lag=sum(one.lag for one in lags),
+        running=sum(one.running for one in lags),
+        retries=sum(one.retries for one in lags),
+        dead=sum(one.dead for one in lags),
+        oldest_s=max(ages, default=None),
+        sample=latest(visit),
+        workers=len({view.row.process_id for view in clients if view.row.alive}),
+        threads=sum(view.row.alive for view in clients),
+        beating=any(leader.alive for leader in leaders),
+        alarms=alarms,
+        charts=charts_of(points),
+        hours=hours,
+        all_hours=HOURS,
+        most=MOST_COUNTED,
+    )
+
+
+def topics(visit: Visit) -> Response:
+    """List the topics with their sizes."""
+    lags = visit.shared.lags()
+    wanted = visit.asked("q") or ""
+    sizes = [one for one in visit.shared.sizes() if wanted in one.topic.name]
+    counts = {one.topic.name: sum(lag.topic.name == one.topic.name for lag in lags) for one in sizes}
+    return visit.render("topics.html", sizes=sizes, counts=counts, wanted=wanted)
+
+
+def topic(visit: Visit) -> Response:
+    """Show a topic with its settings, its groups and its charts."""
+    name, hours = visit.place("topic"), hours_of(visit)
+    found = visit.shared.admin.topic(name)
+    lags = [one for one in visit.shared.lags() if one.topic.name == name]
+    try:
+        charts = charts_of(visit.shared.series(name, None, hours))
+    except EmsError:  # deleted meanwhile
+        charts = []
+    size = next((one for one in visit.shared.sizes() if one.topic.id == found.id), None)
+    return visit.render(
+        "topic.html",
+        topic=found,
+        size=size,
+        settings=[(key, getattr(found, key), one.help) for key, one in settings_of(type(found)).items()],
+        lines=lines_of(visit, lags),
+        most=MOST_COUNTED,
+        charts=charts,
+        hours=hours,
+        all_hours=HOURS,
+    )
+
+
+PAGES = (View("/", overview), View("/topics", topics), View("/topics/{topic}", topic))

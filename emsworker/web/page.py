@@ -1,0 +1,326 @@
+"""Page of the dashboard: its declaration, one visit to it, and what all visits share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+import emsworker.web.texts as texts
+from emsworker.admin import Admin
+from emsworker.admin.alarms import Watched
+from emsworker.admin.audit import Audit
+from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
+from emsworker.core.alarms import Silence
+from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem
+from emsworker.core.url import DatabaseUrl, redact_url
+from emsworker.store.cluster.clients import LeaderRow
+from emsworker.store.cluster.schedules import ScheduleRow
+from emsworker.store.engine.database import Database
+from emsworker.store.inspect.samples import SamplePoint
+from emsworker.web.access import Level, Visitor
+from emsworker.web.cache import SharedCache
+
+T = TypeVar("T")
+Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
+
+_CONNECT_S, _CALL_S, _READ_S = 3.0, 2.0, 15
+_FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
+MOST_COUNTED = 20_000
+_HIDDEN = "•••"
+
+
+@dataclass(frozen=True)
+class View:
+    """Page or action of the dashboard.
+
+    Args:
+        path: its route.
+        show: answers a visit, on a thread of the pool.
+        level: the level that a visitor needs.
+        method: GET for what reads, POST for what changes something.
+    """
+
+    path: str
+    show: Callable[[Visit], Response]
+    level: Level = "viewer"
+    method: str = "GET"
+
+
+class Shared:
+    """Stream of a dashboard, and what all visits share.
+
+    Args:
+        url: reads.
+        operator_url: changes; ``None`` if nothing may be changed.
+        redact: see :func:`ems_web`.
+
+    Attributes:
+        operator: the database for changes, or ``None``.
+    """
+
+    def __init__(self, url: str, operator_url: str | None, redact: Redact | None) -> None:
+        _check_url("url", url)
+        self.url = url
+        self._database = Database(_impatient(url), _CONNECT_S, _CALL_S)
+        self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
+        self.audit = Audit(self._database)
+        self.operator: Database | None = None
+        if operator_url is not None:
+            _check_url("EMS_WEB_OPERATOR_URL", operator_url)
+            self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
+        self.snapshot = SharedCache()
+        self._redact = redact
+
+    # -- the same for every visitor ------------------------------------------------------------------------------------
+
+    def lags(self) -> list[GroupLag]:
+        """Return the lag of every group; rows are counted up to a limit."""
+        return self.snapshot.get("lags", _FRESH_S, lambda: self.monitoring.lag(most=MOST_COUNTED))
+
+    def sizes(self) -> list[TopicSize]:
+        """Return every topic with its size."""
+        return self.snapshot.get("sizes", 5.0, self.monitoring.ranking)
+
+    def rates(self) -> dict[tuple[str, str], SamplePoint]:
+        """Return the latest sample of every group, with its rates, by topic and group."""
+        return self.snapshot.get("rates", _SERIES_S, self.monitoring.rates)
+
+    def clients(self) -> list[ClientView]:
+        """Return every client with its lease."""
+        return self.snapshot.get("clients", _FRESH_S, self.monitoring.clients)
+
+    def leaders(self) -> list[LeaderRow]:
+        """Return the leaders of the beat's services."""
+        return self.snapshot.get("leaders", _FRESH_S, self.monitoring.leaders)
+
+    def alarms(self) -> list[Watched]:
+        """Return the rules of alarms, without the addresses of their receivers."""
+        return self.snapshot.get("alarms", _FRESH_S, lambda: self.admin.alarms.list(addresses=False))
+
+    def silences(self) -> tuple[Silence, ...]:
+        """Return the silences of alarms that have not ended."""
+        return self.snapshot.get("silences", _FRESH_S, self.admin.alarms.silences)
+
+    def schedules(self) -> list[ScheduleRow]:
+        """Return the schedules of periodic tasks."""
+        return self.snapshot.get("schedules", _FRESH_S, self.admin.schedules.list)
+
+    def series(self, topic: str | None, group: str | None, hours: int) -> list[SamplePoint]:
+        """Return the samples of the last hours, thinned for a chart."""
+        since = datetime.now(UTC) - timedelta(hours=hours)
+        read = lambda: self.monitoring.series(topic, group, since=since, points=_POINTS)  # noqa: E731
+        return self.snapshot.get(("series", topic, group, hours), _SERIES_S, read)
+
+    def redacted(self, topic: str, body: Any) -> Any:
+        """Return a decoded body without what is to be hidden."""
+        if self._redact is None:
+            return body
+        if callable(self._redact):
+            return self._redact(topic, body)
+        for path in self._redact.get(topic, ()):
+            body = hide(body, path.split("."))
+        return body
+
+
+def _check_url(name: str, url: str) -> None:
+    try:
+        DatabaseUrl.parse(url)
+    except ValueError as error:
+        raise ConfigError([Problem(name, redact_url(url), str(error))]) from None
+
+
+def _impatient(url: str) -> str:
+    """Return an address with a shorter time-out: a server that hangs must not hold every thread for a minute."""
+    if "read_timeout_s" in DatabaseUrl.parse(url).options:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}read_timeout_s={_READ_S}"
+
+
+def hide(body: Any, path: Sequence[str]) -> Any:
+    """Return a copy of a body in which the values at a path are hidden; ``*`` stands for every name or number."""
+    if not path:
+        return _HIDDEN
+    first, rest = path[0], path[1:]
+    if isinstance(body, Mapping):
+        return {key: hide(value, rest) if first in ("*", str(key)) else value for key, value in body.items()}
+    if isinstance(body, list | tuple):
+        return [hide(value, rest) if first in ("*", str(number)) else value for number, value in enumerate(body)]
+    return body
+
+
+class Visit:
+    """One request to a page.
+
+    Args:
+        form: the fields of a POST.
+    """
+
+    def __init__(self, shared: Shared, request: Request, visitor: Visitor, form: Mapping[str, list[str]]) -> None:
+        self.shared, self.request, self.visitor, self.form = shared, request, visitor, form
+        self.now = datetime.now(UTC)
+        self._root = request.scope.get("root_path", "").rstrip("/")
+
+    # -- what was asked ------------------------------------------------------------------------------------------------
+
+    def asked(self, name: str) -> str | None:
+        """Return a parameter of the address, or ``None`` if it is missing or empty."""
+        return (self.request.query_params.get(name) or "").strip() or None
+
+    def place(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self.request.path_params[name])
+
+    def number(self, name: str, default: int | None = None, most: int = (1 << 63) - 1) -> int | None:
+        """Return a parameter of the address as a number, 0 or more.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        return read_number(name, self.asked(name), default, most)
+
+    def field(self, name: str) -> str | None:
+        """Return a field of the form, or ``None`` if it is missing or empty."""
+        return (self.form.get(name) or [""])[0].strip() or None
+
+    def may(self, level: Level) -> bool:
+        """True if the visitor has this level."""
+        return self.visitor.may(level)
+
+    @property
+    def may_change(self) -> bool:
+        """True if this visitor can change something here."""
+        return self.visitor.may("operator") and self.shared.operator is not None
+
+    def detailed(self, read: Callable[[bool], T]) -> tuple[T, str | None]:
+        """Read with bodies, headers and errors if the visitor, and the database user, may.
+
+        Args:
+            read: called with the value of ``details``.
+
+        Returns:
+            the result, and the reason why details are missing.
+        """
+        if not self.may("reader"):
+            return read(False), None
+        try:
+            return read(True), None
+        except AccessDenied as error:
+            return read(False), f"Headers and errors are not shown: the database user may not read them. {error}"
+
+    # -- addresses -----------------------------------------------------------------------------------------------------
+
+    def url(self, path: str, **query: Any) -> str:
+        """Return the address of a page; parameters that are ``None`` are left out."""
+        given = [(name.rstrip("_"), value) for name, value in query.items() if value not in (None, "")]
+        return f"{self._root}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def again(self, **changes: Any) -> str:
+        """Return this page's address with some parameters changed."""
+        query = {name: value for name, value in self.request.query_params.items() if name not in ("did", *changes)}
+        return self.url(self._path, **(query | changes))
+
+    @property
+    def here(self) -> str:
+        """This page's address, without the note of an action."""
+        return self.again()
+
+    @property
+    def _path(self) -> str:
+        path = self.request.scope["path"]
+        return quote(path.removeprefix(self._root) if self._root and path.startswith(self._root) else path, safe="/")
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page: whole, or only its live part if htmx asks for that."""
+        live = self.request.headers.get("hx-request") == "true"
+        common = {"visit": self, "url": self.url, "layout": "live.html" if live else "layout.html", "now": self.now}
+        text = environment().get_template(template).render({**common, "did": self._did(), **values})
+        return HTMLResponse(text, status, headers={"vary": "HX-Request"})
+
+    def error(self, status: int, title: str, text: str) -> Response:
+        """Return a page that says what went wrong."""
+        return self.render("error.html", status, title=title, text=text, code=status)
+
+    def back(self, action: str | None = None) -> Response:
+        """Return to the page from which an action came, which then shows what was done.
+
+        Args:
+            action: the id of the action.
+        """
+        target = self.field("back") or ""
+        if not target.startswith(f"{self._root}/") or target.startswith("//") or "\\" in target:
+            target = self.url("/")
+        if action is not None:
+            target += ("&" if "?" in target else "?") + urlencode({"did": action})
+        return RedirectResponse(target, 303)
+
+    def _did(self) -> Any:
+        """Return the action that the visitor has just done, from the audit: no page shows a text of its address."""
+        action = self.asked("did")
+        if action is None:
+            return None
+        try:
+            return self.shared.audit.get(action)
+        except (InvalidName, EmsError):
+            return None
+
+
+def read_number(name: str, text: str | None, default: int | None = None, most: int = (1 << 63) - 1) -> int | None:
+    """Parse a number, 0 or more; ``None`` gives the default.
+
+    Raises:
+        ConfigError: it is something else, or above ``most``.
+    """
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or int(text[:20]) > most:
+        raise ConfigError([Problem(name, repr(text), f"must be a whole number from 0 to {most}")])
+    return int(text)
+
+
+@lru_cache(1)
+def environment() -> Environment:
+    """Return the templates."""
+    made = Environment(
+        loader=PackageLoader("emsworker.web"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in (
+        "compact",
+        "whole",
+        "rate",
+        "duration",
+        "since",
+        "stamp",
+        "size",
+        "short_id",
+        "short_client",
+        "readable",
+        "last_line",
+        "moment",
+    ):
+        made.filters[name] = getattr(texts, name)
+    made.filters["path"] = lambda text: quote(str(text), safe="")
+    made.globals["asset"] = _asset
+    return made
+
+
+@lru_cache(32)
+def _asset(name: str) -> str:
+    """Return the path of a static file, with its hash: a new version has a new address."""
+    data = (Path(__file__).parent / "static" / name).read_bytes()
+    return f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"

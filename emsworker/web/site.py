@@ -1,0 +1,240 @@
+"""ASGI application of the dashboard: routes, access, answers to errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from emsworker.core import errors
+from emsworker.core.process.forks import after_fork
+from emsworker.core.url import redact as redact_secrets
+from emsworker.web.access import AccessRule, Local, Visitor, admitted, comes_from_here
+from emsworker.web.actions import PAGES as ACTIONS
+from emsworker.web.audit import PAGES as AUDIT
+from emsworker.web.cluster import PAGES as CLUSTER
+from emsworker.web.dead import PAGES as DEAD
+from emsworker.web.explorer import PAGES as EXPLORER
+from emsworker.web.groups import PAGES as GROUPS
+from emsworker.web.lists import PAGES as LISTS
+from emsworker.web.overview import PAGES as OVERVIEW
+from emsworker.web.page import Redact, Shared, View, Visit
+from emsworker.web.trace import PAGES as TRACE
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems
+
+_log = logging.getLogger(__name__)
+_THREADS = 4
+_MOST_FORM_BYTES = 256 << 10
+_SECURITY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_PAGES: tuple[View, ...] = (
+    *OVERVIEW,
+    *GROUPS,
+    *EXPLORER,
+    *TRACE,
+    *DEAD,
+    *LISTS,
+    *CLUSTER,
+    *AUDIT,
+    *ACTIONS,
+)
+_MISSING = (
+    errors.UnknownTopic,
+    errors.UnknownGroup,
+    errors.UnknownMessage,
+    errors.UnknownSchedule,
+    errors.UnknownAlarm,
+)
+_STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str], ...] = (
+    (_MISSING, 404, "Not found"),
+    ((errors.ConfigError, errors.InvalidName, errors.InvalidPriority), 400, "That cannot be read"),
+    (errors.AccessDenied, 403, "The database refuses it"),
+    ((errors.StoreUnavailable, errors.TlsError), 503, "MySQL cannot be reached"),
+    ((errors.SchemaMissing, errors.ServerUnsupported), 503, "The stream cannot be used"),
+    ((errors.GroupInUse, errors.AlreadyExists, errors.TopicInUse), 409, "It is in use"),
+    (errors.EmsError, 500, "That failed"),
+)
+
+
+def ems_web(
+    stream: Ems | str,
+    *,
+    access: AccessRule | None = None,
+    operator_url: str | None = None,
+    redact: Redact | None = None,
+) -> Starlette:
+    """Return the dashboard as an ASGI application, to be served, or to be mounted in another one.
+
+    Args:
+        stream: an app, or the URL of its database. The user needs the privileges of the role viewer, and those of
+            reader to show bodies, headers and errors.
+        access: decides about each request: ``None`` refuses it; ``viewer``, ``reader`` and ``operator`` are the levels.
+            A :class:`Visitor` also has a name, which the audit shows. Without a rule, only requests to the names of
+            this machine (localhost) are admitted, as viewers.
+        operator_url: a database user with the privileges of the role operator, by default ``EMS_WEB_OPERATOR_URL``.
+            Without one, nothing can be changed, whoever asks.
+        redact: hides parts of bodies before they are shown: topic -> paths like ``card.number`` or ``items.*.price``,
+            or a callable of the topic's name and the decoded body that returns what may be shown.
+
+    Raises:
+        ExtraMissing: the extra ``web`` is not installed.
+        ConfigError: a URL is wrong.
+        StoreUnavailable: the app names no stream, and no local one is running.
+    """
+    url = stream if isinstance(stream, str) else stream.stream.url
+    operator_url = operator_url or os.environ.get("EMS_WEB_OPERATOR_URL") or None
+    return Dashboard(Shared(url, operator_url, redact), access or Local("viewer")).application()
+
+
+def ems_wsgi(stream: Ems | str, **options: Any) -> Any:
+    """Return the dashboard as a WSGI application, for hosts like Flask or Django under gunicorn; as :func:`ems_web`.
+
+    Raises:
+        ExtraMissing: the extra ``web`` is not installed.
+    """
+    from a2wsgi import ASGIMiddleware
+
+    return ASGIMiddleware(cast("Any", ems_web(stream, **options)))
+
+
+class Dashboard:
+    """Dashboard of one stream.
+
+    Args:
+        shared: the stream, and what its pages share.
+        access: the rule of access.
+    """
+
+    def __init__(self, shared: Shared, access: AccessRule) -> None:
+        self._shared, self._access = shared, access
+        self._pool: ThreadPoolExecutor | None = None
+        after_fork(self._forget_pool)
+
+    def application(self) -> Starlette:
+        """Return the ASGI application."""
+        routes: list[BaseRoute] = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in _PAGES]
+        routes.append(Mount("/static", _Static(directory=Path(__file__).parent / "static")))
+        app = Starlette(routes=routes, exception_handlers={HTTPException: self._answer_http})
+        app.state.dashboard = self
+        return app
+
+    def _forget_pool(self) -> None:
+        self._pool = None  # its threads are the parent's
+
+    async def _run(self, work: Callable[..., Any], *arguments: object) -> Any:
+        """Run on one of four threads, each of which has a session of its own; further requests wait for their turn."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ems-web")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def _endpoint(self, page: View) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            form = await _read_form(request) if request.method == "POST" else {}
+            return cast("Response", await self._run(self._answer, page, request, form))
+
+        return endpoint
+
+    def _answer(self, page: View, request: Request, form: dict[str, list[str]]) -> Response:
+        """Answer a request; who may do what is decided here and nowhere else."""
+        try:
+            visitor = admitted(self._access, request)
+            visit = Visit(self._shared, request, visitor or Visitor("nobody", "viewer"), form)
+            if visitor is None:
+                response = self._refuse(visit)
+            elif request.method == "POST" and not comes_from_here(request):
+                text = "This request did not come from a page of the dashboard, so nothing was changed."
+                response = visit.error(403, "Refused", text)
+            elif not visitor.may(page.level):
+                response = visit.error(
+                    403, "Not allowed", f"This needs the level {page.level}; yours is {visitor.level}."
+                )
+            elif page.level == "operator" and self._shared.operator is None:
+                text = "No database user for changes is set (EMS_WEB_OPERATOR_URL), so this dashboard only reads."
+                response = visit.error(403, "Not allowed", text)
+            else:
+                response = self._show(page, visit)
+        except Exception:
+            _log.exception("the page %s failed", request.url.path)
+            response = PlainTextResponse("The dashboard failed; its log tells why.", 500)
+        return _secured(response)
+
+    def _refuse(self, visit: Visit) -> Response:
+        challenge = getattr(self._access, "challenge", None)
+        if challenge:
+            response = visit.error(401, "Who are you?", "Name and password are needed.")
+            response.headers["www-authenticate"] = challenge
+            return response
+        return visit.error(403, "Not allowed", "You have no access to this dashboard.")
+
+    def _show(self, page: View, visit: Visit) -> Response:
+        try:
+            return page.show(visit)
+        except errors.EmsError as error:
+            status, title = next((code, title) for kinds, code, title in _STATUS if isinstance(error, kinds))
+            response = visit.error(status, title, redact_secrets(str(error)))
+            if status == 503:
+                response.headers["retry-after"] = "5"
+            return response
+        except Exception:
+            _log.exception("the page %s failed", visit.request.url.path)
+            return visit.error(500, "That failed", "The dashboard's log tells why.")
+
+    async def _answer_http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return cast("Response", await self._run(self._answer_unrouted, request, error))
+
+    def _answer_unrouted(self, request: Request, error: HTTPException) -> Response:
+        titles = {404: "There is no such page", 405: "Not this way", 413: "Too large", 400: "That cannot be read"}
+        texts = {404: "Look at the address.", 405: "A page is read by GET; a change is made by POST."}
+        page = View(request.url.path, lambda visit: visit.error(
+            error.status_code, titles.get(error.status_code, "Refused"), texts.get(error.status_code, error.detail)
+        ))  # fmt: skip
+        return self._answer(page, request, {})
+
+
+class _Static(StaticFiles):
+    """Files that never change under their address, which has their hash."""
+
+    def file_response(self, *arguments: Any, **more: Any) -> Response:
+        response = super().file_response(*arguments, **more)
+        response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return _secured(response, keep=True)
+
+
+def _secured(response: Response, keep: bool = False) -> Response:
+    response.headers.update(_SECURITY)
+    if not keep:
+        response.headers["cache-control"] = "no-store"
+    return response
+
+
+async def _read_form(request: Request) -> dict[str, list[str]]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(400, "A change is sent as a form (application/x-www-form-urlencoded).")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_FORM_BYTES:
+            raise HTTPException(413, f"A form has at most {_MOST_FORM_BYTES} bytes.")
+    return parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=5000)

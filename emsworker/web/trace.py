@@ -1,0 +1,177 @@
+"""Trace of a message: where it came from, what every group did with it, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from emsworker.admin import parse_place
+from emsworker.admin.monitoring import GroupTrace, Trace, TraceState
+from emsworker.core.counted import counted
+from emsworker.core.errors import AccessDenied, EmsError, InvalidName, UnknownMessage
+from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.model import Outcome
+from emsworker.web.page import View, Visit
+from emsworker.web.texts import duration, preview, short_client
+
+_MOST_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a message, or will.
+
+    Attributes:
+        kind: the class of its mark: ``sent``, ``claimed``, ``good``, ``bad``, ``wait``.
+    """
+
+    at: datetime | None
+    kind: str
+    title: str
+    text: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Body:
+    """Body of a message as it may be shown.
+
+    Attributes:
+        text: ``None`` if it is not shown; ``note`` then says why.
+    """
+
+    text: str | None
+    note: str | None = None
+
+
+def trace(visit: Visit) -> Response:
+    """Show the trace of a message by its id or place, in each topic that has it."""
+    what = visit.asked("id")
+    if what is None:
+        return visit.render("trace.html", what=None, found=[], note=None)
+    found, note = visit.detailed(lambda details: _find(visit, what, details))
+    pages = [
+        {
+            "trace": one,
+            "id": _id_of(one),
+            "events": [(group, events_of(one, group)) for group in sorted(one.groups, key=_urgency)],
+            "body": body_of(visit, one),
+        }
+        for one in found
+    ]
+    delayed = [] if found else _delayed(visit, what)
+    if not found and not delayed:
+        raise UnknownMessage(
+            f"no message {what} is kept: it was never sent, was cancelled, or retention has deleted it"
+        )
+    return visit.render("trace.html", what=what, found=pages, delayed=delayed, note=note)
+
+
+def _find(visit: Visit, what: str, details: bool) -> list[Trace]:
+    if "/" in what:
+        return [visit.shared.monitoring.trace_at(*parse_place(what), details=details)]
+    parse_uid(what)
+    try:
+        return visit.shared.monitoring.trace(what, details=details)
+    except UnknownMessage:
+        return []
+
+
+def _delayed(visit: Visit, what: str) -> list[str]:
+    """Return the topics in whose outbox the message waits."""
+    try:
+        names = [topic.name for topic in visit.shared.admin.topics()]
+        return [name for name in names if visit.shared.admin.messages.contains(name, [what])[what] == "delayed"]
+    except (InvalidName, AccessDenied):
+        return []
+
+
+def _urgency(group: GroupTrace) -> tuple[bool, str]:
+    """Sort groups in which something is wrong, or happens, before those in which nothing does."""
+    return group.state in (TraceState.DONE, TraceState.SKIPPED, TraceState.UNCLAIMED), group.group.name
+
+
+def _id_of(one: Trace) -> str | None:
+    return uid_text(one.message.uid) if one.message is not None and one.message.uid else None
+
+
+def events_of(one: Trace, group: GroupTrace) -> list[Event]:
+    """Return what happened to a message in a group, the earliest first, and what is to come."""
+    happened = [*_sent(one), *_claimed(group), *_attempted(group)]
+    return [*sorted(happened, key=lambda event: (event.at is None, event.at)), *_ended(group)]
+
+
+def _by(name: str | None) -> str:
+    return f"by {short_client(name)}" if name else ""
+
+
+def _sent(one: Trace) -> Iterator[Event]:
+    if one.message is not None:
+        yield Event(one.message.born_at, "sent", "Sent", _by(one.message.producer_id))
+
+
+def _claimed(group: GroupTrace) -> Iterator[Event]:
+    if (claim := group.history.claim) is not None:
+        count = counted(claim.hi - claim.lo + 1, "message")
+        yield Event(
+            claim.claimed_at, "claimed", "Claimed", f"with {count} from offset {claim.lo} {_by(claim.client_id)}"
+        )
+
+
+def _attempted(group: GroupTrace) -> Iterator[Event]:
+    for attempt in group.history.attempts:
+        kind = "good" if attempt.outcome in (Outcome.DONE, Outcome.IGNORED) else "bad"
+        ran = f" after {duration(attempt.ran_ms / 1000)}" if attempt.ran_ms is not None else ""
+        title = f"Attempt {attempt.attempt}: {attempt.outcome.value}{ran}"
+        yield Event(attempt.ended_at, kind, title, _by(attempt.client_id), attempt.error)
+
+
+def _ended(group: GroupTrace) -> Iterator[Event]:
+    """Yield the end, or what the message waits for."""
+    retry, dead, claim = group.history.retry, group.history.dead, group.history.claim
+    if retry is not None and retry.claimed_at is not None:
+        yield Event(retry.claimed_at, "claimed", "Claimed for its next attempt", _by(retry.client_id))
+    elif retry is not None and retry.due_at is None:
+        yield Event(None, "wait", "Blocked", "waits for an earlier message of its key")
+    elif retry is not None:
+        yield Event(retry.due_at, "wait", f"Attempt {retry.attempt + 1} is due")
+    if dead is not None:
+        yield Event(dead.dead_at, "bad", "Dead letter", f"after {counted(dead.attempts, 'attempt')}", dead.error)
+    if group.state is TraceState.DONE and not group.history.attempts:
+        yield Event(claim.progress_at if claim else None, "good", "Done", "in its first attempt")
+
+
+def body_of(visit: Visit, one: Trace) -> Body:
+    """Return the body of a message, decoded and redacted; never by pickle, and never more than is shown."""
+    if one.message is None:
+        return Body(None, "Retention has deleted the message.")
+    if not visit.may("reader"):
+        return Body(None, "Bodies are shown to readers only.")
+    if one.message.kind != "message":
+        return Body(None, f"This is a {one.message.kind}: it has no body.")
+    if one.message.size_bytes > _MOST_READ_BYTES:
+        return Body(None, f"{one.message.size_bytes:,} bytes are too many to show; `ems messages get` prints them.")
+    try:
+        (message,) = visit.shared.admin.messages.get(f"{one.topic.name}/{one.partition}/{one.offset}")
+    except AccessDenied:
+        return Body(None, "The database user may not read bodies.")
+    except UnknownMessage:
+        return Body(None, "Retention has deleted the message.")
+    except EmsError as error:
+        return Body(None, str(error))
+    return shown_body(visit, one.topic.name, message.body, message.problem)
+
+
+def shown_body(visit: Visit, topic: str, body: Any, problem: str | None) -> Body:
+    """Return a decoded body as it may be shown: redacted, and cut after 64 KB."""
+    if problem is not None:
+        return Body(None, f"The body cannot be read here: {problem}")
+    text, cut = preview(visit.shared.redacted(topic, body))
+    return Body(text, "Only the first 64 KB are shown." if cut else None)
+
+
+PAGES = (View("/trace", trace),)

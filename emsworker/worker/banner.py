@@ -1,0 +1,82 @@
+"""The banner: what a worker or a beat runs, logged once when it starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from emsworker import __version__
+from emsworker.core.config import Settings
+from emsworker.core.counted import counted
+from emsworker.core.url import redact_url
+from emsworker.worker.app_facts import AppFacts
+from emsworker.worker.child_spec import ChildSpec
+
+log = logging.getLogger(__name__)
+
+_NAMED = 30
+_LABEL_WIDTH = 12
+
+Facts = Mapping[str, str | Sequence[str]]
+
+
+def log_worker(spec: ChildSpec, facts: AppFacts, settings: Settings, processes: int, *, with_beat: bool) -> None:
+    """Log what a worker runs.
+
+    Args:
+        settings: of the command; its address is the stream's.
+        processes: the number of child processes.
+        with_beat: whether the worker runs a beat.
+    """
+    consumed = [one for one in facts.handlers if spec.wants(one.topic, one.group)]
+    heard = [topic for topic in facts.broadcasts if spec.wants(topic)]
+    threads = spec.threads or settings.threads
+    _log(
+        f"worker {spec.name}",
+        {
+            "app": f"{facts.name} ({spec.app})",
+            **_servers(settings, facts.server),
+            "consumes": [
+                f"{one.topic}/{one.group}, timeout {one.timeout_s:g} s: {_names(one.names)}" for one in consumed
+            ]
+            or "nothing",
+            **({"broadcasts": ", ".join(heard)} if heard else {}),
+            "processes": f"{processes} x {counted(threads, 'thread')}",
+            "limits": _limits(settings),
+            "beat": "runs here too" if with_beat else "is left to others (--no-beat)",
+        },
+    )
+
+
+def log_beat(settings: Settings, server: str) -> None:
+    """Log what a beat runs on."""
+    _log("beat", _servers(settings, server))
+
+
+def _log(what: str, facts: Facts) -> None:
+    lines = "".join(
+        f"\n  {label if number == 0 else '':{_LABEL_WIDTH}}{text}"
+        for label, value in facts.items()
+        for number, text in enumerate([value] if isinstance(value, str) else value)
+    )
+    log.info("EMS %s, %s%s", __version__, what, lines, extra={"version": __version__, **facts, "details": lines})
+
+
+def _servers(settings: Settings, server: str) -> dict[str, str]:
+    assert settings.url is not None, "of a command"
+    redis = "none: idle workers poll" if settings.redis_url is None else redact_url(settings.redis_url)
+    return {"stream": redact_url(settings.url), "server": server, "redis": redis}
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def _limits(settings: Settings) -> str:
+    limits = {
+        "soft limit": settings.soft_time_limit_s,
+        "hard limit": settings.hard_time_limit_s,
+        "stop": settings.stop_timeout_s,
+    }
+    return ", ".join(f"{name} {'none' if seconds is None else f'{seconds:g} s'}" for name, seconds in limits.items())

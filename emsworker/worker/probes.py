@@ -1,0 +1,62 @@
+"""The routes of ``ems worker --http``: probes, and the metrics of the whole worker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
+from emsworker.observe.metrics import render_worker
+from emsworker.worker.health import ChildState, WorkerHealth
+
+_IN_MEMORY = Path("/dev/shm")  # a full or slow disk must not hurt a process that counts
+
+
+def probe_routes(health: Callable[[], WorkerHealth], metrics: Path) -> Mapping[str, Route]:
+    """Return the routes of a worker: ``/livez``, ``/readyz``, ``/startupz`` and ``/metrics``.
+
+    Args:
+        health: returns the health of the worker now.
+        metrics: the folder in which its children count.
+    """
+
+    def probe(judge: Callable[[WorkerHealth], str]) -> Route:
+        def answer(_: HttpRequest) -> Answer:
+            now = health()
+            problem = judge(now)
+            return Answer.of_json(now.to_json(problem), 503 if problem else 200)
+
+        return answer
+
+    def page(_: HttpRequest) -> Answer:
+        now = health()
+        states = Counter(child.state for child in now.children)
+        children = {state.value: states[state] for state in ChildState}
+        return Answer(200, render_worker(metrics, children, now.starts), METRICS)
+
+    return {
+        "livez": probe(lambda now: now.unlive),
+        "readyz": probe(lambda now: now.unready),
+        "startupz": probe(lambda now: now.unstarted),
+        "metrics": page,
+    }
+
+
+@contextmanager
+def metrics_folder() -> Iterator[Path]:
+    """Make a folder in which children count, and delete it at the end.
+
+    It is below ``PROMETHEUS_MULTIPROC_DIR`` if that is set, else in memory where there is such a place.
+    """
+    given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    where = given or (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
+    folder = Path(tempfile.mkdtemp(prefix="ems-metrics-", dir=where))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,89 @@
+"""The probes of ``ems worker --http``: what hangs, what has died and a server that is away are told apart."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from emsworker import Ems
+from tests.process.stream import Stream
+from tests.support.waiting import until
+from tests.support.worker import Program, kill
+
+APP = "tests.process.apps.probed:app"
+
+
+def ask(worker: Program, path: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"{worker.http}/{path}", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def wait_for(worker: Program, path: str, status: int) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [{}]
+
+    def answers() -> bool:
+        code, found[0] = ask(worker, path)
+        return code == status
+
+    try:
+        until(answers, 40, f"/{path} answers {status}")
+    except AssertionError:
+        raise AssertionError(f"/{path} does not answer {status} but {found[0]}; log:\n{worker.text()}") from None
+    return found[0]
+
+
+def health(worker: Program, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "emsworker", "health", *arguments, worker.http]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_probes_tell_what_hangs_what_died_and_a_server_that_is_away_apart(one_stream: Stream, tmp_path: Path) -> None:
+    sender = Ems("caller", url=one_stream.url)
+    one_stream.app = sender
+    hold, hang = sender.task(name="hold", topic="holds")(print), sender.task(name="hang", topic="hangs")(print)
+    worker = one_stream.worker(APP, threads=2, http="0", settings={"auto_create": 1})
+    wait_for(worker, "startupz", 200)
+    wait_for(worker, "readyz", 200)
+    assert ask(worker, "livez")[0] == 200
+
+    # The server does not answer: nothing that a restart of the worker would help.
+    pid = one_stream.server.pid
+    kill(pid, signal.SIGSTOP)
+    try:
+        (child,) = wait_for(worker, "readyz", 503)["children"]
+        assert child["state"] == "away" and child["reason"]
+        assert ask(worker, "livez")[0] == 200
+        assert health(worker).stdout == "ok\n" and health(worker, "--ready").returncode == 1
+    finally:
+        kill(pid, signal.SIGCONT)
+    wait_for(worker, "readyz", 200)
+
+    # A handler hangs past its limit while another one lets the process not end yet.
+    hold.delay()
+    until(lambda: one_stream.record.events("holds"), 20, "it holds")
+    hang.delay()
+    (child,) = wait_for(worker, "livez", 503)["children"]
+    assert child["state"] == "stalled" and "over its limit of 0.3 s" in child["reason"]
+    (tmp_path / "let-go").touch()
+    wait_for(worker, "livez", 200)
+    wait_for(worker, "readyz", 200)
+
+    # The only child dies, and no other can start.
+    (tmp_path / "broken").touch()
+    (child,) = ask(worker, "livez")[1]["children"]
+    kill(child["pid"], signal.SIGKILL)
+    until(lambda: "ended with exit code 2" in ask(worker, "livez")[1]["reason"], 40, "it cannot start")
+    (child,) = wait_for(worker, "livez", 503)["children"]
+    assert child["state"] == "crashed" and ask(worker, "readyz")[0] == 503
+    done = health(worker)
+    assert done.returncode == 1 and done.stderr.startswith("Error: http://127.0.0.1:") and "crashed" in done.stderr
+    assert ask(worker, "startupz")[0] == 200, "it has started once"
+    assert ask(worker, "scale/holds/workers")[1]["workers"] == 0
+    assert worker.stop() == 0

@@ -1,0 +1,95 @@
+"""Pages of a long stream: the server reads no more for them, however long it is.
+
+``EMS_TEST_LONG=1`` builds 10,000,000 messages, and also looks at the clock.
+"""
+
+import os
+import statistics
+import time
+
+import pytest
+
+from tests.store.test_flat_cost import SEQUENCE
+from tests.support.streams import Stream
+from tests.web.conftest import Visiting
+from tests.web.test_pages import FOR_READERS, PAGES
+
+pytestmark = pytest.mark.slow
+LONG = os.environ.get("EMS_TEST_LONG") == "1"
+BLOCK = 100_000
+BLOCKS = 100 if LONG else 3
+MOST_READS = 150_000  # counts stop at 20,000 of a kind in a partition, and a search after 20,000 offsets
+_SEARCHES = (
+    "/messages?topic=orders&where=tag='none'",
+    "/messages?topic=orders&where=body.total>10&order=oldest",
+    "/messages?topic=orders&from=-50",
+)
+
+
+def _lengthen(stream: Stream) -> None:
+    """Make the furnished topic long, in messages, retries, dead letters and delayed messages."""
+    topic, group = stream.rows("SELECT g.topic_id, g.id FROM ems_group g WHERE g.name = 'workers'")[0]
+    (end,) = stream.rows("SELECT MAX(`offset`) FROM ems_message WHERE topic_id = %s AND `partition` = 2", topic)[0]
+    stream.rows("SET SESSION unique_checks = 0")
+    for block in range(BLOCKS):
+        n = f"(n + {block * BLOCK})"
+        stream.rows(
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, size, born_at) "
+            f"SELECT {topic}, 2, {end} + {n}, UNHEX(LPAD(HEX({n}), 32, '0')), '', '1', 1, NOW(6) FROM {SEQUENCE} ORDER BY n"
+        )
+    last = end + BLOCK * BLOCKS
+    stream.rows(
+        "UPDATE ems_partition SET next_offset = %s, high_watermark = %s WHERE topic_id = %s AND `partition` = 2",
+        last + 1,
+        last + 1,
+        topic,
+    )
+    stream.rows(
+        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) "
+        f"SELECT {group}, 2, n + 1000, 1, NOW(6) + INTERVAL n SECOND FROM {SEQUENCE} WHERE n <= 50000"
+    )
+    stream.rows(
+        "INSERT INTO ems_dead (group_id, `partition`, `offset`, uid, headers, body, born_at, producer_id, dead_at, attempts, task, error_type, "
+        "reason, error) SELECT %s, 1, n + 1000, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', NOW(6), 'p', NOW(6) - INTERVAL n SECOND, 3, "
+        f"IF(n %% 10 = 0, 'pay', 'ship'), IF(n %% 4 = 0, 'KeyError', 'ValueError'), 'no', 'oh no' FROM {SEQUENCE} WHERE n <= 50000",
+        group,
+    )
+    stream.rows(
+        "INSERT INTO ems_outbox (topic_id, due_at, uid, headers, body, producer_id, created_at) SELECT "
+        f"{topic}, NOW(6) + INTERVAL n MINUTE, UNHEX(LPAD(HEX(n + 900000000), 32, '0')), '', '1', 'p', NOW(6) FROM {SEQUENCE} WHERE n <= 50000"
+    )
+    stream.rows("ANALYZE TABLE ems_message, ems_retry, ems_dead, ems_outbox")
+
+
+def test_no_page_reads_more_because_the_stream_is_long(stream: Stream, visit: Visiting) -> None:
+    _lengthen(stream)
+    names = [str(name) for name, _ in stream.rows("SHOW GLOBAL STATUS LIKE 'Handler_read%%'")]
+
+    def reads() -> int:
+        return sum(stream.status(*names).values())
+
+    counted, slow = {}, {}
+    replay = "/groups/orders/workers/replay?plan=1&everything=1"  # says that it is too long, and is a plan of one's own choice
+    for page in (*PAGES, *(page for page in FOR_READERS if page != replay), *_SEARCHES):
+        client = visit("reader")  # a new one has nothing cached
+        assert client.get("/nothing").status_code == 404  # and is connected
+        own = reads()
+        own = reads() - own  # of the counting itself
+        before, began = reads(), time.perf_counter()
+        assert client.get(page).status_code == 200, page
+        took = [time.perf_counter() - began]
+        counted[page] = reads() - before - own
+        if LONG:
+            took += [_timed(visit, page) for _ in range(4)]
+            slow[page] = statistics.median(took)
+    print({page: (count, slow.get(page)) for page, count in counted.items()})
+    assert {page: count for page, count in counted.items() if count > MOST_READS} == {}
+    assert {page: seconds for page, seconds in slow.items() if seconds > 0.2} == {}
+
+
+def _timed(visit: Visiting, page: str) -> float:
+    client = visit("reader")
+    client.get("/nothing")
+    began = time.perf_counter()
+    client.get(page)
+    return time.perf_counter() - began

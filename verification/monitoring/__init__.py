@@ -1,0 +1,1 @@
+"""The files for Prometheus and Grafana, checked by Prometheus itself."""
