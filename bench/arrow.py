@@ -73,9 +73,7 @@ def _measure(url: str, rows: int, rounds: int) -> list[Figure]:
                 raise NotRight(f"{name}: {count} rows were read of {rows}")
             found[name].append(rows / (time.perf_counter() - began))
     reference, *others = ways
-    return [
-        Figure("arrow", name, "rows/s", found[name], reference, found[reference], least=0.5) for name in others
-    ]
+    return [Figure("arrow", name, "rows/s", found[name], reference, found[reference], least=0.5) for name in others]
 
 
 if __name__ == "__main__":
