@@ -1,4 +1,4 @@
-"""``python -m bench.arrow``: rows that are read in a second without Spark, beside raw PyMySQL in the same rounds."""
+"""``./dev bench-arrow``: rows that are read in a second without Spark, beside raw PyMySQL in the same rounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = ["key", "value", "offset", "timestamp"]  # those that raw PyMySQL rea
 
 def main() -> None:
     """Start a server, measure, print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.arrow", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./dev bench-arrow", description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--size", type=int, default=200, help="bytes of a body")
     parser.add_argument("--rounds", type=int, default=5)

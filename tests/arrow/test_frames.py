@@ -181,6 +181,10 @@ def test_a_reader_holds_one_fetch_and_one_connection(named: Stream, fetched: lis
         assert len(fetched) == 2 and len(named.rows("SHOW PROCESSLIST")) == threads + 1
     sizes += [batch.num_rows for batch in reader]
     assert sum(sizes) == 21 and max(sizes) <= 4 and sizes[-1] == 1
+    batches = scan_polars(subscribe="t", fetch_bytes="4k").collect_batches(chunk_size=2)
+    fetched.clear()
+    assert next(batches).height == 2 and len(fetched) < 6, "Polars does not read ahead without a limit"
+    assert sum(batch.height for batch in batches) == 19
     left = read_arrow(subscribe="t", fetch_bytes="4k")
     left.read_next_batch()
     del left
@@ -197,6 +201,8 @@ def test_a_read_ends_where_it_was_planned_and_tells_of_loss(named: Stream) -> No
     rows.trim(named.rows, 4)
     with pytest.raises(DataLoss, match=r"offsets 1 to 3 of t/\d were deleted while they were read"):
         doomed.read_all()
+    with pytest.raises(DataLoss, match="offsets 1 to 3 of"):
+        scan_polars(assign={"t": [0, 1]}, starting_offsets={"t": {0: 1, 1: 1}}).collect()
     assert lossy.read_all()["offset"].to_pylist() == [4, 5, 4, 5]
 
 
