@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from emsworker.admin import Admin, parse_place
 from emsworker.admin.audit import Audit, count_changed
+from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem, UnknownMessage
 from emsworker.core.process.clock import ticks
@@ -22,6 +23,8 @@ from emsworker.web.page import View, Visit, read_number
 
 _PATIENCE_S = 15.0
 _MOST_PLACES = 1000
+_OF_SELECTED = {"requeue": "requeue dead letters", "delete": "delete dead letters"}
+_OF_ALL = {"requeue": "requeue all dead letters", "delete": "delete all dead letters"}
 
 
 class _TimeIsUp(Exception):
@@ -82,7 +85,7 @@ class Change:
         chosen = self.visit.form.get("place", [])
         if not chosen or len(chosen) > _MOST_PLACES:
             fix = "select some rows first" if not chosen else f"select at most {_MOST_PLACES} rows at once"
-            raise ConfigError([Problem("selection", f"{len(chosen)} rows", fix)])
+            raise ConfigError([Problem("selection", counted(len(chosen), "row"), fix)])
         found = []
         for text in chosen:
             group, _, place = text.rpartition("|")
@@ -133,7 +136,7 @@ def _selected_dead(change: Change) -> None:
         except UnknownMessage:  # it is dead no longer
             continue
     names = sorted({f"{topic}/{group}" for topic, group, _, _ in places})
-    with change.recorded(f"{what} dead letters", ", ".join(names), {"selected": len(places)}):
+    with change.recorded(_OF_SELECTED[what], ", ".join(names), {"selected": len(places)}):
         (change.admin.dead.requeue if what == "requeue" else change.admin.dead.delete)(refs)
 
 
@@ -144,7 +147,7 @@ def _all_dead(change: Change) -> None:
     _confirmed(visit, f"{what} all")
     given = {name: text for name in FILTER if (text := visit.field(name)) is not None}
     work = change.admin.dead.requeue_all if what == "requeue" else change.admin.dead.delete_all
-    with change.recorded(f"{what} all dead letters", _target_of(given), given):
+    with change.recorded(_OF_ALL[what], _target_of(given), given):
         work(only=filter_of(given), progress=change.stop_when_late())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from emsworker.admin import Selection, SkipPolicy
+from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
 from emsworker.core.settings import settings_of
@@ -94,15 +95,22 @@ def planned(visit: Visit, admin: Any, kind: str, given: dict[str, str]) -> Plan:
             for one in moves
         ]
         skipped, again = sum(one.skipped for one in moves), sum(one.again for one in moves)
-        return Plan(kind, given, rows, skipped + again, f"{skipped:,} messages are skipped and {again:,} run again.")
+        return Plan(
+            kind,
+            given,
+            rows,
+            skipped + again,
+            f"{counted(skipped, 'message')} to skip, {counted(again, 'message')} to run again.",
+        )
     if kind == "skip":
         skips = admin.backlogs.skip(topic, name, policy_of(given), partition=partition, dry_run=True)
         rows = [{"partition": one.partition, "cursor": one.cursor, "to": one.to, "skipped": one.count} for one in skips]
         count = sum(one.count for one in skips)
-        return Plan(kind, given, rows, count, f"{count:,} messages are skipped: this group never runs them.")
+        return Plan(kind, given, rows, count, f"{counted(count, 'message')} to skip: this group never runs them.")
     replay = admin.replay(topic, name, selection_of(given))
     if replay.length > PLAN_SCAN:
-        fix = f"covers {replay.length:,} offsets, more than are looked at here; narrow it, or use `ems groups replay`"
+        span = counted(replay.length, "offset")
+        fix = f"covers {span}, more than are looked at here; narrow it, or use `ems groups replay`"
         raise ConfigError([Problem("selection", "this", fix)])
     parts = replay.plan()
     counts = ("chosen", "again", "live", "unclaimed")
@@ -112,7 +120,13 @@ def planned(visit: Visit, admin: Any, kind: str, given: dict[str, str]) -> Plan:
         for one in parts
     ]
     count = sum(one.again for one in parts)
-    return Plan(kind, given, rows, count, f"{count:,} messages run again; those that are live or unclaimed run anyway.")
+    return Plan(
+        kind,
+        given,
+        rows,
+        count,
+        f"{counted(count, 'message')} to run again; those that are live or unclaimed run anyway.",
+    )
 
 
 FIELDS = {

@@ -21,7 +21,7 @@ ARGUMENTS = {
     "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "refused list": [], "readers forget": ["b", "--yes"],
     "alarms create": ["a", "--on", "lag", "--replace"], "alarms silence": [], "health": [], "send": ["p", "1"],
     "chaos break": ["{tmp}"], "chaos check": ["{tmp}"], "local start": [], "local stop": [],
-    "worker": ["-A", "nowhere"], "top": ["--json"],
+    "worker": ["-A", "nowhere"], "top": ["--json"], "audit": [],
     "dead requeue": ["--all", "--yes"], "dead delete": ["--all", "--yes"],
 }  # fmt: skip
 WORDS = {"--to", "--from"}  # places in a stream, which click knows as text

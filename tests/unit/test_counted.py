@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from emsworker.cli.output import _cell
+from emsworker.cli.cells import cell_of
 from emsworker.core.counted import counted, plural, seconds_text
 from emsworker.core.ladder import Dead, Ladder
 from emsworker.spark.jobs.report import shown
@@ -27,7 +27,7 @@ def test_one_is_told_as_one() -> None:
 
 def test_nothing_has_no_sign() -> None:
     assert [seconds_text(s) for s in (-0.0001, 0.0, 0.0004, 0.25, -1.5)] == ["0.000 s"] * 3 + ["+0.250 s", "-1.500 s"]
-    assert [_cell("oldest_s", s) for s in (-0.0001, -2.0, 0.25)] == ["0ms", "0ms", "250ms"]
+    assert [cell_of("oldest_s", s) for s in (-0.0001, -2.0, 0.25)] == ["0ms", "0ms", "250ms"]
     assert [shown(-0.0001), shown(0.5)] == ["0", "0.5"]
 
 

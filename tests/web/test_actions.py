@@ -99,20 +99,20 @@ def test_a_group_is_moved_as_it_was_planned(stream: Stream, visit: Visiting) -> 
         )]  # fmt: skip
 
     before = cursors()
-    assert "4 messages are skipped" in client.get(f"{at}/reset?plan=1&to=5&partition=0").text and cursors() == before
+    assert "4 messages to skip" in client.get(f"{at}/reset?plan=1&to=5&partition=0").text and cursors() == before
     for confirm in ("", "Audit", "workers"):
         refused = client.post(f"/do{at}", data={"kind": "reset", "to": "5", "partition": "0", "confirm": confirm})
         assert refused.status_code == 400 and cursors() == before
     page = _post(client, f"/do{at}", kind="reset", to="5", partition="0", confirm="audit", back=at)
     assert cursors() == [5, *before[1:]] and "Reset group</strong>: 4 changed" in page
     skipped = client.get(f"{at}/skip?plan=1&keep=2").text
-    assert "messages are skipped" in skipped
+    assert "messages to skip" in skipped
     _post(client, f"/do{at}", kind="skip", keep="2", confirm="audit", back=at)
     ends = [int(row[0]) for row in stream.rows(
         "SELECT MAX(`offset`) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = 'orders' GROUP BY m.`partition` ORDER BY m.`partition`"
     )]  # fmt: skip
     assert cursors() == [end - 1 for end in ends]
-    assert "3 messages run again" in client.get(f"{at}/replay?plan=1&from=1&to=3&partition=0").text
+    assert "3 messages to run again" in client.get(f"{at}/replay?plan=1&from=1&to=3&partition=0").text
     _post(client, f"/do{at}", kind="replay", **{"from": "1", "to": "3"}, partition="0", confirm="audit", back=at)
     found = stream.rows("SELECT action, changed FROM ems_audit ORDER BY action_id DESC LIMIT 3")
     assert found[0] == ("replay", 3) and found[1][0] == "skip group" and found[2] == ("reset group", 4)
