@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,10 @@ from .output import print_rows
 if TYPE_CHECKING:
     from emsworker.web.access import AccessRule, Level
 
+_UNSAFE = (
+    "--host {}: without authentication the dashboard listens on this machine only; give --password-file, "
+    "--trust-proxy or --oidc-issuer"
+)
 _LEVELS = click.Choice(["viewer", "reader", "operator"])
 
 
@@ -50,6 +54,29 @@ _LEVELS = click.Choice(["viewer", "reader", "operator"])
     metavar="NAME=LEVEL",
     help="The level of a user whom the proxy names; * for everybody; repeatable.",
 )
+@click.option(
+    "--oidc-issuer",
+    "issuer",
+    metavar="URL",
+    help="Let people sign in at this OpenID Connect provider; EMS_WEB_OIDC_SECRET has the client's secret.",
+)
+@click.option("--oidc-client-id", "client_id", metavar="ID", help="The dashboard's client id at the provider.")
+@click.option(
+    "--oidc-level",
+    "claims",
+    multiple=True,
+    metavar="CLAIM=VALUE:LEVEL",
+    help="The level of people whose ID token has this value, like groups=ops:operator; *:LEVEL for everybody; "
+    "repeatable.",
+)
+@click.option(
+    "--oidc-scope", "scopes", multiple=True, metavar="NAME", help="Ask for this besides openid, profile and email."
+)
+@click.option(
+    "--public-url",
+    metavar="URL",
+    help="The dashboard's address as browsers see it, behind a proxy; with a path, it is served below that path.",
+)
 @stream_options
 @click.pass_context
 def web(
@@ -61,6 +88,11 @@ def web(
     proxies: Sequence[str],
     user_header: str,
     users: Sequence[str],
+    issuer: str | None,
+    client_id: str | None,
+    claims: Sequence[str],
+    scopes: Sequence[str],
+    public_url: str | None,
 ) -> None:
     """Run the dashboard, a web site.
 
@@ -77,16 +109,25 @@ def web(
     from emsworker.core.extras import require
 
     require("web", "ems web")
-    from emsworker.web.serve import serve
+    from emsworker.web.access import public_path
+    from emsworker.web.serve import below, serve
     from emsworker.web.site import ems_web
 
-    rule = _rule(host, level, password_file, proxies, user_header, users)
+    path = public_path(public_url) if public_url is not None else ""
+    if issuer is not None:
+        _only_one(issuer, level, password_file, proxies)
+        rule = _openid(issuer, client_id, claims, scopes, public_url or _own_url(host, port))
+    elif client_id is not None or claims or scopes:
+        raise click.UsageError("--oidc-client-id, --oidc-level and --oidc-scope need --oidc-issuer.")
+    else:
+        rule = _rule(host, level, password_file, proxies, user_header, users)
     stream = open_stream()
     stream.database()
     site = ems_web(stream.url, access=rule)
+    site = below(path, site) if path else site
 
     def tell(address: str) -> None:
-        click.echo(f"The dashboard is at {address}")
+        click.echo(f"The dashboard is at {f'{public_url}, and listens on {address}' if public_url else address}")
         if not os.environ.get("EMS_WEB_OPERATOR_URL"):
             click.echo("It only reads: EMS_WEB_OPERATOR_URL names no database user for changes.", err=True)
 
@@ -104,8 +145,7 @@ def _rule(
     """Return the rule of access that the options give."""
     from emsworker.web.access import Local, Passwords, ProxyUsers, is_loopback
 
-    if sum((level is not None, password_file is not None, bool(proxies))) > 1:
-        raise click.UsageError("Give one of --access, --password-file and --trust-proxy.")
+    _only_one(None, level, password_file, proxies)
     if bool(users) != bool(proxies):
         raise click.UsageError("--user and --trust-proxy belong together: the proxy names users, --user their levels.")
     if password_file is not None:
@@ -116,13 +156,46 @@ def _rule(
         levels = {name: level for name, _, level in (one.rpartition("=") for one in users)}
         return ProxyUsers(proxies, levels, user_header)  # type: ignore[arg-type]  # it checks them
     if not is_loopback(host):
-        raise WrongUsage(
-            [
-                f"--host {host}: without authentication the dashboard listens on this machine only; "
-                "give --password-file or --trust-proxy"
-            ]
-        )
+        raise WrongUsage([_UNSAFE.format(host)])
     return Local(level or "viewer")
+
+
+def _only_one(issuer: str | None, level: str | None, password_file: Path | None, proxies: Sequence[str]) -> None:
+    if sum((level is not None, password_file is not None, bool(proxies), issuer is not None)) > 1:
+        raise click.UsageError("Give one of --access, --password-file, --trust-proxy and --oidc-issuer.")
+
+
+def _openid(
+    issuer: str, client_id: str | None, claims: Sequence[str], scopes: Sequence[str], public_url: str
+) -> AccessRule:
+    from emsworker.core.extras import require
+
+    require("oidc", "--oidc-issuer")
+    from emsworker.web.oidc import OpenIdUsers
+
+    if client_id is None or not claims:
+        raise click.UsageError("--oidc-issuer needs --oidc-client-id and --oidc-level, like groups=ops:operator.")
+    if wrong := [one for one in claims if not all(one.rpartition(":"))]:
+        raise click.BadParameter(f"{wrong[0]!r} is not a level; write CLAIM=VALUE:LEVEL.", param_hint="--oidc-level")
+    levels: Mapping[str, Level] = {claim: level for claim, _, level in (one.rpartition(":") for one in claims)}  # type: ignore[misc]  # it checks them
+    return OpenIdUsers(
+        issuer,
+        client_id,
+        public_url=public_url,
+        levels=levels,
+        secret=os.environ.get("EMS_WEB_OIDC_SECRET") or None,
+        scopes=scopes,
+        session_key=os.environ.get("EMS_WEB_SESSION_KEY") or None,
+    )
+
+
+def _own_url(host: str, port: int) -> str:
+    """Return the address of a dashboard for this machine only."""
+    from emsworker.web.access import is_loopback
+
+    if not is_loopback(host) or port == 0:
+        raise click.UsageError("--oidc-issuer needs --public-url: the provider sends browsers back to that address.")
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @web.command()

@@ -17,6 +17,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "flask": ("flask",),
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
+    "oidc": ("authlib", "httpx2", "itsdangerous", "joserfc"),
     "otel": ("opentelemetry.trace",),
     "pandas": ("pandas", "pyarrow"),
     "polars": ("polars", "pyarrow"),

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from emsworker.web.access import Passwords, ProxyUsers, Visitor
+    from emsworker.web.oidc import OpenIdUsers
     from emsworker.web.site import ems_web, ems_wsgi
 
-__all__ = ["Passwords", "ProxyUsers", "Visitor", "ems_web", "ems_wsgi"]
+__all__ = ["OpenIdUsers", "Passwords", "ProxyUsers", "Visitor", "ems_web", "ems_wsgi"]
 
-_PLACES = {"Passwords": "access", "ProxyUsers": "access", "Visitor": "access", "ems_web": "site", "ems_wsgi": "site"}
+_PLACES = {
+    "OpenIdUsers": "oidc",
+    "Passwords": "access",
+    "ProxyUsers": "access",
+    "Visitor": "access",
+    "ems_web": "site",
+    "ems_wsgi": "site",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -22,4 +30,6 @@ def __getattr__(name: str) -> object:
     from emsworker.core.extras import require
 
     require("web", "the dashboard")
+    if name == "OpenIdUsers":
+        require("oidc", "sign-in by OpenID Connect")
     return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -8,14 +8,15 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Literal, get_args
-from urllib.parse import urlsplit
+from typing import Literal, Protocol, get_args, runtime_checkable
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from emsworker.core.errors import ConfigError, Problem
 
@@ -44,6 +45,25 @@ class Visitor:
 
 
 AccessRule = Callable[[Request], "Visitor | Level | None"]
+
+
+@runtime_checkable
+class SignsIn(Protocol):
+    """Rule of access with pages of its own, at which people sign in and out.
+
+    Attributes:
+        sign_in: path of the page that begins; it gets the address to return to as ``back``.
+        sign_out: path that a form is posted to.
+    """
+
+    sign_in: str
+    sign_out: str
+
+    def __call__(self, request: Request) -> Visitor | Level | None:
+        """Admit who has signed in."""
+
+    def endpoints(self) -> Sequence[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+        """Return the method, path and function of each page."""
 
 
 def admitted(rule: AccessRule, request: Request) -> Visitor | None:
@@ -134,7 +154,7 @@ class ProxyUsers:
         except ValueError as error:
             raise ConfigError([Problem("trusted proxy", str(error), "give addresses like 10.0.0.5")]) from None
         for name, level in levels.items():
-            _check_level(f"user {name}", level)
+            check_level(f"user {name}", level)
         self._levels, self._header = dict(levels), header
 
     def __call__(self, request: Request) -> Visitor | None:
@@ -158,7 +178,7 @@ def password_line(name: str, level: Level, password: str) -> str:
     Raises:
         ConfigError: the name or the level is wrong, or the password is too short.
     """
-    _check_level("level", level)
+    check_level("level", level)
     if not re.fullmatch(r"[^\s:#][^:\x00-\x1f]{0,99}", name):
         raise ConfigError([Problem("name", repr(name), "must be 1 to 100 characters without colons")])
     if len(password) < 8:
@@ -188,6 +208,39 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_level(name: str, level: str) -> Level:
+    """Return a level.
+
+    Raises:
+        ConfigError: it is none; ``name`` says what it was given for.
+    """
+    for one in LEVELS:
+        if one == level:
+            return one
+    raise ConfigError([Problem(name, repr(level), f"must be one of {', '.join(LEVELS)}")])
+
+
+def public_path(url: str) -> str:
+    """Return the path of the dashboard's address as browsers see it, without a slash at its end.
+
+    Raises:
+        ConfigError: it is no http or https address, or has more than a host and a path.
+    """
+    parts = web_address(url)
+    if parts is None or parts.query or parts.fragment or "@" in parts.netloc or re.search(r"[^\w/.~-]|//", parts.path):
+        raise ConfigError([Problem("public URL", repr(url), "must be like https://ops.example/ems")])
+    return parts.path.rstrip("/")
+
+
+def web_address(url: str) -> SplitResult | None:
+    """Return the parts of an http or https address, or ``None`` if it is none."""
+    try:
+        parts = urlsplit(url)
+        return parts if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
+    except ValueError:
+        return None
+
+
 def _read_users(path: Path) -> dict[str, tuple[Level, bytes, bytes]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -206,17 +259,10 @@ def _read_users(path: Path) -> dict[str, tuple[Level, bytes, bytes]]:
 def _fields(path: Path, number: int, line: str) -> tuple[str, Level, bytes, bytes]:
     try:
         name, level, salt, hashed = line.strip().split(":")
-        return name, _check_level("level", level), bytes.fromhex(salt), bytes.fromhex(hashed)
+        return name, check_level("level", level), bytes.fromhex(salt), bytes.fromhex(hashed)
     except (ValueError, ConfigError):
         fix = "is not name:level:salt:hash; `ems web password NAME` makes such a line"
         raise ConfigError([Problem(f"{path} line {number}", line.partition(":")[0], fix)]) from None
-
-
-def _check_level(name: str, level: str) -> Level:
-    for one in LEVELS:
-        if one == level:
-            return one
-    raise ConfigError([Problem(name, repr(level), f"must be one of {', '.join(LEVELS)}")])
 
 
 def _basic(header: str) -> tuple[str, str]:

@@ -66,6 +66,7 @@ class Shared:
 
     Attributes:
         operator: the database for changes, or ``None``.
+        sign_out: path at which a visitor signs out, if the rule of access has one.
     """
 
     def __init__(self, url: str, operator_url: str | None, redact: Redact | None) -> None:
@@ -79,6 +80,7 @@ class Shared:
             _check_url("EMS_WEB_OPERATOR_URL", operator_url)
             self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
+        self.sign_out: str | None = None
         self._redact = redact
 
     # -- the same for every visitor ------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class Visit:
             action: the id of the action.
         """
         target = self.field("back") or ""
-        if not target.startswith(f"{self._root}/") or target.startswith("//") or "\\" in target:
+        if not is_own_path(self._root, target):
             target = self.url("/")
         if action is not None:
             target += ("&" if "?" in target else "?") + urlencode({"did": action})
@@ -274,6 +276,11 @@ class Visit:
             return self.shared.audit.get(action)
         except (InvalidName, EmsError):
             return None
+
+
+def is_own_path(root: str, target: str) -> bool:
+    """True if a path, with its query, is one of the dashboard's and not an address elsewhere."""
+    return target.startswith(f"{root}/") and not target.startswith("//") and "\\" not in target
 
 
 def read_number(name: str, text: str | None, default: int | None = None, most: int = (1 << 63) - 1) -> int | None:

@@ -8,8 +8,14 @@ from collections.abc import Callable
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from emsworker.core.errors import ConfigError, Problem
+
+
+def below(path: str, app: Starlette) -> Starlette:
+    """Return an application that has the dashboard below a path, like ``/ems``."""
+    return Starlette(routes=[Mount(path, app)])
 
 
 def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:

@@ -14,14 +14,14 @@ from urllib.parse import parse_qs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from emsworker.core import errors
 from emsworker.core.process.forks import after_fork
 from emsworker.core.url import redact as redact_secrets
-from emsworker.web.access import AccessRule, Local, Visitor, admitted, comes_from_here
+from emsworker.web.access import AccessRule, Local, SignsIn, Visitor, admitted, comes_from_here
 from emsworker.web.actions import PAGES as ACTIONS
 from emsworker.web.audit import PAGES as AUDIT
 from emsworker.web.cluster import PAGES as CLUSTER
@@ -127,12 +127,15 @@ class Dashboard:
 
     def __init__(self, shared: Shared, access: AccessRule) -> None:
         self._shared, self._access = shared, access
+        shared.sign_out = access.sign_out if isinstance(access, SignsIn) else None
         self._pool: ThreadPoolExecutor | None = None
         after_fork(self._forget_pool)
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
         routes: list[BaseRoute] = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in _PAGES]
+        if isinstance(self._access, SignsIn):
+            routes += [Route(path, _guarded(show), methods=[way]) for way, path, show in self._access.endpoints()]
         routes.append(Mount("/static", _Static(directory=Path(__file__).parent / "static")))
         app = Starlette(routes=routes, exception_handlers={HTTPException: self._answer_http})
         app.state.dashboard = self
@@ -179,6 +182,8 @@ class Dashboard:
         return _secured(response)
 
     def _refuse(self, visit: Visit) -> Response:
+        if isinstance(self._access, SignsIn):
+            return _send_to_sign_in(visit, self._access)
         challenge = getattr(self._access, "challenge", None)
         if challenge:
             response = visit.error(401, "Who are you?", "Name and password are needed.")
@@ -219,6 +224,27 @@ class _Static(StaticFiles):
         response = super().file_response(*arguments, **more)
         response.headers["cache-control"] = "public, max-age=31536000, immutable"
         return _secured(response, keep=True)
+
+
+def _send_to_sign_in(visit: Visit, access: SignsIn) -> Response:
+    """Redirect a page of a browser; a part of one, a form or a picture cannot begin a sign-in."""
+    headers = visit.request.headers
+    page = "hx-request" not in headers and headers.get("sec-fetch-dest", "document") == "document"
+    if visit.request.method == "GET" and page:
+        return RedirectResponse(visit.url(access.sign_in, back=visit.here), 303)
+    return visit.error(401, "You are not signed in", "Load the page again to sign in. Nothing was changed.")
+
+
+def _guarded(show: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            response = await show(request)
+        except Exception:
+            _log.exception("the page %s failed", request.url.path)
+            response = PlainTextResponse("The dashboard failed; its log tells why.", 500)
+        return _secured(response)
+
+    return endpoint
 
 
 def _secured(response: Response, keep: bool = False) -> Response:

@@ -149,8 +149,8 @@ def test_without_a_rule_only_this_machine_is_answered(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--host", "0.0.0.0"], "--password-file or --trust-proxy"),
-        (["--host", "ems.example", "--access", "operator"], "--password-file or --trust-proxy"),
+        (["--host", "0.0.0.0"], "--password-file, --trust-proxy or --oidc-issuer"),
+        (["--host", "ems.example", "--access", "operator"], "--password-file, --trust-proxy or"),
         (["--trust-proxy", "10.0.0.5"], "--user"),
         (["--trust-proxy", "10.0.0.5", "--user", "ann"], "NAME=LEVEL"),
         (["--trust-proxy", "10.0.0.5", "--user", "ann=king"], "viewer, reader, operator"),
