@@ -328,7 +328,9 @@ class TraceScreen(Screen):
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
         columns = ("group", "state", "attempt", "at", "client", "text")
-        super().__init__(f"{topic}/{partition}/{offset}", columns, ("client", "at"), ("group", "at"), folds=True)
+        super().__init__(
+            f"{topic}/{partition}/{offset}", columns, ("client", "at", "attempt"), ("group", "at"), folds=True
+        )
         self._place = (topic, partition, offset)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:

@@ -294,10 +294,11 @@ def error_line(text: str | None) -> str:
     if not lines or _NAMED.match(lines[0]):
         return _with_message(lines)
     before = next((number for number, line in enumerate(lines) if line.startswith('  File "')), -1)
-    if before < 0 and lines[0].endswith("Traceback (most recent call last):"):
+    is_header = lines[0].endswith("Traceback (most recent call last):")
+    if before < 0 and (is_header or "".join(lines[1:2]).startswith("    ")):  # a header, or the rest of a frame's line
         before = 0
     named = (number for number in range(before + 1, len(lines)) if not lines[number][0].isspace())
-    return _with_message(lines[next(named, len(lines) - 1) :])
+    return _with_message(lines[next(named, 0) :])
 
 
 def _with_message(lines: Sequence[str]) -> str:
