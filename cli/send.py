@@ -116,7 +116,7 @@ def _refuse_contradictions(body: str, task: str | None, text: bool, lines: bool,
         raise click.BadParameter("'' is no key; leave it out to send without one.", param_hint="--dedup-key")
     if "delay" in options and "eta" in options:
         span = format_duration(options["delay"])
-        raise click.UsageError(f"--delay {span} and --eta {options['eta'].isoformat()}: give either of them.")
+        raise click.UsageError(f"--delay {span} and --eta {options['eta'].isoformat()}: give only one of them.")
     if task and text:
         raise click.UsageError("--task needs its arguments as JSON, not --text.")
     if lines and body != "-" and not body.startswith("@"):

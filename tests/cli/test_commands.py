@@ -262,7 +262,7 @@ def test_send_takes_the_options_of_a_message(ems: Ems, url: str) -> None:
     first, again = (ems.ok("send", "orders", "1", "--dedup-key", "k", "--json").json for _ in range(2))
     assert (first["created"], again["created"], again["id"]) == (True, False, first["id"])
     for wrong, said in (
-        (["--delay", "5m", "--eta", "2033-01-01"], "--delay 5m and --eta 2033-01-01T00:00:00+00:00: give either"),
+        (["--delay", "5m", "--eta", "2033-01-01"], "--delay 5m and --eta 2033-01-01T00:00:00+00:00: give only one"),
         (["--delay", "soon"], "soon"),
         (["--eta", "2033"], "is not a time"),
         (["--expires", "never"], "neither"),

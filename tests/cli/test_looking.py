@@ -1,6 +1,5 @@
 """Lag, traces and dead letters, each compared with a recount in plain SQL after real work with failures."""
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
