@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -31,7 +32,7 @@ from emsworker.tasks.decorators import (
     TransactionalDecorator,
 )
 from emsworker.tasks.idempotency import Once
-from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, hooks
+from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, check_middleware, hooks
 from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
 
 _TIMES = ("countdown", "eta", "delay")
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,10 +91,9 @@ class Ems:
         """Add middleware after that which the app has, before it sends and before its worker starts.
 
         Raises:
-            ConfigError: one is not an object of a class below Middleware.
+            ConfigError: one is not an object of a class below Middleware, or has a bracket that is a bare generator.
         """
-        if wrong := [one for one in middleware if not isinstance(one, Middleware)]:
-            raise ConfigError([Problem("middleware", repr(wrong[0]), "must be objects of classes below Middleware")])
+        check_middleware(middleware)
         self.middleware += middleware
         self._around_publish = hooks(self.middleware, "around_publish")
         self._before_publish = hooks(self.middleware, "before_publish")
@@ -493,10 +495,13 @@ class Ems:
         return self.broker.transaction(self)
 
     def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
-        """Call the ``after_publish`` hooks of the middleware for committed messages."""
+        """Call the ``after_publish`` hooks for committed messages; an error of theirs is logged: the send is done."""
         for item, receipt in zip(outgoing, receipts, strict=True):
             for hook in self._after_publish:
-                hook(item, receipt)
+                try:
+                    hook(item, receipt)
+                except Exception:
+                    log.exception("a hook failed after a message was sent to %s", item.topic)
 
     def server_time(self, when: float | datetime) -> datetime:
         """Return a time, or a number of seconds from the server's now, as a time in UTC."""

@@ -10,6 +10,7 @@ from emsworker.core.errors import ExtraMissing
 
 # Must match setup.cfg. Modules not listed here are always installed; a test imports every module without any extra.
 MODULES: Mapping[str, tuple[str, ...]] = {
+    "arrow": ("pyarrow",),
     "django": ("django",),
     "cli": ("rich",),
     "fastapi": ("fastapi",),
@@ -17,6 +18,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),
     "otel": ("opentelemetry.trace",),
+    "pandas": ("pandas", "pyarrow"),
+    "polars": ("polars", "pyarrow"),
     "spark": ("pyspark", "pyarrow"),
     "starlette": ("starlette",),
     "web": ("starlette", "jinja2", "uvicorn", "a2wsgi"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import emsworker.spark.planning as planning
+import emsworker.arrow.planning as planning
+from emsworker.arrow.columns import LOG_APPEND_TIME
+from emsworker.arrow.options import read_options
+from emsworker.arrow.planning import Slice
+from emsworker.arrow.profile import open_stream
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.url import DatabaseUrl
-from emsworker.spark.columns import LOG_APPEND_TIME
-from emsworker.spark.options import read_options
-from emsworker.spark.planning import Slice
-from emsworker.spark.profile import open_stream
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from emsworker.app import Ems
+from emsworker.arrow.profile import call, closing_session, open_stream
 from emsworker.core.batches import in_batches
 from emsworker.core.codec import decode_headers, encode_headers
 from emsworker.core.counted import counted
@@ -31,7 +32,6 @@ from emsworker.core.priority import level_below, level_for
 from emsworker.publish.notifier import Notifier
 from emsworker.spark.columns import KNOWN
 from emsworker.spark.options import WriteOptions
-from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.store.engine.schema import server_facts
 from emsworker.store.stream import staging
 from emsworker.store.stream.staging import SinkBatch, Staged, StagedRow

@@ -13,8 +13,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from emsworker.arrow.options import dataset_of, read_options
 from emsworker.spark.columns import check_schema, default_schema
-from emsworker.spark.options import dataset_of, read_options, write_options
+from emsworker.spark.options import write_options
 
 if TYPE_CHECKING:
     from emsworker.spark.batch import EmsReader

@@ -19,12 +19,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from emsworker.arrow import planning
+from emsworker.arrow.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions
+from emsworker.arrow.planning import DataLoss, Slice, Source
+from emsworker.arrow.profile import call
 from emsworker.core.offsets import OffsetRange
-from emsworker.spark import planning
 from emsworker.spark.batch import SlicePartition, read
-from emsworker.spark.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions
-from emsworker.spark.planning import DataLoss, Slice, Source
-from emsworker.spark.profile import call
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from inspect import isgeneratorfunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from emsworker.core.errors import DecodeError
+from emsworker.core.errors import ConfigError, DecodeError, Problem
 from emsworker.core.model import TASK_HEADER, Claim, Message, Outcome, Receipt
 
 if TYPE_CHECKING:
@@ -189,6 +190,28 @@ def hooks(middleware: Sequence[Middleware], name: str) -> Hooks:
     return tuple(getattr(item, name) for item in middleware if getattr(type(item), name) is not plain)
 
 
+def check_middleware(middleware: Sequence[object]) -> None:
+    """Check the objects that an app is given.
+
+    Raises:
+        ConfigError: one is not of a class below Middleware, or has a bracket that is a bare generator.
+    """
+    problems = []
+    for item in middleware:
+        if not isinstance(item, Middleware):
+            problems.append(Problem("middleware", repr(item), "must be objects of classes below Middleware"))
+            continue
+        for bracket in (item.around_publish, item.around_run):
+            if isgeneratorfunction(bracket):
+                problems.append(Problem("middleware", _name_of(bracket), "is a generator: put @contextmanager on it"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _name_of(hook: Callable[..., Any]) -> str:
+    return getattr(hook, "__qualname__", repr(hook))
+
+
 class OpenBrackets:
     """The brackets around one send or run: opened in order, closed in reverse order at the end of the block.
 
@@ -202,7 +225,7 @@ class OpenBrackets:
 
     def __init__(self, around: Hooks, bracket: Any) -> None:
         self._around, self.bracket = around, bracket
-        self._entered: list[AbstractContextManager[object]] = []
+        self._entered: list[tuple[str, AbstractContextManager[object]]] = []
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -212,17 +235,24 @@ class OpenBrackets:
         """Open the brackets; those before one that fails are closed like all others."""
         for around in self._around:
             manager = around(self.bracket)
+            if not isinstance(manager, AbstractContextManager):
+                raise ConfigError([Problem("middleware", _name_of(around), "must return a context manager")])
             manager.__enter__()
-            self._entered.append(manager)
+            self._entered.append((_name_of(around), manager))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         passing = self.error if error is None else error
         raised: Any = (None, None, None) if passing is None else (type(passing), passing, passing.__traceback__)
-        for manager in reversed(self._entered):
+        interrupted: KeyboardInterrupt | None = None
+        for name, manager in reversed(self._entered):
             try:
                 manager.__exit__(*raised)
+            except KeyboardInterrupt as interruption:  # it is the program's, and came while this one was closed
+                interrupted = interruption if interruption is not passing else interrupted
             except BaseException as failure:  # each of them is closed, and the message has ended
                 if failure is not passing:
-                    log.exception("the end of %r of the middleware failed", manager)
+                    log.exception("the end of %s of the middleware failed", name)
+        if interrupted is not None:
+            raise interrupted

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from emsworker import Ems
 from emsworker.admin.selection import Choice, Selection
+from emsworker.arrow.options import read_options
 from emsworker.broker.results import read_row
 from emsworker.cli.common import read_duration
 from emsworker.cli.selection import read_after
@@ -24,7 +25,7 @@ from emsworker.core.errors import ConfigError, DecodeError, EmsError
 from emsworker.core.limits import Limit
 from emsworker.core.model import Message
 from emsworker.core.selection.parser import parse_predicate
-from emsworker.spark.options import read_options, write_options
+from emsworker.spark.options import write_options
 from tests.security import nasty
 
 _DIGITS = st.sampled_from(["0", "1", "-1", "9" * 30, "9" * 5000, "\u0663", "\u00b2", " 1 ", "1_0", "+1", "1e9", ""])

@@ -229,9 +229,9 @@ def test_trimmed_offsets_are_told_or_left_out(stream: Stream, direct: Direct) ->
 def test_retention_that_overtakes_a_reader_is_told(stream: Stream, profile: None) -> None:
     from pyspark.sql.types import LongType, StructField, StructType
 
+    from emsworker.arrow.options import read_options
+    from emsworker.arrow.planning import DataLoss
     from emsworker.spark.batch import EmsReader
-    from emsworker.spark.options import read_options
-    from emsworker.spark.planning import DataLoss
 
     fill(stream, count=10, partitions=1)
     schema = StructType([StructField("offset", LongType())])
@@ -292,8 +292,8 @@ def test_pushed_filters_narrow_what_is_planned(stream: Stream, profile: None) ->
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, StringContains
     from pyspark.sql.types import StructType
 
+    from emsworker.arrow.options import read_options
     from emsworker.spark.batch import FilteringReader
-    from emsworker.spark.options import read_options
 
     topic = stream.topic("t")
     for offset in range(1, 51):

@@ -122,6 +122,6 @@ def test_a_report_that_fails_is_a_difference(monkeypatch: pytest.MonkeyPatch, tm
     job = Job("quality", Options, lambda spark, config: JobResult({"errors": 2}, report, "2 errors were found"))
     monkeypatch.setattr(lake, "load", lambda name: job)
     outcome = Outcome()
-    assert lake._run(outcome, None, "quality", tmp_path) is report
+    assert lake._run(outcome, None, "quality", tmp_path) == ({"errors": 2}, report)
     assert outcome.differences == ["report quality: 2 errors were found"]
     assert "2026-11-21 00:00:00.000Z" in (tmp_path / "reports" / "quality.html").read_text()

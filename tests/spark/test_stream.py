@@ -74,7 +74,7 @@ def test_a_restart_before_the_first_batch_is_committed_keeps_the_beginning(
     stream: Stream, profile: None, beginning: dict[str, str]
 ) -> None:
     """Spark asks for the beginning again then: the same must come, although messages were sent and deleted since."""
-    from emsworker.spark.planning import DataLoss
+    from emsworker.arrow.planning import DataLoss
 
     fill(stream, count=10, partitions=1)
     first, second = reader_of(**beginning), reader_of(**beginning)
@@ -109,7 +109,7 @@ def test_a_partition_that_was_added_begins_with_a_batch_of_its_own(stream: Strea
 
 
 def test_a_topic_that_was_created_again_is_noticed_although_it_is_longer(stream: Stream, profile: None) -> None:
-    from emsworker.spark.planning import DataLoss
+    from emsworker.arrow.planning import DataLoss
     from emsworker.store import topics
 
     fill(stream, count=3, partitions=1)
@@ -157,7 +157,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(stream: Stream,
 def reader_of(**options: str) -> Any:
     from pyspark.sql.types import StructType
 
-    from emsworker.spark.options import read_options
+    from emsworker.arrow.options import read_options
     from emsworker.spark.stream import EmsStreamReader
 
     given = {"subscribe": "t", "profile": "test", "startingOffsets": "earliest", **options}
@@ -209,7 +209,7 @@ def test_a_minimum_is_waited_for_but_not_for_ever(stream: Stream, profile: None)
 def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from emsworker.spark.planning import DataLoss
+    from emsworker.arrow.planning import DataLoss
 
     fill(stream, count=10, partitions=1)
     rows.trim(stream.rows, 5, deleted=False)
@@ -224,8 +224,8 @@ def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
 
 
 def test_streaming_options_are_checked(stream: Stream, profile: None) -> None:
+    from emsworker.arrow.options import read_options
     from emsworker.core.errors import ConfigError
-    from emsworker.spark.options import read_options
 
     given = {"subscribe": "t", "endingOffsets": "latest", "dataset": "claims", "engine": "jdbc", "assign": "{}"}
     with pytest.raises(ConfigError) as caught:
@@ -243,9 +243,9 @@ def test_what_the_beat_has_noted_is_not_counted_again(
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+    from emsworker.arrow import planning
+    from emsworker.arrow.options import read_options
     from emsworker.core.offsets import OffsetRange
-    from emsworker.spark import planning
-    from emsworker.spark.options import read_options
     from emsworker.store.stream import scan
 
     counted: list[tuple[int, int]] = []

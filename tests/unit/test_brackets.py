@@ -254,6 +254,50 @@ def test_a_send_has_a_bracket_however_it_ends() -> None:
         app.add_middleware(Brackets)  # type: ignore[arg-type]
 
 
+class Interrupted(Middleware):
+    """Ctrl-C arrives while a bracket is closed, and hooks fail."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    @contextlib.contextmanager
+    def around_publish(self, publish: PublishBracket) -> Iterator[None]:
+        yield
+        raise self.error
+
+    def after_publish(self, outgoing: Outgoing, receipt: Any) -> None:
+        raise ValueError("a hook of no use")
+
+
+def test_what_was_sent_is_sent_whatever_hooks_do_and_an_interrupt_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    seen = Brackets()
+    app = Ems("shop", middleware=[seen, Interrupted(OSError("cannot close"))])
+    with app.test():
+        assert app.send("t", 1).offset == 1
+    assert "a hook failed after a message was sent to t" in caplog.text
+    assert "the end of Interrupted.around_publish of the middleware failed" in caplog.text
+    app = Ems("shop", middleware=[seen, Interrupted(KeyboardInterrupt())])
+    with app.test(), pytest.raises(KeyboardInterrupt):
+        app.send("t", 1)
+    assert seen.sent == [("t", 1, False, False, 1, "")] * 2, "the other bracket is closed as the send ended"
+
+
+def test_a_bracket_that_is_no_context_manager_is_named() -> None:
+    class Forgotten(Middleware):
+        def around_run(self, run: RunBracket) -> Any:
+            yield
+
+    class Nothing(Middleware):
+        def around_publish(self, publish: PublishBracket) -> Any:
+            return None
+
+    with pytest.raises(ConfigError, match=r"Forgotten.around_run: is a generator: put @contextmanager on it"):
+        Ems("shop", middleware=[Forgotten()])
+    app = Ems("shop", middleware=[Nothing()])
+    with app.test(), pytest.raises(ConfigError, match=r"Nothing.around_publish: must return a context manager"):
+        app.send("t", 1)
+
+
 def test_no_hook_of_the_end_of_a_process_holds_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
     forever, called = threading.Event(), []
 

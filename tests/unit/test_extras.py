@@ -72,6 +72,15 @@ def test_metrics_ask_for_their_extra_when_they_are_made(made: str) -> None:
     assert done.stderr.strip().endswith("pip install 'emsworker[metrics]'"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("read", "extra"), [("read_arrow", "arrow"), ("read_pandas", "pandas"), ("scan_polars", "polars")]
+)
+def test_a_read_without_spark_asks_for_its_extra(read: str, extra: str) -> None:
+    code = f"{_WITHOUT}import emsworker\nemsworker.{read}(subscribe='orders')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip().endswith(f"pip install 'emsworker[{extra}]'"), done.stderr
+
+
 def test_a_job_of_the_pipeline_asks_for_spark() -> None:
     code = f"{_WITHOUT}from emsworker.spark.jobs.session import open_session\nwith open_session('x'): pass"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -10,12 +10,12 @@ from typing import Any
 
 from emsworker.admin import Admin
 from emsworker.admin.monitoring import GroupLag, Monitoring
+from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.selection.filters import Filter
 from emsworker.spark.jobs.job import OfGroups, Options, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.spark.profile import closing_session, open_stream
 
 
 def read_time(text: str) -> datetime:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -29,7 +31,7 @@ class Database:
         self._url = DatabaseUrl.parse(url)
         self._connect_timeout_s = connect_timeout_s
         self._call_timeout_s = call_timeout_s
-        self._local = threading.local()
+        self._local: Any = threading.local()
 
     @property
     def name(self) -> str:
@@ -46,6 +48,12 @@ class Database:
         if session is None:
             session = self._local.session = self.session()
         return session
+
+    def with_one_session(self) -> Database:
+        """Return the database with one session for all threads; they take turns, as those that drive an iterator."""
+        shared = copy.copy(self)
+        shared._local = SimpleNamespace()
+        return shared
 
     def call(self, work: Callable[[Session], T], timeout_s: float | None = None) -> T:
         """Run ``work`` on this thread's session, and again after a lost connection: it must be idempotent.

@@ -125,16 +125,19 @@ def estimate_bytes(session: Session, query: Query, offsets: OffsetRange, samples
     return size * len(offsets) // (samples * sample)
 
 
-def read(database: Database, query: Query, offsets: OffsetRange) -> Iterator[Fetched]:
+def read(database: Database, query: Query, offsets: OffsetRange, first_rows: int = _FIRST_ROWS) -> Iterator[Fetched]:
     """Yield the rows of a range in order, in parts of at most ``query.fetch_bytes`` or one offset.
 
     Each part is a separate statement: no snapshot stays open that would hold back the server's purge, and after a lost
     connection only that part is read again.
 
+    Args:
+        first_rows: offsets of the first part; the next ones are larger if they are small enough in bytes.
+
     Raises:
         StoreUnavailable: the server could not be reached within the time that a call may take.
     """
-    start, step = offsets.start, _FIRST_ROWS
+    start, step = offsets.start, min(first_rows, _FIRST_ROWS)
     while start < offsets.end:
         part = offsets.part(start, start + step)
         rows, size = database.call(partial(weigh, query=query, offsets=part))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker.admin.receivers import deliver
+from emsworker.arrow.profile import open_stream
 from emsworker.core.alarms import (
     Rule,
     parse_share,
@@ -23,7 +24,6 @@ from emsworker.core.process import forks
 from emsworker.spark.jobs.alerts.group_alarms import RULES
 from emsworker.spark.jobs.job import Job, JobResult, OfGroups, option
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count, read_span, read_whole
-from emsworker.spark.profile import open_stream
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _GONE_SAMPLES, _GONE_LEAST_S = 5, 30.0

@@ -20,9 +20,9 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from emsworker.arrow.profile import call
 from emsworker.core.alarms import Attempts, Metric, Rule
 from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
-from emsworker.spark.profile import call
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session

@@ -23,6 +23,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from emsworker.arrow.planning import Slice
+from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_uid
@@ -42,8 +44,6 @@ from emsworker.spark.jobs.folder import Folder, open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
-from emsworker.spark.planning import Slice
-from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import archive as store

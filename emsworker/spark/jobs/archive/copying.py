@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from emsworker.spark import planning
+from emsworker.arrow import planning
+from emsworker.arrow.planning import Slice
+from emsworker.arrow.profile import call
 from emsworker.spark.jobs.archive.manifest import TIMES, schema_of
-from emsworker.spark.planning import Slice
-from emsworker.spark.profile import call
 
 _FILE_BYTES, _FILE_OFFSETS = 128 << 20, 250_000
 _FETCH_BYTES = 8 << 20
@@ -36,12 +36,15 @@ def frame_of(
     tasks = list(slices)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
-        from emsworker.spark import arrow
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from emsworker.arrow.batches import read as read_slice
 
         every: dict[str, Any] = {"cancelled": True, "tombstones": True, "fetch_bytes": _FETCH_BYTES}
+        wanted = to_arrow_schema(schema, timezone="UTC")
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from arrow.read(profile, dataset, schema, tasks[number], **every)
+                yield from read_slice(profile, dataset, wanted, tasks[number], **every)
 
     if not tasks:
         return spark.createDataFrame([], schema)

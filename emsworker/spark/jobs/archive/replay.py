@@ -13,13 +13,13 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from emsworker.arrow.profile import call, closing_session, open_stream
 from emsworker.core.batches import in_batches
 from emsworker.core.counted import counted
 from emsworker.core.model import Group, Order
 from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.spark.profile import call, closing_session, open_stream
 from emsworker.store import topics
 from emsworker.store.engine.schema import server_facts
 from emsworker.store.engine.session import Session

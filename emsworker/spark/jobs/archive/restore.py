@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from emsworker.arrow.profile import call
 from emsworker.core.counted import counted
 from emsworker.core.errors import DecodeError, EmsError
 from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.spark.profile import call
 from emsworker.store import topics
 from emsworker.store.stream import staging
 from emsworker.store.stream.staging import SinkBatch

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from emsworker.arrow.planning import Slice
+from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.counted import counted, plural
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
@@ -18,8 +20,6 @@ from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, opti
 from emsworker.spark.jobs.reading import read_span
 from emsworker.spark.jobs.report import JobReport, Table
 from emsworker.spark.jobs.session import prepared
-from emsworker.spark.planning import Slice
-from emsworker.spark.profile import closing_session, open_stream
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from emsworker.admin.monitoring import Monitoring
+from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import TASK_HEADER
@@ -14,7 +15,6 @@ from emsworker.spark.jobs.job import Job, JobResult, option
 from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark
 from emsworker.spark.jobs.report import JobReport, Table
 from emsworker.spark.jobs.reports.outcomes import ATTEMPT_COLUMNS, FILTER_COLUMNS, header, outcomes, read_stories
-from emsworker.spark.profile import closing_session, open_stream
 from emsworker.tasks.correlation import CAUSATION, CORRELATION
 
 _PLACE = ("topic", "partition", "offset")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from emsworker.arrow.options import EARLIEST, LATEST, OffsetLimit, ReadOptions
 from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
-from emsworker.spark.options import EARLIEST, LATEST, OffsetLimit, ReadOptions
 from emsworker.store import topics
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan

@@ -1,20 +1,20 @@
-"""Reading of slices as Arrow record batches with exactly the schema that Spark expects."""
+"""Reading of slices as Arrow record batches."""
 
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType, TimestampType
 
+from emsworker.arrow.columns import LOG_APPEND_TIME
+from emsworker.arrow.planning import DataLoss, Slice
+from emsworker.arrow.profile import open_database
 from emsworker.core.errors import UnknownTopic
-from emsworker.spark.columns import LOG_APPEND_TIME
-from emsworker.spark.planning import DataLoss, Slice
-from emsworker.spark.profile import open_database
+from emsworker.store.engine.database import Database
 from emsworker.store.stream import scan
 
 Column = Callable[[Sequence[Any]], pa.Array]
@@ -23,13 +23,13 @@ Column = Callable[[Sequence[Any]], pa.Array]
 def read(
     profile: str | None,
     dataset: str,
-    schema: StructType,
+    schema: pa.Schema,
     one: Slice,
     *,
     fail_on_data_loss: bool = False,
     **settings: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a slice.
+    """Read the rows of a slice over a connection of its own.
 
     Args:
         settings: other attributes of the :class:`~emsworker.store.stream.scan.Query`.
@@ -38,13 +38,35 @@ def read(
         DataLoss: retention overtook the reader, and ``fail_on_data_loss`` is on.
         UnknownTopic: the topic was deleted meanwhile, and ``fail_on_data_loss`` is on.
     """
-    batches = Batches(dataset, schema, one.constants)
     with open_database(profile) as database:
-        for fetched in scan.read(database, one.query(dataset, batches.columns, **settings), one.offsets):
-            if dataset == "messages" and fail_on_data_loss:
-                _check_kept(fetched, one)
-            if fetched.rows:
-                yield batches.batch(fetched.rows)
+        yield from read_from(database, dataset, schema, one, fail_on_data_loss=fail_on_data_loss, **settings)
+
+
+def read_from(
+    database: Database,
+    dataset: str,
+    schema: pa.Schema,
+    one: Slice,
+    *,
+    fail_on_data_loss: bool = False,
+    limit: int | None = None,
+    **settings: Any,
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a slice, at most ``limit``, from an open database; otherwise as :func:`read`."""
+    batches = Batches(dataset, schema, one.constants)
+    query = one.query(dataset, batches.columns, **settings)
+    left = sys.maxsize if limit is None else limit
+    if not left:
+        return
+    for fetched in scan.read(database, query, one.offsets, first_rows=left):
+        if dataset == "messages" and fail_on_data_loss:
+            _check_kept(fetched, one)
+        if fetched.rows:
+            rows = fetched.rows[:left]
+            left -= len(rows)
+            yield batches.batch(rows)
+        if not left:
+            return
 
 
 def _check_kept(fetched: scan.Fetched, one: Slice) -> None:
@@ -67,13 +89,11 @@ class Batches:
         constants: values of the columns that are constant: topic, partition, group.
     """
 
-    def __init__(self, dataset: str, schema: StructType, constants: dict[str, Any]) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
-        names = [field.name for field in schema.fields]
-        self.columns = scan.columns_of(dataset, names)
+    def __init__(self, dataset: str, schema: pa.Schema, constants: dict[str, Any]) -> None:
+        self._schema = schema
+        self.columns = scan.columns_of(dataset, schema.names)
         self._constants = {"timestampType": LOG_APPEND_TIME, **constants}
-        times = {field.name for field in schema.fields if isinstance(field.dataType, TimestampType)}
-        self._makers = {name: _maker(name, self._schema.field(name).type, name in times) for name in self.columns}
+        self._makers = {name: _maker(name, schema.field(name).type) for name in self.columns}
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """Make a batch of rows, whose values are in the order of ``columns``."""
@@ -87,8 +107,8 @@ class Batches:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _maker(name: str, kind: pa.DataType, is_time: bool) -> Column:
-    if is_time:
+def _maker(name: str, kind: pa.DataType) -> Column:
+    if pa.types.is_timestamp(kind):
         return lambda values: pa.array(values, pa.int64()).cast(kind)
     if name == "headers":
         return lambda values: pa.array([_headers(value) for value in values], kind)

@@ -37,12 +37,12 @@ def open_stream(profile: str | None, **settings: Any) -> Ems:
 
 @contextlib.contextmanager
 def open_database(profile: str | None) -> Iterator[Database]:
-    """Open the stream's database for this thread; its one connection is closed at the end.
+    """Open the stream's database; its one connection is closed at the end, and may move between threads.
 
     Raises:
         SchemaMissing, AccessDenied, StoreUnavailable: the database cannot be used.
     """
-    with closing_session(open_stream(profile).stream.database) as database:
+    with closing_session(open_stream(profile).stream.database.with_one_session()) as database:
         yield database
 
 

@@ -1,0 +1,97 @@
+"""Columns of each dataset, with the names of Spark's Kafka source if it has the same column.
+
+A type is named as Spark and Hive write it; :func:`arrow_schema` gives those of Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from emsworker.core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADERS = "array<struct<key:string,value:binary>>"
+LOG_APPEND_TIME = 1
+"""Kafka's timestamp type for a time set by the server."""
+
+
+def _columns(text: str) -> dict[str, str]:
+    return dict((name, kind) for name, kind in map(str.split, text.split(", ")))
+
+
+_MESSAGE = _columns(
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+_META = _columns("uid string, kind string, tag binary, rawHeaders binary, size int, producer string")
+_PLACE = _columns("group string, topic string, partition int")
+_DEFAULT = {
+    "messages": _MESSAGE,
+    "claims": _PLACE
+    | _columns(
+        "lo bigint, hi bigint, ackedTo bigint, state string, source string, isolation int, client string, "
+        "claimId bigint, claimedAt timestamp, progressAt timestamp"
+    ),
+    "attempts": _PLACE
+    | _columns(
+        "offset bigint, attempt int, outcome string, ranMs bigint, client string, error string, endedAt timestamp"
+    ),
+    "retries": _PLACE | _columns("offset bigint, attempt int, dueAt timestamp, key binary, error string"),
+    "deadletters": _columns("group string")
+    | _MESSAGE
+    | _columns("uid string, tag binary, producer string, attempts int, reason string, error string, deadAt timestamp"),
+}
+COLUMNS: dict[str, dict[str, str]] = _DEFAULT | {
+    "messages": {**_MESSAGE, "headers": HEADERS, **_META},
+    "deadletters": {**_DEFAULT["deadletters"], "headers": HEADERS, "rawHeaders": "binary"},
+}
+"""Every column of each dataset with its type."""
+
+
+def default_columns(dataset: str, *, headers: bool, meta: bool) -> tuple[str, ...]:
+    """Return the names of the columns of a read that selects none.
+
+    Args:
+        headers: include ``headers`` if the dataset has them.
+        meta: include the columns that Kafka's source does not have.
+    """
+    columns = dict.fromkeys(_DEFAULT[dataset])
+    if headers and "headers" in COLUMNS[dataset]:
+        columns["headers"] = None
+    if meta and dataset == "messages":
+        columns |= dict.fromkeys(_META)
+    return tuple(columns)
+
+
+def unknown_column(dataset: str) -> str:
+    """Return what to do about a column that a dataset does not have."""
+    return f"dataset={dataset} has no such column; it has {', '.join(COLUMNS[dataset])}"
+
+
+def arrow_schema(dataset: str, columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of columns of a dataset; times are in microseconds, in UTC.
+
+    Raises:
+        ConfigError: names every column that is unknown or named twice; or there is none.
+    """
+    import pyarrow as pa
+
+    kinds = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }
+    known = COLUMNS[dataset]
+    problems = [Problem("column", repr(name), unknown_column(dataset)) for name in columns if name not in known]
+    twice = sorted({name for name in columns if list(columns).count(name) > 1 and name in known})
+    problems += [Problem("column", repr(name), "it is named twice; name it once") for name in twice]
+    if not columns:
+        problems.append(Problem("columns", "[]", "name one or more"))
+    if problems:
+        raise ConfigError(problems)
+    return pa.schema([(name, kinds[known[name]]) for name in columns])
