@@ -105,7 +105,7 @@ def list_(by: tuple[str, ...], limit: int, after: str | None, as_json: bool, **g
     stream = open_stream()
     letters, only = stream.admin().dead, _filter_of(stream, given)
     if by:
-        _print_classes(letters, only, by, limit, as_json)
+        _print_classes(letters, only, tuple(dict.fromkeys(by)), limit, as_json)
         return
     found, after = _pages(letters, only, after, limit)
     rows = [
@@ -126,8 +126,12 @@ def list_(by: tuple[str, ...], limit: int, after: str | None, as_json: bool, **g
         }
         for one in found
     ]
+    if as_json:
+        print_json({"dead_letters": rows, "after": after})
+        return
     columns = ["topic", "group", "partition", "offset", "id", "task", "error", "dead_at", "attempts", "reason"]
-    print_rows(rows, columns, as_json, "There are no such dead letters.", spare=["attempts", "id", "dead_at"])
+    spare = ["attempts", "dead_at", "reason", "partition", "offset"]  # the id says where it is
+    print_rows(rows, columns, False, "There are no such dead letters.", spare=spare)
     if after is not None:
         click.echo(f"There are more; --after {after} shows the next page.", err=True)
 

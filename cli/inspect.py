@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emsworker.core.counted import counted
+from emsworker.core.errors import error_line
 
 from .common import common_options, open_stream
 from .completing import complete_topics
@@ -164,7 +165,7 @@ def _print(found: Trace) -> None:
             "ended_at": attempt.ended_at,
             "ran_ms": attempt.ran_ms,
             "client": attempt.client_id,
-            "error": (attempt.error or "").strip().splitlines()[-1:] and (attempt.error or "").strip().splitlines()[-1],
+            "error": error_line(attempt.error),
         }
         for one in found.groups
         for attempt in one.history.attempts
@@ -172,4 +173,4 @@ def _print(found: Trace) -> None:
     if attempts:
         click.echo()
         columns = ["group", "attempt", "outcome", "ended_at", "ran_ms", "client", "error"]
-        print_rows(attempts, columns, False, "", spare=["client", "ran_ms"])
+        print_rows(attempts, columns, False, "", spare=["client", "ran_ms", "ended_at"])

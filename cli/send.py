@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
 from emsworker.core.counted import counted, plural
+from emsworker.core.durations import format_duration
 
 from .common import (
     PARTITION,
@@ -108,6 +110,13 @@ def send(
 
 
 def _refuse_contradictions(body: str, task: str | None, text: bool, lines: bool, options: Mapping[str, Any]) -> None:
+    if task == "":
+        raise click.BadParameter("'' names no task; leave it out for a plain message.", param_hint="--task")
+    if options.get("dedup_key") == "":
+        raise click.BadParameter("'' is no key; leave it out to send without one.", param_hint="--dedup-key")
+    if "delay" in options and "eta" in options:
+        span = format_duration(options["delay"])
+        raise click.UsageError(f"--delay {span} and --eta {options['eta'].isoformat()}: give only one of them.")
     if task and text:
         raise click.UsageError("--task needs its arguments as JSON, not --text.")
     if lines and body != "-" and not body.startswith("@"):
@@ -161,6 +170,16 @@ def _decode(raw: bytes, what: str) -> str:
         raise click.UsageError(f"{what} is not UTF-8 text: {error}.") from None
 
 
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"JSON has no number {text}")
+
+
+def _finite(text: str) -> float:
+    """Return a number; one beyond what a float can hold is refused."""
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
 class _Reader:
     """Reads the body of the command line."""
 
@@ -173,7 +192,7 @@ class _Reader:
         if self._is_text:
             return text
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
         except ValueError as error:
             raise click.UsageError(f"{what} is not JSON ({error}); --text sends it as text.") from None
         return self._call(value, what) if self._is_call else value

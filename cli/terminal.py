@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -99,26 +99,31 @@ def make_table(
     width: int,
     full: bool = False,
     selected: int | None = None,
+    folds: bool = False,
 ) -> tuple[Table, list[str]]:
     """Return a table, and the columns that it leaves out because the width does not suffice.
 
     Args:
         full: leave nothing out, and shorten nothing.
         selected: the row that is highlighted; then every row is one line, so that the table's height is known.
+        folds: text has several lines nevertheless.
     """
     from rich.table import Table
 
     cells = {column: [_shown(column, row[column], full) for row in rows] for column in columns}
-    chosen = list(columns) if full else _fitting(cells, columns, spare, width)
+    folding = {one for one in columns if not is_numeric(rows, one) and _folds(one, cells[one])}
+    fitting = None if full else _widths(cells, columns, folding, spare, width)
+    widths: Mapping[str, int | None] = dict.fromkeys(columns) if fitting is None else fitting
+    chosen = list(widths)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", highlight=False)
     for column, title in zip(chosen, titles_of(chosen), strict=True):
-        folds = selected is None and _folds(column, cells[column])
+        cut = selected is not None and not folds and column in folding
         table.add_column(
             title,
             justify="right" if is_numeric(rows, column) else "left",
-            no_wrap=not folds,
-            overflow="fold" if folds else "ellipsis",
-            min_width=_least(title, cells[column]) if folds else None,
+            no_wrap=cut,
+            overflow="ellipsis" if cut else "fold",
+            width=widths[column],
         )
     for number, row in enumerate(rows):
         texts = [_styled(column, row[column], cells[column][number]) for column in chosen]
@@ -148,28 +153,43 @@ def _shown(column: str, value: Any, full: bool) -> str:
     return cell_of(column, value)
 
 
-def _fitting(cells: Mapping[str, list[str]], columns: Sequence[str], spare: Sequence[str], width: int) -> list[str]:
-    """Return the columns that fit, after text has been folded."""
-    needs = {}
-    for column, title in zip(columns, titles_of(columns), strict=True):
-        widest = max(map(len, [title, *cells[column]]))
-        needs[column] = _least(title, cells[column]) if _folds(column, cells[column]) else widest
-    chosen = list(columns)
-    for column in spare:
-        if sum(needs[one] + _GAP for one in chosen) - _GAP <= width:
+def _widths(
+    cells: Mapping[str, list[str]], columns: Sequence[str], folding: Collection[str], spare: Sequence[str], width: int
+) -> dict[str, int]:
+    """Return the columns that fit, with their widths: text is folded, all else has its room or is left out."""
+    from rich.cells import cell_len
+
+    titles = dict(zip(columns, titles_of(columns), strict=True))
+    wants = {one: max(map(cell_len, [titles[one], *cells[one]])) for one in columns}
+    found = {one: max(len(titles[one]), _FOLDED) if one in folding else wants[one] for one in columns}
+    for column in _least_wanted(columns, spare):
+        if _total(found) <= width:
             break
-        chosen.remove(column)
-    return chosen
+        del found[column]
+    growing = [one for one in found if found[one] < wants[one]]
+    while growing and (room := width - _total(found)) > 0:
+        for column in growing[:room]:
+            found[column] += min(max(1, room // len(growing)), wants[column] - found[column])
+        growing = [one for one in growing if found[one] < wants[one]]
+    return found if len(found) > 1 else {one: min(need, width) for one, need in found.items()}
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
+
+
+def _least_wanted(columns: Sequence[str], spare: Sequence[str]) -> list[str]:
+    """Return the columns in the order in which they are left out; one remains, an id if there is one."""
+    first, *others = (one for one in columns if one not in spare)
+    if "id" not in others:
+        return [*spare, *reversed(others)]
+    return [*spare, *(one for one in reversed(others) if one != "id"), first]
 
 
 def _folds(column: str, cells: Sequence[str]) -> bool:
     """True if a column is of text that can be broken: not of numbers, times, or ids that one copies."""
     copied = column in ("id", "at", *_CLIENTS) or column.endswith("_at")
     return not copied and max(map(len, cells), default=0) > _FOLDED
-
-
-def _least(title: str, cells: Sequence[str]) -> int:
-    return max(len(title), min(_FOLDED, max(map(len, cells), default=0)))
 
 
 def _styled(column: str, value: Any, text: str) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -18,8 +19,12 @@ from .common import DURATION, WrongUsage, common_options, open_stream, read_dura
 from .output import print_rows
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Sequence
 
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from .cells import Row
     from .top_screens import Reader, Screen
 
 _BETWEEN_S = 1.0
@@ -72,7 +77,8 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     reader.groups()
     time.sleep(_BETWEEN_S)  # rates are of the time between two readings
     screen.read_now(reader)
-    print_rows(screen.rows(), GROUP_COLUMNS, as_json, "There is no group yet.", spare=screen.spare)
+    empty = f"No group has {wanted!r} in its row." if screen.count else "There is no group yet."
+    print_rows(screen.rows(), GROUP_COLUMNS, as_json, empty, spare=screen.spare)
 
 
 def _is_terminal() -> bool:
@@ -224,13 +230,9 @@ class Viewer:
         from rich.console import Group
         from rich.text import Text
 
-        from .terminal import make_table
-
         screen, rows = self.screen, self.screen.rows()
         self._page = max(1, height - _LINES)
-        first = max(0, min(screen.selected - self._page // 2, len(rows) - self._page))
-        shown = rows[first : first + self._page]
-        table, _ = make_table(shown, screen.columns, screen.spare, width, selected=screen.selected - first)
+        table = self._table(rows, width, self._page)
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
         head.append(f"  {self._state()}")
@@ -241,6 +243,29 @@ class Viewer:
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
         return Group(head, facts, table, foot, keys)
+
+    def _table(self, rows: Sequence[Row], width: int, lines: int) -> Table:
+        """Return the rows around the selected one that fit into so many lines, below the headers."""
+        from rich.console import Console
+
+        from .terminal import make_table
+
+        screen, count = self.screen, lines
+        console = Console(file=io.StringIO(), width=width, height=lines)
+        while True:
+            first = max(0, min(screen.selected - count // 2, len(rows) - count))
+            table, _ = make_table(
+                rows[first : first + count],
+                screen.columns,
+                screen.spare,
+                width,
+                selected=screen.selected - first,
+                folds=screen.folds,
+            )
+            taken = len(console.render_lines(table)) - 1 if screen.folds else 0
+            if taken <= lines or count == 1:
+                return table
+            count = max(1, min(count - 1, len(rows) - 1))
 
     def _state(self) -> str:
         at = f"{self._read_at:%H:%M:%SZ}" if self._read_at is not None else "not read yet"

@@ -12,7 +12,7 @@ from emsworker.admin import Admin
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.core.counted import counted
-from emsworker.core.errors import AccessDenied, EmsError
+from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
 from emsworker.core.url import redact
 
@@ -33,6 +33,8 @@ _LISTED = 200
 """Rows of one list on a screen."""
 _CLAIMS = 1000
 """Live claims that are read for the number of running messages."""
+_ERROR_CHARACTERS = 500
+"""Of an error on a screen."""
 
 GROUP_COLUMNS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest_s", "running", "retries", "dead", "paused")
 
@@ -165,6 +167,7 @@ class Screen:
         identity: the columns by which a row is known again after the next reading.
         selected: the index of the selected row; it follows a row that was selected by a key.
         facts: stands beside the title.
+        folds: rows may have several lines of text.
         problem: the reason why the last reading failed; the rows are then older.
     """
 
@@ -178,6 +181,7 @@ class Screen:
     selected: int = 0
     problem: str | None = None
     facts: str = ""
+    folds: bool = False
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _held: tuple[Any, ...] | None = None
 
@@ -324,7 +328,9 @@ class TraceScreen(Screen):
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
         columns = ("group", "state", "attempt", "at", "client", "text")
-        super().__init__(f"{topic}/{partition}/{offset}", columns, ("client",), ("group", "at"))
+        super().__init__(
+            f"{topic}/{partition}/{offset}", columns, ("client", "at", "attempt"), ("group", "at"), folds=True
+        )
         self._place = (topic, partition, offset)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
@@ -359,7 +365,7 @@ def _steps(one: GroupTrace) -> list[dict[str, Any]]:
             "attempt": attempt.attempt,
             "at": attempt.ended_at,
             "client": attempt.client_id,
-            "text": ((attempt.error or "").strip().splitlines() or [""])[-1],
+            "text": error_line(attempt.error)[:_ERROR_CHARACTERS],
         }
         for attempt in reversed(history.attempts)
     ]

@@ -19,6 +19,8 @@ def load_app(path: str) -> Ems:
         AppNotFound: naming the module or object and the fix.
     """
     module_name, _, name = path.partition(":")
+    if not all(module_name.split(".")):
+        raise AppNotFound(f"-A {path!r}: names no module; write -A module, or -A module:app")
     module = _import(module_name, path)
     if name:
         found = getattr(module, name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -267,6 +268,43 @@ class BatchFailed(EmsError):
     def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
         self.errors = dict(errors)
         super().__init__(f"{counted(len(self.errors), 'message')} of the batch failed")
+
+
+_CHAINED = re.compile(
+    "^(?:During handling of the above exception, another exception occurred"
+    "|The above exception was the direct cause of the following exception):$",
+    re.MULTILINE,
+)
+_GROUP_MARGIN = re.compile(r"^ {0,2}[|+] ", re.MULTILINE)
+_NAMED = re.compile(r"[^\W\d][\w.<>]*(?::|$)")
+
+
+def error_line(text: str | None) -> str:
+    """Return the class and the first line of the message of an error that is stored with its traceback.
+
+    The message may have several lines, so that this is not the last line of the traceback.
+
+    Args:
+        text: as Python formats an exception, or one line, or the end of such a text.
+    """
+    error = _CHAINED.split(text or "")[-1].strip("\n")
+    if error.lstrip().startswith(("| ", "+ ")):  # an exception group
+        error = _GROUP_MARGIN.sub("", error)
+    lines = [line.rstrip() for line in error.splitlines() if line.strip()]
+    if not lines or _NAMED.match(lines[0]):
+        return _with_message(lines)
+    before = next((number for number, line in enumerate(lines) if line.startswith('  File "')), -1)
+    is_header = lines[0].endswith("Traceback (most recent call last):")
+    if before < 0 and (is_header or "".join(lines[1:2]).startswith("    ")):  # a header, or the rest of a frame's line
+        before = 0
+    named = (number for number in range(before + 1, len(lines)) if not lines[number][0].isspace())
+    return _with_message(lines[next(named, 0) :])
+
+
+def _with_message(lines: Sequence[str]) -> str:
+    """Return the first line; with the second one if the message begins only there."""
+    alone = lines and lines[0].endswith(":") and _NAMED.fullmatch(lines[0])
+    return " ".join(line.strip() for line in lines[: 2 if alone else 1])
 
 
 def class_name(error: BaseException) -> str:

@@ -186,7 +186,7 @@ def _read_eta(eta: Any) -> datetime:
         if due_at.year not in _YEARS:
             raise ValueError(f"it lies outside of the years {_YEARS[0]} to {_YEARS[-1]}")
     except (ValueError, OverflowError) as error:
-        raise ConfigError([Problem("eta", repr(eta), str(error))]) from None
+        raise ConfigError([Problem("eta", eta.isoformat(), str(error))]) from None
     return due_at
 
 

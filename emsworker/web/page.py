@@ -21,7 +21,7 @@ from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
 from emsworker.core.alarms import Silence
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem
+from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
 from emsworker.core.url import DatabaseUrl, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
@@ -317,10 +317,10 @@ def environment() -> Environment:
         "short_id",
         "short_client",
         "readable",
-        "last_line",
         "moment",
     ):
         made.filters[name] = getattr(texts, name)
+    made.filters["error_line"] = error_line
     made.filters["path"] = lambda text: quote(str(text), safe="")
     made.globals["asset"] = _asset
     return made

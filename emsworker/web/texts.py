@@ -104,12 +104,6 @@ def readable(value: str | bytes | None) -> str | None:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def last_line(text: str | None) -> str:
-    """Return the last line of an error, which names it."""
-    lines = (text or "").strip().splitlines()
-    return lines[-1] if lines else ""
-
-
 def preview(body: Any) -> tuple[str, bool]:
     """Return a decoded body as text, and if it was cut at 64 KB."""
     if isinstance(body, bytes):

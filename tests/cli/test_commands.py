@@ -262,7 +262,7 @@ def test_send_takes_the_options_of_a_message(ems: Ems, url: str) -> None:
     first, again = (ems.ok("send", "orders", "1", "--dedup-key", "k", "--json").json for _ in range(2))
     assert (first["created"], again["created"], again["id"]) == (True, False, first["id"])
     for wrong, said in (
-        (["--delay", "5m", "--eta", "2033-01-01"], "give either"),
+        (["--delay", "5m", "--eta", "2033-01-01"], "--delay 5m and --eta 2033-01-01T00:00:00+00:00: give only one"),
         (["--delay", "soon"], "soon"),
         (["--eta", "2033"], "is not a time"),
         (["--expires", "never"], "neither"),
@@ -326,6 +326,11 @@ def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
         (["t", "1", "--header", "ems-task=x"], 2, "reserved"),
         (["t", "@missing"], 2, "cannot be read"),
         (["t", "1", "--lines"], 2, "--lines"),
+        (["t", "NaN"], 2, "no number NaN"),
+        (["t", "[1e999]"], 2, "no number 1e999"),
+        (["t", "[4]", "--task", ""], 2, "names no task"),
+        (["t", "4", "--dedup-key", ""], 2, "is no key"),
+        (["t", "4", "--eta", "9999-12-31T23:59"], 2, "eta = 9999-12-31T23:59:00+00:00: it lies outside"),
         (["a b", "1"], 2, "valid name"),
     ]
     for arguments, code, said in cases:

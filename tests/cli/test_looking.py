@@ -1,6 +1,5 @@
 """Lag, traces and dead letters, each compared with a recount in plain SQL after real work with failures."""
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -173,22 +172,30 @@ def test_the_trace_command(worked: Ems, url: str) -> None:
 
 
 def test_dead_letters_are_shown(worked: Ems, url: str) -> None:
-    listed = worked.ok("dead", "list", "--json").json
+    listed = worked.ok("dead", "list", "--json").json["dead_letters"]
     assert {(one["topic"], one["group"], one["reason"]) for one in listed} == {
         ("orders", "mail", f"number {number}") for number in range(3, COUNT, 10)
     }
     assert {(one["task"], one["error"]) for one in listed} == {(None, "Reject")}
     assert [one["dead_at"] for one in listed] == sorted((one["dead_at"] for one in listed), reverse=True)
     first = worked.ok("dead", "list", "--limit", "8", "--json")
-    token = re.findall(r"--after (\S+) shows", first.err)[0]
-    rest = worked.ok("dead", "list", "--limit", "100", "--after", token, "--json")
-    assert first.json + rest.json == listed and rest.err == ""
-    assert worked.ok("dead", "list", "--error", "Reject", "--since", "1h", "--task", "", "--json").json == listed
+    token = first.json["after"]
+    assert f"--after {token} shows" in worked.ok("dead", "list", "--limit", "8").err and first.err == ""
+    rest = worked.ok("dead", "list", "--limit", "100", "--after", token, "--json").json
+    assert first.json["dead_letters"] + rest["dead_letters"] == listed and rest["after"] is None
+    chosen = worked.ok("dead", "list", "--error", "Reject", "--since", "1h", "--task", "", "--json").json
+    assert chosen["dead_letters"] == listed
     for nothing in (["--error", "ValueError"], ["--task", "shop.mail"], ["--until", "2026-01-01"]):
-        assert worked.ok("dead", "list", *nothing, "--json").json == []
+        assert worked.ok("dead", "list", *nothing, "--json").json == {"dead_letters": [], "after": None}
     (counted,) = worked.ok("dead", "list", "--by", "group", "--by", "error", "--json").json
     assert (counted["group"], counted["error"], counted["count"], counted["capped"]) == ("mail", "Reject", 20, False)
-    assert worked.ok("dead", "list", "--by", "topic").out.split()[:5] == ["TOPIC", "COUNT", "LATEST", "AT", "orders"]
+    assert worked.ok("dead", "list", "--by", "topic", "--by", "topic").out.split()[:5] == [
+        "TOPIC",
+        "COUNT",
+        "LATEST",
+        "AT",
+        "orders",
+    ]
     for wrong in (["--after", "x"], ["--by", "error", "--after", token], ["--since", "soon"], ["--by", "key"]):
         assert worked("dead", "list", *wrong).code == 2, wrong
     shown = worked.ok("dead", "show", listed[0]["id"], "--json").json
@@ -210,7 +217,7 @@ def dead_and_retries(url: str) -> tuple[int, int]:
 
 
 def test_dead_letters_run_again_with_a_fresh_ladder(worked: Ems, url: str) -> None:
-    letters = worked.ok("dead", "list", "--json").json
+    letters = worked.ok("dead", "list", "--json").json["dead_letters"]
     dead = len(letters)
     assert worked.ok("dead", "requeue", letters[0]["id"]).out == "Requeued 1 dead letter.\n"
     assert dead_and_retries(url) == (dead - 1, 1)

@@ -14,7 +14,8 @@ from emsworker import Ems as App
 from emsworker.admin.monitoring import Monitoring
 from emsworker.cli import pipeline
 from emsworker.cli.terminal import make_table
-from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates
+from emsworker.cli.top import Viewer
+from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates, TraceScreen
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import new_client_id, short_client
 from emsworker.local import LocalDatabase
@@ -47,6 +48,33 @@ def test_a_table_folds_text_and_leaves_out_what_is_spare() -> None:
     assert "RENEWED" not in narrow[0] and max(map(len, narrow)) <= 60
     assert "".join(line[line.find("  ") :].strip() for line in narrow[1:]).count("bank") == 1 and len(narrow) > 2
     assert "".join(narrow).count(short_client(row["client"])) == 1, "what one copies is not broken"
+
+
+def test_numbers_and_ids_are_whole_or_left_out_by_name() -> None:
+    group = {"topic": "orders", "group": "mail", "lag": 4711, "dead": 13, "oldest_s": 1006.0, "paused": False}
+    message = {"offset": 10**18, "id": "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70", "key": TEXT, "size": 12}
+    texts = {"lag": "4711", "dead": "13", "oldest_s": "1006s", "id": message["id"], "offset": str(10**18), "size": "12"}
+    for row in (group, message):
+        for width in range(10, 120):
+            _, hidden = make_table([row], list(row), [], width)
+            lines = drawn(width, row)
+            assert max(map(len, lines)) <= width
+            for name in {*row} & {*texts} - {*hidden}:
+                assert texts[name] in lines[1].split() or (name == "id" and width < 36), (width, lines)
+            assert "id" not in hidden
+
+
+def test_the_trace_in_top_folds_a_long_error_and_fits_the_screen() -> None:
+    screen = TraceScreen("t", 0, 1)
+    step = {"group": "", "state": "timeout", "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "client": "10.0.0.5"}
+    screen._rows = [step | {"attempt": number, "text": f"Error: {TEXT} {TEXT} end"} for number in range(20)]
+    screen.selected = 13
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(Viewer(None, screen, 1.0).draw(80, 24))  # type: ignore[arg-type]
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    (chosen,) = (number for number, line in enumerate(lines) if line.split()[:2] == ["timeout", "13"])
+    assert len(lines) <= 24 and "2026-01-31 12:00:00Z" in lines[chosen] and lines[-1].startswith("q quit")
+    assert "end" in " ".join(lines[chosen : chosen + 8]).split()
 
 
 def test_reports_of_the_pipeline_fit_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,6 +197,7 @@ def test_top_prints_once_without_a_terminal(ems: Ems, busy: str) -> None:
     assert done.out.split()[:5] == ["TOPIC", "GROUP", "LAG", "IN/S", "OUT/S"] and "mail" not in done.out
     wrong = ems("top", "--interval", "1ms")
     assert wrong.code == 2 and "at least 0.25 s" in wrong.err
+    assert ems.ok("top", "--once", "--filter", "nope").err == "No group has 'nope' in its row.\n"
 
 
 def test_without_rich_tables_are_plain_and_top_asks_for_its_extra(ems: Ems, busy: str) -> None:
@@ -186,7 +215,7 @@ def test_without_rich_tables_are_plain_and_top_asks_for_its_extra(ems: Ems, busy
 def test_a_viewer_sees_everything_but_contents(ems: Ems, busy: str, server: LocalDatabase, url: str) -> None:
     with users(server, url) as make:
         viewer = {"url": make("viewer")}
-        (letter,) = ems.ok("dead", "list", "--json", **viewer).json
+        (letter,) = ems.ok("dead", "list", "--json", **viewer).json["dead_letters"]
         assert (letter["task"], letter["error"], letter["reason"]) == ("shop.add", "ValueError", None)
         assert ems.ok("dead", "list", "--by", "task", "--json", **viewer).json[0]["count"] == 1
         with terminal(ems, "top", "--filter", "mail", EMS_URL=viewer["url"]) as screen:

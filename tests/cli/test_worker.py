@@ -96,6 +96,7 @@ def test_the_apps_own_settings_count_and_options_win(ems: Ems, url: str, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "environ", "said"),
     [
+        (["-A", ""], {}, "-A '': names no module"),
         (["-Q", "nix"], {}, "-Q names nix"),
         (["--groups", "nix"], {}, "--groups names nix"),
         ([], {"auto_create": "off"}, "`ems topics create default`"),

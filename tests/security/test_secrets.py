@@ -152,7 +152,7 @@ def test_a_worker_and_its_dead_letters_say_nothing_of_it(marked: str, tmp_path: 
         assert MARK not in _looks(worker.process.pid)
         wait_for(lambda: "Redis is unavailable" in worker.tell(), worker.tell)
         ems.ok("send", "--task", "fail", "default", "[]", "--url", marked)
-        found = wait_for(lambda: ems.ok("dead", "list", "--json", "--url", marked).json, worker.tell)
+        found = wait_for(lambda: ems.ok("dead", "list", "--json", "--url", marked).json["dead_letters"], worker.tell)
         place = f"{found[0]['topic']}/{found[0]['partition']}/{found[0]['offset']}"
         shown = ems.ok("dead", "show", place, "--url", marked)
         assert "cannot reach" in shown.out and MARK not in shown.out + shown.err + str(found)

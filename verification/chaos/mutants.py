@@ -98,13 +98,8 @@ MUTANTS = [
         [
             (
                 "consume/executor.py",
-                "            ended = self._call(claim_run, messages, handler, began)\n",
-                "            claim_run.done([Ended(message) for message in messages])\n            ended = self._call(claim_run, messages, handler, began)\n",
-            ),
-            (
-                "consume/executor.py",
-                "            self._record(claim_run, ended)\n",
-                "            self._conclude(ended)\n",
+                "                claim_run.done(self._run_through(claim_run, messages, handler, began))\n",
+                "                claim_run.done([Ended(message) for message in messages])\n                self._run_through(claim_run, messages, handler, began)\n",
             ),
         ],
         partial(aimed.kill_in_hand, group="plain"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from emsworker.core.errors import error_line
 from emsworker.core.ids import uid_text
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Sql, Statements
@@ -98,7 +99,7 @@ def find_buried(
     found: dict[bytes, ResultRow] = {}
     for args in questions(topic_ids, uids, group):
         for uid, reason, error in session.rows(_SQL.find_buried, args):
-            kind, _, text = (error.strip().splitlines() or [reason])[-1].partition(": ")
+            kind, _, text = (error_line(error) or reason).partition(": ")
             found[uid] = ResultRow(uid, None, kind.rsplit(".", 1)[-1][:255] or "DeadLetter", text or reason, error)
     return found
 
