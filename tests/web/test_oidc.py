@@ -149,13 +149,9 @@ def test_people_sign_in_and_out(browser: TestClient, provider: Provider, caplog:
     assert all(word in cookie for word in ("HttpOnly", "SameSite=lax", "Secure", "Path=/ems;"))
     name, _, value = cookie.split(";")[0].partition("=")
     forged = base64.urlsafe_b64encode(b'["ann","operator"]').decode() + value[value.index(".") :]
-    for wrong in (forged, before.get(name, "") or next(iter(before.values())), ""):
-        assert (
-            TestClient(browser.app, "https://ops.example", cookies={name: wrong})
-            .get("/ems/nowhere", follow_redirects=False)
-            .status_code
-            == 303
-        )
+    for wrong in (forged, next(iter(before.values()))):
+        forger = TestClient(browser.app, "https://ops.example", cookies={name: wrong}, follow_redirects=False)
+        assert forger.get("/ems/nowhere").status_code == 303
     page = browser.get("/ems/nowhere")
     assert page.status_code == 404 and '<span class="who" title="viewer">ann</span>' in page.text
     assert browser.post("/ems/do/pause", data={"topic": "t"}).status_code == 403  # as a viewer
