@@ -4,6 +4,7 @@ import base64
 import hashlib
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -294,3 +295,11 @@ def test_a_short_key_is_refused_without_being_shown(provider: Provider) -> None:
     with pytest.raises(ConfigError, match="32 characters") as refused:
         _rule(provider, session_key="short one")
     assert "short one" not in str(refused.value)
+
+
+def test_the_extra_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "authlib", None)
+    asked = ["--oidc-issuer", "https://idp.example", "--oidc-client-id", "ems", "--oidc-level", "*:viewer"]
+    found = CliRunner().invoke(ems, ["web", "--url", NOBODY_ANSWERS, *asked])
+    assert found.exit_code != 0 and "Traceback" not in found.output, found.output
+    assert "--oidc-issuer needs the extra oidc" in found.output and "emsworker[oidc]" in found.output
