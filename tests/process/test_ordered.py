@@ -124,8 +124,8 @@ def test_order_is_exact_with_failures_and_kills(stream: Stream, tmp_path: Path, 
     keys, each = {"key": (1000, 100) if _LONG else (400, 25), "partition": (40, 10)}[by]
     Admin(stream.app).create_topic("flights", partitions=_PARTITIONS)
     settings = {**_FAILING, "test_work_s": 0.003 if by == "key" else 0.03}
+    sent = send(stream, keys, each)  # all of it first: then there is work for several seconds, and time for kills
     worker = stream.worker(_APP, settings, processes=2, threads=4, groups=[group])
-    sent = send(stream, keys, each)
     worker, kills = harass(stream, worker, settings, group, 600 if _LONG else 120)
     assert worker.stop() == 0
     runs = runs_of(tmp_path, group)

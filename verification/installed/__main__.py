@@ -69,9 +69,22 @@ def prepare_suite(folder: Path) -> None:
     (site,) = (folder / "env" / "lib").glob("python*/site-packages")
     # Its packages, but not its links to the checkout: those are made by .pth files, which only a main folder's are.
     (site / "packages-of-tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    _link_commands(python)
     packages.copy(
         {name: text for name, text in files.items() if not name.startswith((*packages.LIBRARY,))}, folder / "tree"
     )
+
+
+def _link_commands(python: Path) -> None:
+    """Let the commands of this environment's other packages (gunicorn, flask ...) run there."""
+    for script in Path(sysconfig.get_path("scripts")).iterdir():
+        copy = python.parent / script.name
+        if copy.exists() or script.is_symlink() or not script.is_file():
+            continue
+        first, _, rest = script.read_bytes().partition(b"\n")
+        if first.startswith(b"#!") and b"python" in first:
+            copy.write_bytes(b"#!%s\n%s" % (bytes(python), rest))
+            copy.chmod(0o755)
 
 
 if __name__ == "__main__":
