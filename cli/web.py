@@ -15,6 +15,7 @@ from .output import print_rows
 
 if TYPE_CHECKING:
     from emsworker.web.access import AccessRule, Level
+    from emsworker.web.site import Dashboard
 
 _UNSAFE = (
     "--host {}: without authentication the dashboard listens on this machine only; give --password-file, "
@@ -124,6 +125,7 @@ def web(
     stream = open_stream()
     stream.database()
     site = ems_web(stream.url, access=rule)
+    _check(site.state.dashboard)
     site = below(path, site) if path else site
 
     def tell(address: str) -> None:
@@ -132,6 +134,19 @@ def web(
             click.echo("It only reads: EMS_WEB_OPERATOR_URL names no database user for changes.", err=True)
 
     serve(site, host, port, tell)
+
+
+def _check(dashboard: Dashboard) -> None:
+    """Refuse to begin if changes would go elsewhere; if a server is away, the first change is checked instead."""
+    from emsworker.core.errors import ConfigError, EmsError
+    from emsworker.core.url import redact
+
+    try:
+        dashboard.check()
+    except ConfigError:
+        raise
+    except EmsError as error:
+        click.echo(f"EMS_WEB_OPERATOR_URL is checked before the first change: {redact(str(error))}", err=True)
 
 
 def _rule(

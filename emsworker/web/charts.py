@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from emsworker.web.texts import compact, duration
 
 WIDTH, HEIGHT = 440, 164
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 10, 24
+# The left margin holds the widest label there is ("1h 30m") in the widest of the fonts.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 8, 10, 24
 _STEPS_S = (10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400)
 _TIME_STEPS_S = (5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400)
 

@@ -68,10 +68,11 @@ def hours_of(visit: Visit) -> int:
     Raises:
         ConfigError: not one of those that are offered.
     """
-    hours = visit.number("hours", HOURS[0])
-    if hours not in HOURS:
-        raise ConfigError([Problem("hours", str(hours), f"must be one of {', '.join(map(str, HOURS))}")])
-    return hours
+    given = visit.asked("hours") or str(HOURS[0])
+    for hours in HOURS:
+        if given == str(hours):
+            return hours
+    raise ConfigError([Problem("hours", repr(given), f"must be one of {', '.join(map(str, HOURS))}")])
 
 
 def charts_of(points: Sequence[SamplePoint]) -> list[LineChart]:

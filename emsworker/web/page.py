@@ -20,6 +20,7 @@ from emsworker.admin import Admin
 from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
+from emsworker.admin.operators import check_operator
 from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
 from emsworker.core.url import DatabaseUrl, redact_url
@@ -35,8 +36,13 @@ Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 
 _CONNECT_S, _CALL_S, _READ_S = 3.0, 2.0, 15
 _FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
+_REFUSED_S = 30.0
+_CHANGES = "EMS_WEB_OPERATOR_URL"
 MOST_COUNTED = 20_000
 _HIDDEN = "•••"
+# Sees pages that refuse him, and nothing from the database on them.
+NOBODY = Visitor("nobody", "viewer")
+_LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Shared:
         redact: see :func:`ems_web`.
 
     Attributes:
-        operator: the database for changes, or ``None``.
+        operator: the database for changes, or ``None``; to be checked before it is used.
         sign_out: path at which a visitor signs out, if the rule of access has one.
     """
 
@@ -76,12 +82,41 @@ class Shared:
         self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
         self.audit = Audit(self._database)
         self.operator: Database | None = None
+        self._operator_url, self._checked = operator_url or "", False
         if operator_url is not None:
-            _check_url("EMS_WEB_OPERATOR_URL", operator_url)
+            _check_url(_CHANGES, operator_url)
             self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
         self.sign_out: str | None = None
         self._redact = redact
+
+    # -- who changes ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check, until it is found to be so, that changes are made on the stream that is read, and may be.
+
+        Raises:
+            ConfigError: they are not.
+            EmsError: this cannot be told now, because a server is away.
+        """
+        if self.operator is not None and not self._checked:
+            check_operator((self.url, self._database), (self._operator_url, self.operator), _CHANGES)
+            self._checked = True
+
+    def refusal(self) -> str | None:
+        """Return why nothing may be changed, as far as is known; looked at anew after some time."""
+        if self.operator is None or self._checked:
+            return None
+        return self.snapshot.get("refusal", _REFUSED_S, self._look)
+
+    def _look(self) -> str | None:
+        try:
+            self.check()
+        except ConfigError as error:
+            return str(error)
+        except EmsError:
+            return None  # an action checks again
+        return None
 
     # -- the same for every visitor ------------------------------------------------------------------------------------
 
@@ -182,7 +217,7 @@ class Visit:
         """Return a part of the path."""
         return str(self.request.path_params[name])
 
-    def number(self, name: str, default: int | None = None, most: int = (1 << 63) - 1) -> int | None:
+    def number(self, name: str, default: int | None = None, most: int = _LARGEST) -> int | None:
         """Return a parameter of the address as a number, 0 or more.
 
         Raises:
@@ -201,7 +236,17 @@ class Visit:
     @property
     def may_change(self) -> bool:
         """True if this visitor can change something here."""
-        return self.visitor.may("operator") and self.shared.operator is not None
+        return self.visitor.may("operator") and self.shared.operator is not None and self.refusal is None
+
+    @property
+    def admitted(self) -> bool:
+        """True if the visitor has access."""
+        return self.visitor is not NOBODY
+
+    @property
+    def refusal(self) -> str | None:
+        """Why an operator cannot change anything, or ``None``."""
+        return self.shared.refusal() if self.visitor.may("operator") else None
 
     def detailed(self, read: Callable[[bool], T]) -> tuple[T, str | None]:
         """Read with bodies, headers and errors if the visitor, and the database user, may.
@@ -270,7 +315,7 @@ class Visit:
     def _did(self) -> Any:
         """Return the action that the visitor has just done, from the audit: no page shows a text of its address."""
         action = self.asked("did")
-        if action is None:
+        if action is None or not self.admitted:
             return None
         try:
             return self.shared.audit.get(action)
@@ -283,7 +328,7 @@ def is_own_path(root: str, target: str) -> bool:
     return target.startswith(f"{root}/") and not target.startswith("//") and "\\" not in target
 
 
-def read_number(name: str, text: str | None, default: int | None = None, most: int = (1 << 63) - 1) -> int | None:
+def read_number(name: str, text: str | None, default: int | None = None, most: int = _LARGEST) -> int | None:
     """Parse a number, 0 or more; ``None`` gives the default.
 
     Raises:
@@ -292,7 +337,8 @@ def read_number(name: str, text: str | None, default: int | None = None, most: i
     if text is None:
         return default
     if not text.isascii() or not text.isdecimal() or int(text[:20]) > most:
-        raise ConfigError([Problem(name, repr(text), f"must be a whole number from 0 to {most}")])
+        span = "of 0 or more" if most == _LARGEST else f"from 0 to {most}"
+        raise ConfigError([Problem(name, repr(text), f"must be a whole number {span}")])
     return int(text)
 
 

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from emsworker.core import errors
 from emsworker.core.process.forks import after_fork
 from emsworker.core.url import redact as redact_secrets
-from emsworker.web.access import AccessRule, Local, SignsIn, Visitor, admitted, comes_from_here
+from emsworker.web.access import AccessRule, Local, SignsIn, admitted, comes_from_here
 from emsworker.web.actions import PAGES as ACTIONS
 from emsworker.web.audit import PAGES as AUDIT
 from emsworker.web.cluster import PAGES as CLUSTER
@@ -30,7 +30,7 @@ from emsworker.web.explorer import PAGES as EXPLORER
 from emsworker.web.groups import PAGES as GROUPS
 from emsworker.web.lists import PAGES as LISTS
 from emsworker.web.overview import PAGES as OVERVIEW
-from emsworker.web.page import Redact, Shared, View, Visit
+from emsworker.web.page import NOBODY, Redact, Shared, View, Visit
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def ems_web(
             A :class:`Visitor` also has a name, which the audit shows. Without a rule, only requests to the names of
             this machine (localhost) are admitted, as viewers.
         operator_url: a database user with the privileges of the role operator, by default ``EMS_WEB_OPERATOR_URL``.
-            Without one, nothing can be changed, whoever asks.
+            Without one, nothing can be changed, whoever asks. At its first use it is checked: that it leads to the
+            same stream, and has these privileges; if not, pages say so and nothing can be changed.
         redact: hides parts of bodies before they are shown: topic -> paths like ``card.number`` or ``items.*.price``,
             or a callable of the topic's name and the decoded body that returns what may be shown.
 
@@ -141,6 +142,15 @@ class Dashboard:
         app.state.dashboard = self
         return app
 
+    def check(self) -> None:
+        """Check now, not at the first use, that changes are made on the stream that is read, and may be.
+
+        Raises:
+            ConfigError: they are not.
+            EmsError: this cannot be told now, because a server is away.
+        """
+        self._shared.check()
+
     def _forget_pool(self) -> None:
         self._pool = None  # its threads are the parent's
 
@@ -161,7 +171,7 @@ class Dashboard:
         """Answer a request; who may do what is decided here and nowhere else."""
         try:
             visitor = admitted(self._access, request)
-            visit = Visit(self._shared, request, visitor or Visitor("nobody", "viewer"), form)
+            visit = Visit(self._shared, request, visitor or NOBODY, form)
             if visitor is None:
                 response = self._refuse(visit)
             elif request.method == "POST" and not comes_from_here(request):
@@ -193,6 +203,8 @@ class Dashboard:
 
     def _show(self, page: View, visit: Visit) -> Response:
         try:
+            if page.level == "operator" and (why := self._refusal()):
+                return visit.error(403, "Not allowed", why)
             return page.show(visit)
         except errors.EmsError as error:
             status, title = next((code, title) for kinds, code, title in _STATUS if isinstance(error, kinds))
@@ -203,6 +215,14 @@ class Dashboard:
         except Exception:
             _log.exception("the page %s failed", visit.request.url.path)
             return visit.error(500, "That failed", "The dashboard's log tells why.")
+
+    def _refusal(self) -> str | None:
+        """Return why changes are refused; the database for them is checked before its first use."""
+        try:
+            self._shared.check()
+        except errors.ConfigError as error:
+            return str(error)
+        return None
 
     async def _answer_http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -1,17 +1,21 @@
 """Changes: what each does, its row in the audit of the same transaction, and the way back to the page."""
 
+import re
 import threading
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from emsworker.admin import Admin
+from emsworker.cli.main import ems
 from emsworker.local import LocalDatabase
 from tests.store.test_flat_cost import SEQUENCE
+from tests.support.recycling import recycled_database
 from tests.support.roles import users
 from tests.support.servers import connect
-from tests.support.streams import Stream
+from tests.support.streams import Stream, open_stream
 from tests.web.conftest import Visiting
 
 
@@ -203,4 +207,33 @@ def test_a_viewer_of_the_database_changes_nothing(stream: Stream, visit: Visitin
     with users(server, stream.url) as make:
         client = visit("operator", operator_url=make("viewer"))
         refused = client.post("/do/dead", data={"what": "delete", "place": "workers|orders/0/5"})
-        assert refused.status_code == 403 and "The database refuses it" in refused.text and 5 in _dead(stream)
+        assert refused.status_code == 403 and "this user lacks" in refused.text and 5 in _dead(stream)
+        page = client.get("/groups/orders/workers").text
+        assert "Nothing can be changed" in page and "/do/pause" not in page and ":pw@" not in page
+
+
+def test_changes_go_to_the_stream_that_is_read(
+    stream: Stream, visit: Visiting, server: LocalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another stream has a group of the same name; nobody pauses it by this dashboard, and `ems web` does not begin."""
+    with recycled_database(server) as url, open_stream(url) as other, users(server, stream.url) as make:
+        other.group(other.topic("mails"), "senders")
+        form = {"topic": "mails", "group": "senders", "what": "pause"}
+        wrong = re.sub("//.*@", "//nobody:s3cret@", stream.url)
+        for operator_url, words in (
+            (url, "is not the stream of"),
+            (make("viewer"), "this user lacks"),
+            (wrong, "check its user, password"),
+        ):
+            client = visit("operator", operator_url=operator_url)
+            assert "Nothing can be changed" in client.get("/").text
+            refused = client.post("/do/pause", data=form)
+            assert refused.status_code == 403 and words in refused.text, refused.text
+            monkeypatch.setenv("EMS_WEB_OPERATOR_URL", operator_url)
+            ended = CliRunner().invoke(ems, ["web", "--url", stream.url, "--port", "0"])
+            assert ended.exit_code == 2 and words in ended.output and "EMS_WEB_OPERATOR_URL" in ended.output
+            assert "s3cret" not in ended.output + refused.text and ":pw@" not in ended.output
+        assert other.value("SELECT paused FROM ems_group") == 0
+        # A server that is away cannot tell: the pages are served, and an action asks again before it changes anything.
+        client = visit("operator", operator_url=re.sub("@[^/]*/", "@127.0.0.1:9/", re.sub(r"[?].*", "", url)))
+        assert client.get("/topics").status_code == 200 and client.post("/do/pause", data=form).status_code == 503

@@ -3,10 +3,12 @@
 import io
 import re
 
+import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from emsworker.admin.audit import Audit
 from emsworker.local import LocalDatabase
 from emsworker.web import ems_web, ems_wsgi
 from emsworker.web.site import _PAGES
@@ -77,15 +79,22 @@ def test_pages_show_each_level_what_it_may_see(stream: Stream, visit: Visiting, 
         assert refused.status_code == 403 and "The database refuses it" in refused.text
 
 
-def test_bad_input_and_nobody_are_answered_clearly(stream: Stream, visit: Visiting) -> None:
+def test_bad_input_and_nobody_are_answered_clearly(
+    stream: Stream, visit: Visiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = visit("operator")
     for path, status in BAD.items():
         found = client.get(path)
         assert found.status_code == status, (path, found.status_code, _words(found.text))
         assert "Traceback" not in found.text and "text/html" in found.headers["content-type"]
+    assert "must be one of 1, 6, 24, 72" in client.get("/?hours=abc").text
     assert "at position" in client.get("/messages?topic=orders&where=tag=").text  # with the form, to correct it
     for path in (*PAGES, *FOR_READERS, *BAD):
         assert visit(None).get(path).status_code == 403, path
+    with monkeypatch.context() as patch:  # nothing is looked up for somebody who has no access
+        patch.setattr(Audit, "get", lambda *_: pytest.fail("the audit was read"))
+        refused = visit(None).get("/?did=01a2045d-8c72-7ed0-8791-596227901627")
+        assert refused.status_code == 403 and "was changed" not in refused.text
     # A topic that goes while somebody looks at it; the snapshot still knows it.
     assert client.get("/topics/prices").status_code == 200
     stream.rows("UPDATE ems_topic SET name = 'costs' WHERE name = 'prices'")
