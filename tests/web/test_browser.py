@@ -43,6 +43,12 @@ _FLAGS = (
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb",
 )  # fmt: skip
 _WAIT_S = 60
+# Links of the menu that are outside of the window, and tables that are wider than their place.
+_CUT = """
+return [...document.querySelectorAll("nav a, .scroll")]
+  .filter((one) => one.getBoundingClientRect().right > innerWidth || one.scrollWidth > one.clientWidth)
+  .map((one) => one.outerHTML.slice(0, 300));
+"""
 
 
 @pytest.fixture(scope="module", params=few_flavors())
@@ -156,6 +162,24 @@ def test_pages_fit_a_small_screen(browser: webdriver.Chrome, site: str) -> None:
     for page in PAGES:
         browser.get(site + page)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 320, page
+        assert browser.execute_script(_CUT) == [], page
+        if folder := os.environ.get("EMS_TEST_SMALL_IMAGES"):
+            name = page.strip("/").replace("/", "-").partition("?")[0] or "overview"
+            height = browser.execute_script("return document.documentElement.scrollHeight")
+            _width(browser, 320, min(height, 1800)); browser.save_screenshot(f"{folder}/{name}.png"); _width(browser, 320, 640)
+    browser.get(f"{site}/dead")
+    cell = browser.find_element(By.CSS_SELECTOR, "#letters td[data-label=Error]")
+    assert cell.is_displayed() and "CardDeclined" in cell.text
+    browser.get(f"{site}/check")
+    assert browser.find_element(By.CSS_SELECTOR, "td[data-label=Found]").text
+
+
+def test_the_axis_shows_the_widest_duration(browser: webdriver.Chrome, site: str) -> None:
+    browser.get(site)
+    _wait(lambda: browser.find_elements(By.CSS_SELECTOR, "svg .tick[text-anchor=end]"))
+    for text in ("1h 30m", "1m 30s", "2d 12h"):
+        script = "const one = document.querySelector('svg .tick[text-anchor=end]'); one.textContent = arguments[0];"
+        assert browser.execute_script(f"{script} return one.getBBox().x", text) >= 0, text
 
 
 def test_keys_lead_everywhere(browser: webdriver.Chrome, site: str) -> None:

@@ -39,7 +39,22 @@
   window.addEventListener("focus", () => { blurred = false; show(); });
   document.addEventListener("visibilitychange", show);
   setInterval(() => { if (!show() && ++waited >= Number(every.value)) refresh(); }, 1000);
-  document.addEventListener("htmx:after:swap", () => { root.dataset.refreshed = String(Number(root.dataset.refreshed || 0) + 1); count(); });
+  document.addEventListener("htmx:after:swap", () => { root.dataset.refreshed = String(Number(root.dataset.refreshed || 0) + 1); labelCells(); count(); });
+
+  // -- tables: on a small screen each cell shows the title of its column (app.css), and stays a cell for readers --------
+  const roles = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
+  function labelCells() {
+    for (const table of document.querySelectorAll("main table")) {
+      const titles = [...(table.tHead?.rows[0]?.cells ?? [])].map((one) => one.textContent.trim());
+      if (titles.length === 0) continue;
+      for (const one of [table, ...table.querySelectorAll("thead, tbody, tr, td, th")]) {
+        const role = roles[one.tagName] || (one.scope === "col" ? "columnheader" : "rowheader");
+        one.setAttribute("role", role);
+        if ((role === "cell" || role === "rowheader") && titles[one.cellIndex]) one.dataset.label = titles[one.cellIndex];
+      }
+      table.classList.add("labelled");
+    }
+  }
 
   // -- selection --------------------------------------------------------------------------------------------------------
   function count() {
@@ -101,6 +116,7 @@
     else if (event.key === "t") turn();
     else if (event.key === "?") keys.showModal();
   });
+  labelCells();
   count();
   show();
 })();
