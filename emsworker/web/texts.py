@@ -66,7 +66,7 @@ def since(when: datetime | None, now: datetime) -> str:
         return "-"
     seconds = (now - when).total_seconds()
     span = duration(round(abs(seconds)) if abs(seconds) >= 1 else 0)
-    return f"{span} ago" if seconds >= 0 else f"in {span}"
+    return f"{span} ago" if seconds > -1 else f"in {span}"
 
 
 def stamp(when: datetime | None) -> str:

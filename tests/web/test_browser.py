@@ -163,10 +163,6 @@ def test_pages_fit_a_small_screen(browser: webdriver.Chrome, site: str) -> None:
         browser.get(site + page)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 320, page
         assert browser.execute_script(_CUT) == [], page
-        if folder := os.environ.get("EMS_TEST_SMALL_IMAGES"):
-            name = page.strip("/").replace("/", "-").partition("?")[0] or "overview"
-            height = browser.execute_script("return document.documentElement.scrollHeight")
-            _width(browser, 320, min(height, 1800)); browser.save_screenshot(f"{folder}/{name}.png"); _width(browser, 320, 640)
     browser.get(f"{site}/dead")
     cell = browser.find_element(By.CSS_SELECTOR, "#letters td[data-label=Error]")
     assert cell.is_displayed() and "CardDeclined" in cell.text
