@@ -235,5 +235,10 @@ def test_changes_go_to_the_stream_that_is_read(
             assert "s3cret" not in ended.output + refused.text and ":pw@" not in ended.output
         assert other.value("SELECT paused FROM ems_group") == 0
         # A server that is away cannot tell: the pages are served, and an action asks again before it changes anything.
-        client = visit("operator", operator_url=re.sub("@[^/]*/", "@127.0.0.1:9/", re.sub(r"[?].*", "", url)))
+        away = re.sub("@[^/]*/", "@127.0.0.1:9/", re.sub(r"[?].*", "", url))
+        client = visit("operator", operator_url=away)
         assert client.get("/topics").status_code == 200 and client.post("/do/pause", data=form).status_code == 503
+        monkeypatch.setenv("EMS_WEB_OPERATOR_URL", away)
+        monkeypatch.setattr("emsworker.web.serve.serve", lambda *_: None)
+        begun = CliRunner().invoke(ems, ["web", "--url", stream.url, "--port", "0"])
+        assert begun.exit_code == 0 and "is checked before the first change" in begun.output
