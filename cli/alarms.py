@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from emsworker.admin.alarms import Watched
     from emsworker.core.alarms import Rule, Silence
 
+    from .common import OpenStream
+
 
 @click.group()
 @stream_options
@@ -81,14 +83,24 @@ def list_(as_json: bool) -> None:
 
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """A number, a duration in seconds, or a share like 5%."""
-    from emsworker.core.alarms import parse_share
-    from emsworker.core.durations import parse_duration
+    """Read a threshold in the unit of the metric of ``--on``."""
+    from emsworker.core.alarms import Metric
 
+    metric = Metric(ctx.params["on"])
     try:
-        return parse_share(value) if value.endswith("%") else parse_duration(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number, nor a duration, nor a share like 5%.") from None
+        return float(metric.threshold.read(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{metric} above {value!r}: {error}.") from None
+
+
+def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -> None:
+    """Warn if there is no such topic or group: they may be created later, or be mistyped."""
+    found = [(one.name, its.name) for one, its in stream.admin().groups()]
+    if topic is not None and topic not in {one.name for one in stream.admin().topics()}:
+        click.echo(f"Warning: there is no topic {topic!r} yet; `ems topics list` shows those that exist.", err=True)
+    elif group is not None and not any(its == group and topic in (None, one) for one, its in found):
+        of = "" if topic is None else f" of topic {topic!r}"
+        click.echo(f"Warning: there is no group {group!r}{of} yet; `ems groups list` shows those that exist.", err=True)
 
 
 @alarms.command()
@@ -96,6 +108,7 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 @click.option(
     "--on",
     required=True,
+    is_eager=True,  # --above is read in its unit
     type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate"]),
     help="What is measured of each group.",
 )
@@ -105,7 +118,8 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
     show_default=True,
     callback=_read_above,
     metavar="VALUE",
-    help="The value above which it is an alarm: a number, a duration, or a share like 5%.",
+    help="The value above which it is an alarm: a count like 100; a duration like 5m (oldest, "
+    "stuck); a share like 5% (error_rate).",
 )
 @click.option(
     "--for", "for_s", metavar="DURATION", callback=read_duration, help=f"Fire after this time only: {DURATION}."
@@ -150,7 +164,9 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
     A command is run by the leading beat, without a shell, and only if the setting alarm_commands
     (EMS_ALARM_COMMANDS) of that machine names its program.
     """  # noqa: D301 - click wants the character itself
-    rule = open_stream().admin().alarms.create(name, on=on, replace=replace, **changes_of(settings))
+    stream = open_stream()
+    rule = stream.admin().alarms.create(name, on=on, replace=replace, **changes_of(settings))
+    _warn_of_unknown(stream, rule.topic, rule.group)
     print_record(_about(rule), as_json)
 
 
@@ -192,7 +208,9 @@ def silence(
     """
     if for_s is None:
         raise click.UsageError("Say for how long: --for 2h.")
-    made = open_stream().admin().alarms.silence(name, for_s=for_s, topic=topic, group=group, reason=reason)
+    stream = open_stream()
+    made = stream.admin().alarms.silence(name, for_s=for_s, topic=topic, group=group, reason=reason)
+    _warn_of_unknown(stream, made.topic, made.group)
     print_record(_silence_row(made), as_json)
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from emsworker.core.durations import format_duration
+from emsworker.core.terminal_text import harmless_line
 
 Row = Mapping[str, Any]
 
 _TITLES = {"in_rate": "IN/S", "out_rate": "OUT/S"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def titles_of(columns: Sequence[str]) -> list[str]:
@@ -29,16 +27,7 @@ def is_numeric(rows: Sequence[Row], column: str) -> bool:
 
 def cell_of(column: str, value: Any) -> str:
     """The text of a value in one line of a table; control characters are written as escapes."""
-    return _CONTROL.sub(_escaped, text_cell(column, value))
-
-
-def harmless(text: str) -> str:
-    """Several lines of text without characters that would control a terminal; those are written as escapes."""
-    return _IN_LINES.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    return harmless_line(text_cell(column, value))
 
 
 def _is_number(value: Any) -> bool:

@@ -102,8 +102,10 @@ class CommandFailure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print ``Error: ...`` for every line."""
+        from emsworker.core.terminal_text import harmless
+
         for line in self.lines:
-            click.echo(f"Error: {line}", err=True)
+            click.echo(f"Error: {harmless(line)}", err=True)
 
 
 class WrongUsage(CommandFailure):

@@ -110,15 +110,19 @@ def env(as_json: bool) -> None:
 
 
 @local.command()
-@click.option("-e", "--execute", "statements", metavar="SQL", help="Run these statements instead of standard input.")
+@click.argument("sql", required=False)
+@click.option("-e", "--execute", "statements", metavar="SQL", help="Run these statements, like the argument SQL.")
 @common_options
-def sql(statements: str | None, as_json: bool) -> None:
-    """Open an SQL client on the local database, or run the statements of -e or of standard input.
+def sql(sql: str | None, statements: str | None, as_json: bool) -> None:
+    """Open an SQL client on the local database, or run statements: SQL, or those of standard input.
 
     Statements are separated by semicolons. Rows are printed with their columns separated by tabs.
     """
     from emsworker.local.client import client_command, run_statements
 
+    if sql is not None and statements is not None:
+        raise click.UsageError("Give the statements once: as an argument, or with -e.")
+    statements = sql if statements is None else statements
     database = _stack().database
     _running(database)
     if statements is None and sys.stdin.isatty():

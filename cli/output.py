@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from emsworker.core.extras import hint_if_missing
+from emsworker.core.terminal_text import harmless
 
-from .cells import Row, cell_of, harmless, is_numeric, plain, text_cell, titles_of
+from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
 
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:

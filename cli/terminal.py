@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emsworker.core.ids import short_client
+from emsworker.core.terminal_text import harmless
 
-from .cells import Row, cell_of, harmless, is_numeric, text_cell, titles_of
+from .cells import Row, cell_of, is_numeric, text_cell, titles_of
 from .common import NO_COLOR, WIDE
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cells import harmless
+from emsworker.core.terminal_text import harmless
+
 from .common import DURATION, WrongUsage, common_options, open_stream, read_duration
 from .output import print_rows
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
-from emsworker.core.durations import format_duration
+from emsworker.core.durations import LONGEST_S, format_duration, parse_duration
 from emsworker.core.ids import check_name, uid_text
-from emsworker.core.options import at_most, number, option, problems_in, refuse, seconds, text, whole
+from emsworker.core.options import Check, at_most, is_number, option, problems_in, refuse, seconds, text, whole
 
 _MAX_CHARACTERS = 1000
 _MOST_COUNTED = 1_000_000
@@ -46,6 +46,15 @@ class Metric(StrEnum):
     ERROR_RATE = "error_rate"
 
     @property
+    def threshold(self) -> Check:
+        """Check for the values that a rule compares this quantity with; its ``read`` makes one of text."""
+        if self.is_duration:
+            return Check(_check_span, parse_duration, "seconds")
+        if self is Metric.ERROR_RATE:
+            return Check(_check_share, parse_share, "number")
+        return _count(_MOST_COUNTED if self.is_counted else 10**18)
+
+    @property
     def is_duration(self) -> bool:
         """True if the value is in seconds."""
         return self in (Metric.OLDEST, Metric.STUCK)
@@ -54,6 +63,32 @@ class Metric(StrEnum):
     def is_counted(self) -> bool:
         """True if the value is a count of rows; rows are counted only up to the rule's limit."""
         return self in (Metric.RETRIES, Metric.DEAD)
+
+
+def _check_span(value: Any) -> None:
+    if not is_number(value) or not 0 <= value <= LONGEST_S:
+        raise ValueError("must be a number of seconds, from 0 to 100 years")
+
+
+def _check_share(value: Any) -> None:
+    if not is_number(value) or not 0 <= value <= 1:
+        raise ValueError("must be a share from 0 to 1, like 0.05")
+
+
+def _count(most: int) -> Check:
+    """Return a check for counts of messages up to ``most``."""
+    fix = f"must be a count of messages: a whole number from 0 to {most}, like 100"
+
+    def verify(value: Any) -> None:
+        if not is_number(value) or not 0 <= value <= most or value != int(value):
+            raise ValueError(fix)
+
+    def read(text: str) -> float:
+        if not text.isascii() or not text.isdigit():
+            raise ValueError(fix)
+        return float(text)
+
+    return Check(verify, read, "whole")
 
 
 def _shown_webhook(url: object) -> str:
@@ -126,8 +161,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_name("alarm", self.name)
-        most = _MOST_COUNTED if self.metric.is_counted else 1 if self.metric is Metric.ERROR_RATE else 1e18
-        refuse([*number(0, most).problems("above", self.above), *problems_in(self)])
+        limit = self.metric.threshold.problems("above", self.above)
+        of = f"of {self.metric} "
+        refuse([*(replace(one, fix=of + one.fix) for one in limit), *problems_in(self)])
 
     def covers(self, topic: str, group: str) -> bool:
         """True if the rule covers this group."""

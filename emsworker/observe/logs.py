@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
+from emsworker.core.terminal_text import harmless
 
 TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s"
 LOG_FORMATS = ("text", "json")
@@ -28,10 +29,24 @@ def configure_logging(level: str, form: str = "text") -> None:
         form: one of :data:`LOG_FORMATS`.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT_FORMAT))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":
         logging.captureWarnings(True)
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as text for people, without characters that would control a terminal.
+
+    An error of a handler may quote what somebody sent.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text, with its traceback on further lines."""
+        return harmless(super().format(record))
 
 
 class MessageFields(logging.Filter):

@@ -55,7 +55,7 @@ from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("emsworker.worker.child")  # it runs as __main__
 
 _LOOK_S = 0.2
 _SIDES_S = 5.0

@@ -31,6 +31,7 @@ from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.signals import blocked, ignore_stops
+from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
@@ -410,7 +411,7 @@ class Supervisor:
         if self._spec.log_format == "json":
             log.error("%s", redact(text))
         else:
-            print(f"Error: {redact(text)}", file=sys.stderr, flush=True)
+            print(f"Error: {harmless(redact(text))}", file=sys.stderr, flush=True)
 
     def _on_child_ready(self, slot: _Slot) -> None:
         if slot.crashes > 1:

@@ -560,6 +560,8 @@ def _use_sql(bare: Ems) -> None:
         {"columns": ["a"], "rows": [["ü"]]},
         {"columns": ["b"], "rows": [[2]]},
     ]
+    assert bare.ok("local", "sql", "SELECT 3 AS c").out == "c\n3\n"
+    assert bare("local", "sql", "SELECT 3", "-e", "SELECT 4").code == 2
     assert bare.ok("local", "sql", stdin="").out == ""
     wrong = bare("local", "sql", "-e", "SELECT 1; SELEC 2; SELECT 3")
     assert (wrong.code, wrong.out, len(wrong.err.splitlines())) == (1, "1\n1\n", 1) and "Error: 1064" in wrong.err

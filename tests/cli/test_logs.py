@@ -84,3 +84,16 @@ def test_v6_a_beat_says_where_it_runs_and_that_it_ended(ems: Ems, form: str) -> 
     if form == "json":
         first, last = json.loads(first)["message"], json.loads(last)["message"]
     assert first.endswith("EMS 0.1.0, beat") and "stopped after " in last
+
+
+def test_only_the_processes_that_load_the_app_log_by_its_configuration(ems: Ems) -> None:
+    ems.write("own.py", PAGE["own.py"])
+    ems.write(
+        "told.py", "import logging\nfrom own import app\n@app.task\ndef hear(n):\n    logging.info('heard %s', n)\n"
+    )
+    with ems.running("worker", "-A", "told", "--processes", "1") as worker:
+        worker.wait_ready()
+        ems.ok("send", "default", "[2]", "--task", "told.hear")
+        wait_for(lambda: re.search(r"^INFO told.hear \S+ heard 2$", worker.err.read_text(), re.MULTILINE), worker.tell)
+        assert worker.stop() == 0
+    assert re.search(r"^\d{4}-.* emsworker\.worker\.supervisor: stopped after ", worker.err.read_text(), re.MULTILINE)

@@ -55,8 +55,17 @@ def test_a7_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
         assert web.events == [("late", "test")]
     done = ems("alarms", "test", "late", "--json")
     assert done.code == 1 and "could not be reached" in done.json[0]["problem"]
-    done = ems("alarms", "create", "x", "--on", "lag", "--above", "many")
-    assert done.code == 2 and "neither a number, nor a duration, nor a share like 5%" in done.err
+    for metric, above, fix in (
+        ("retries", "5m", "count of messages"), ("dead", "5%", "count of messages"), ("lag", "many", "count of mess"),
+        ("oldest", "5%", "not a duration"), ("error_rate", "5", "like 0.05 or 5%"),
+    ):  # fmt: skip
+        done = ems("alarms", "create", "x", "--above", above, "--on", metric)
+        assert done.code == 2 and f"{metric} above '{above}'" in done.err and fix in done.err
+    done = ems("alarms", "create", "soon", "--on", "lag", "--topic", "nope", "--group", "nope")
+    assert done.code == 0 and "Warning: there is no topic 'nope' yet" in done.err
+    done = ems("alarms", "silence", "soon", "--for", "1m", "--group", "nope")
+    assert done.code == 0 and "Warning: there is no group 'nope' yet" in done.err
+    ems.ok("alarms", "delete", "soon", "-y")
     (row,) = ems.ok("alarms", "list", "--json").json
     assert (row["alarm"], row["on"], row["for_s"], row["firing"], row["alarms"]) == ("late", "oldest", 30.0, 0, [])
     assert ems.ok("alarms", "delete", "late", "-y", "--json").json == {"deleted": "late"}

@@ -95,6 +95,30 @@ def test_what_is_only_shown_is_an_installation_or_a_command_of_dev(page: Path) -
                     assert _CONSOLE.match(line), f"{page.name} shows {line!r}, which no test runs"
 
 
+def test_commands_in_the_text_have_the_options_that_they_need() -> None:
+    """`ems grants worker` without its --user sends a reader to an error; a bare `ems grants` is only a name."""
+    inline = re.compile(r"(?<!`)`ems ([a-z][^`\n]*)`(?!`)")
+    wrong = [
+        f"{page.name}: ems {text}"
+        for page in pages()
+        for text in inline.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+        if "..." not in text and _misses_an_option(shlex.split(text))
+    ]
+    assert wrong == []
+
+
+def _misses_an_option(words: list[str]) -> bool:
+    from emsworker.cli.main import ems
+
+    command: click.Command = ems
+    while isinstance(command, click.Group) and words and words[0] in command.list_commands(click.Context(command)):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    needed = [one for one in command.params if isinstance(one, click.Option) and one.required and not one.envvar]
+    return bool(words) and not all({*one.opts} & {word.partition("=")[0] for word in words} for one in needed)
+
+
 def understand(words: list[str]) -> None:
     """Whether `ems` takes a command that is only shown, because it takes Spark or a cluster: by name and options."""
     from emsworker.cli.main import ems

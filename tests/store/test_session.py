@@ -363,6 +363,7 @@ def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(s
         )
     )
     assert types.pop("ems_alarm_event.body") == "text", "of our own making, a few hundred characters"
+    assert types.pop("ems_publish.body") == "longtext", "JSON as other programs write it"
     assert set(types.values()) == {"longblob"}
     assert set(types) >= {f"{table}.body" for table in ("ems_message", "ems_dead", "ems_outbox")}
     names = ["Orders", "orders", "ORDERS"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step, advance, evaluate, parse_share
+from emsworker.core.errors import ConfigError
 from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
 
 PLACE = ("orders", "sellers")
@@ -59,6 +60,13 @@ def test_the_error_rate_is_of_all_attempts_in_the_period() -> None:
     assert evaluate(rule, Attempts(3, 120, 0, 0), history) == 4 / 21
     assert evaluate(rule, Attempts(20, 120, 0, 0), history) == 0.0
     assert history[0].at == 3, "what is older than the period is forgotten, but for its base"
+
+
+def test_a_threshold_has_the_unit_of_its_metric() -> None:
+    for metric, above in (("retries", 0.05), ("lag", "5m"), ("error_rate", 5), ("stuck", float("nan"))):
+        with pytest.raises(ConfigError, match=f"above = .*of {metric} must be a"):
+            Rule("x", Metric(metric), above)  # type: ignore[arg-type]
+    assert Rule("x", Metric.OLDEST, 0.5).above == 0.5 and Rule("x", Metric.LAG, 10**12).above == 10**12
 
 
 def test_the_history_stays_short() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from emsworker import Ems, Ignore, Message
 from emsworker.consume.attempts import AttemptRecord, one_line
 from emsworker.core.durations import span_text
 from emsworker.core.model import Failure, Outcome
-from emsworker.observe.logs import JsonFormatter, MessageFields
+from emsworker.observe.logs import JsonFormatter, MessageFields, TextFormatter
 
 ATTEMPT = AttemptRecord("orders", 0, 42, "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70", "charge", "billing", 1, 3)
 FAILED = Failure(42, 1, Outcome.FAILED, "Traceback:\nValueError: no", 10.5, None, 0.012)
@@ -126,3 +127,13 @@ def test_spans_are_short() -> None:
     spans = [0.00031, 0.0123, 0.99951, 1.234, 59.96, 125, 3600, 3725, 90000]
     texts = ["0.31 ms", "12.3 ms", "1 s", "1.23 s", "1 m", "2 m 5 s", "1 h", "1 h 2 m", "1 d 1 h"]
     assert [span_text(one) for one in spans] == texts
+
+
+def test_no_error_of_a_handler_controls_the_terminal_that_shows_the_log() -> None:
+    try:
+        raise ValueError("\x1b[31mred\r\x9b")
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "no \x07", "exc_info": sys.exc_info(), "levelname": "ERROR"})
+    text = TextFormatter().format(record)
+    assert "no \\x07\nTraceback" in text and text.endswith("\nValueError: \\x1b[31mred\\r\\x9b")
+    assert json.loads(JsonFormatter().format(record))["traceback"].endswith("ValueError: \x1b[31mred\r\x9b")

@@ -22,9 +22,10 @@ from emsworker.web.access import AccessRule, password_line
 from emsworker.web.site import _PAGES
 from tests.support.servers import TestServers, few_flavors
 from tests.support.streams import Stream
+from tests.support.worker import LIBRARY
 from tests.web.conftest import Visiting
 
-STATIC = Path(__file__).parents[2] / "emsworker" / "web" / "static"
+STATIC = LIBRARY / "web" / "static"
 HTMX = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"  # 4.0.1, as npm has it
 CHANGING = [page.path.format(topic="orders", group="workers") for page in _PAGES if page.method == "POST"]
 FORM = {

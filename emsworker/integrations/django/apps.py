@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.apps import AppConfig
 from django.core import checks
 from django.db.models.signals import post_migrate
 
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import EmsError, SchemaMissing
 from emsworker.integrations.django.backend import EmsBackend, backends
 
 
@@ -58,17 +59,44 @@ def check_tables(
     app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> Iterable[checks.CheckMessage]:
     """Check that the tables are there; run by ``manage.py check --database default`` and before a migration."""
-    from emsworker.store.engine.database import Database
-    from emsworker.store.engine.schema import check_version
-
     for backend in backends():
         if not backend.is_configured or backend.app.follows not in (databases or ()):
             continue
         try:
-            backend.app.follow()
-            database = Database(backend.app.settings.url or "", backend.app.settings.connect_timeout_s)
-            database.call(check_version)
-            database.thread_session().close()
+            hint = _missing_tables(backend)
         except EmsError as error:
-            place = f"TASKS[{backend.alias!r}]"
-            yield checks.Warning(f"{place}: {error}", hint="Run `manage.py ems_migrate`.", id="ems.W002")
+            yield _warning(backend, error, None)
+        else:
+            if hint is not None:
+                yield _warning(backend, *hint)
+
+
+def _missing_tables(backend: EmsBackend) -> tuple[EmsError, str] | None:
+    """Return the error of tables of another version, with the fix; ``None`` if `migrate` is about to apply it."""
+    from emsworker.store.engine.database import Database
+    from emsworker.store.engine.schema import check_version, current_version, latest_version
+
+    backend.app.follow()
+    database = Database(backend.app.settings.url or "", backend.app.settings.connect_timeout_s)
+    try:
+        database.call(check_version)
+    except SchemaMissing as error:
+        if database.call(current_version) > latest_version():
+            return error, "Install the version of emsworker that made these tables, or a newer one."
+        is_migrating = sys.argv[1:2] == ["migrate"]  # no other command makes this check and the tables after it
+        return None if is_migrating else (error, "Run `manage.py ems_migrate`.")
+    finally:
+        database.thread_session().close()
+    return None
+
+
+def _warning(backend: EmsBackend, error: EmsError, hint: str | None) -> checks.Warning:
+    return checks.Warning(f"TASKS[{backend.alias!r}]: {django_text(error, backend)}", hint=hint, id="ems.W002")
+
+
+def django_text(error: EmsError, backend: EmsBackend) -> str:
+    """Return the text of an error with the names that a Django project has for its address and its commands."""
+    follows = backend.app.follows
+    address = f"TASKS[{backend.alias!r}]['OPTIONS']['url']" if follows is None else f"DATABASES[{follows!r}]"
+    text = str(error).replace("EMS_URL", address)
+    return text.replace("`ems migrate`", "`manage.py ems_migrate`").replace("`ems ", "`manage.py ems ")

@@ -8,10 +8,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from django.core.management import call_command
-from django.core.management.base import SystemCheckError
-from django.db import connection, transaction
+from django.core.management.base import CommandError, SystemCheckError
+from django.db import connection, connections, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 from webshop.models import Order
@@ -19,6 +20,7 @@ from webshop.tasks import bill, count, fail, late, sleep
 
 from emsworker.core.errors import SoftTimeLimitExceeded, WrongArguments
 from emsworker.django import get_app
+from emsworker.integrations.django.apps import check_tables
 from emsworker.integrations.django.framework import (
     TaskResultDoesNotExist,
     TaskResultStatus,
@@ -190,3 +192,22 @@ class Checked(SimpleTestCase):
             self.assertIn(part, text)
         get_app().follow()
         self.assertEqual(get_app().settings.max_attempts, 2)
+
+    def test_the_fix_for_tables_of_another_version_fits(self) -> None:
+        latest = "emsworker.store.engine.schema.latest_version"
+        with patch(latest, return_value=0):
+            (newer,) = check_tables(databases=["default"])
+            self.assertIn("Install", newer.hint)
+        with patch(latest, return_value=9999):
+            (older,) = check_tables(databases=["default"])
+            self.assertEqual(older.hint, "Run `manage.py ems_migrate`.")
+            self.assertIn("run `manage.py ems_migrate`", older.msg)
+            with patch("sys.argv", ["manage.py", "migrate"]):
+                self.assertEqual(list(check_tables(databases=["default"])), [])
+        self.assertEqual(list(check_tables(databases=["default"])), [])
+
+    def test_a_wrong_password_is_looked_for_in_the_settings_of_django(self) -> None:
+        with patch.dict(connections.settings["default"], PASSWORD="wrong"), self.assertRaises(CommandError) as found:
+            call_command("ems_migrate")
+        self.assertIn("DATABASES['default']", str(found.exception))
+        self.assertNotIn("EMS_URL", str(found.exception))

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from emsworker.core.errors import EmsError
-from emsworker.integrations.django.apps import migrate_stream
+from emsworker.integrations.django.apps import django_text, migrate_stream
 from emsworker.integrations.django.backend import get_backend
 
 
@@ -22,9 +22,10 @@ class Command(BaseCommand):  # type: ignore[misc]
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Migrate; harmless when repeated."""
+        backend = get_backend(given["backend"])
         try:
-            applied = migrate_stream(get_backend(given["backend"]))
+            applied = migrate_stream(backend)
         except EmsError as error:
-            raise CommandError(str(error)) from None
+            raise CommandError(django_text(error, backend)) from None
         done = f"applied: {', '.join(map(str, applied))}" if applied else "nothing to do"
         self.stdout.write(f"The tables of EMS are up to date ({done}).")
