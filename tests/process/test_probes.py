@@ -9,6 +9,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from emsworker import Ems
 from tests.process.stream import Stream
 from tests.support.waiting import until
@@ -44,6 +46,7 @@ def health(worker: Program, *arguments: str) -> "subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_probes_tell_what_hangs_what_died_and_a_server_that_is_away_apart(one_stream: Stream, tmp_path: Path) -> None:
     sender = Ems("caller", url=one_stream.url)
     one_stream.app = sender

@@ -212,6 +212,7 @@ def test_a_viewer_of_the_database_changes_nothing(stream: Stream, visit: Visitin
         assert "Nothing can be changed" in page and "/do/pause" not in page and ":pw@" not in page
 
 
+@pytest.mark.slow
 def test_changes_go_to_the_stream_that_is_read(
     stream: Stream, visit: Visiting, server: LocalDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
