@@ -23,6 +23,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from emsworker.local.ports import free_port
@@ -171,6 +172,8 @@ class Reader:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    # As in a terminal: what is started in the background has inherited that Ctrl-C is ignored.
+                    preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
                 )
             )
         if port := _PORT.search(last):
