@@ -97,6 +97,12 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "short",
                 ((f"sum by (instance) (increase(ems_worker_starts_total{_RATE}))", "{{instance}}"),),
             ),
+            Panel("Beats that lead", "short", (("sum(ems_beat_leading)", "leading"),), "1, always."),
+            Panel(
+                "Failures of the beat's services",
+                "ops",
+                ((f"sum by (service) (rate(ems_beat_failures_total{_RATE}))", "{{service}}"),),
+            ),
             Panel(
                 "Messages sent by tasks",
                 "ops",
