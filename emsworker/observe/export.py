@@ -64,6 +64,7 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Waiting for a retry", "short", ((_of_group("retries"), _GROUP),)),
             Panel("Dead letters", "short", ((_of_group("dead"), _GROUP),)),
+            Panel("Refused rows of ems_publish", "short", (("ems_publish_refused", "refused"),)),
             Panel("Busy workers", "short", ((f"max by (topic, group) (ems_group_busy_workers{_PLACE})", _GROUP),)),
         ),
     ),
