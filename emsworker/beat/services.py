@@ -19,7 +19,7 @@ from emsworker.beat.high_watermark import resolve
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
-from emsworker.beat.samples import prune_samples, take_samples
+from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
@@ -44,7 +44,7 @@ SERVICES: tuple[Service, ...] = (
     sweep_reports,
     sweep_slots,
     sweep_notices,
-    take_samples,
+    TakeSamples(),
     prune_samples,
     WatchAlarms(),
     PingDeadMan(),
