@@ -7,6 +7,7 @@ import signal
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -59,7 +60,7 @@ class Node(LocalDatabase):
         if self.account:
             command = [f"--user={self.account}" if part == "--user=root" else part for part in command]
             self.give_away()
-        return [*command, *self.more]
+        return [*(part.replace(":PORT", f":{state.port}") for part in command), *self.more]
 
     more: tuple[str, ...] = ()
 
@@ -69,17 +70,26 @@ class Node(LocalDatabase):
 
     def ask(self, *statements: str) -> list[dict[str, Any]]:
         """Run statements as the administrator; returns the rows of the last."""
-        return run(self, *statements)
+        return run(self, "SET autocommit = 1", *statements)
+
+    frozen = False
 
     def freeze(self) -> None:
         """Stop its process as it is: connections stay open, and nobody answers."""
         assert self.pid
         os.kill(self.pid, signal.SIGSTOP)
+        self.frozen = True
 
     def thaw(self) -> None:
         """Let it go on."""
+        self.frozen = False
         if self.pid:
             os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it can be asked."""
+        return self.alive and not self.frozen
 
 
 class Cluster(ABC):
@@ -90,6 +100,7 @@ class Cluster(ABC):
         options: more options of every node.
     """
 
+    name: Engine
     flavor: Literal["mariadb", "mysql"]
 
     def __init__(self, folder: Path, options: dict[str, str] | None = None) -> None:
@@ -115,12 +126,41 @@ class Cluster(ABC):
         """Start a node that is down, and wait until it takes part again."""
 
     @abstractmethod
-    def is_member(self, node: Node) -> bool:
-        """Whether a node that runs takes part."""
+    def settle(self, number: int) -> None:
+        """Wait until a node that was frozen, and is not any more, knows what has become of it."""
 
     @abstractmethod
+    def view(self, node: Node) -> tuple[int, list[int]]:
+        """The primary's number, or -1, and the numbers of all that take part, in the eyes of a node.
+
+        One that was away still sees, for a moment, what it saw before.
+        """
+
+    def _views(self) -> list[tuple[int, list[int]]]:
+        found = []
+        for node in self.nodes:
+            try:
+                if node.answers:
+                    found.append(self.view(node))
+            except pymysql.err.MySQLError:
+                continue
+        return found
+
+    def members(self) -> list[int]:
+        """The numbers of the nodes that take part, in the eyes of a majority of all."""
+        views = self._views()
+        most = len(self.nodes) // 2 + 1
+        return [n for n in range(len(self.nodes)) if sum(n in members for _, members in views) >= most]
+
     def primary(self) -> int:
-        """The number of the node that clients should write to, as the nodes themselves see it."""
+        """The number of the node that clients should write to, in the eyes of a majority, or -1."""
+        votes = Counter(primary for primary, _ in self._views())
+        number, count = votes.most_common(1)[0] if votes else (-1, 0)
+        return number if 2 * count > len(self.nodes) else -1
+
+    def number_at(self, port: int) -> int:
+        """The number of the node at a port."""
+        return next(number for number, node in enumerate(self.nodes) if node.port == port)
 
     @property
     def url(self) -> str:
@@ -132,17 +172,6 @@ class Cluster(ABC):
         first = urlsplit(self.nodes[0].url)
         places = ",".join(f"127.0.0.1:{self.nodes[number].port}" for number in numbers)
         return f"mysql://{first.username}:{first.password}@{places}/ems"
-
-    def members(self) -> list[int]:
-        """The numbers of the nodes that run and take part."""
-        found = []
-        for number, node in enumerate(self.nodes):
-            try:
-                if node.alive and self.is_member(node):
-                    found.append(number)
-            except pymysql.err.MySQLError:
-                continue
-        return found
 
     def wait_whole(self, timeout_s: float = _START_S) -> None:
         """Wait until every node takes part."""
@@ -159,6 +188,7 @@ class Cluster(ABC):
 class GroupReplication(Cluster):
     """MySQL's own: one node takes writes, unless ``single`` is false, and the others elect another when it is away."""
 
+    name = "group-replication"
     flavor = "mysql"
 
     def __init__(self, folder: Path, options: dict[str, str] | None = None, *, single: bool = True) -> None:
@@ -227,30 +257,42 @@ class GroupReplication(Cluster):
         """Start a node that is down, and wait until it is a member again."""
         node = self.nodes[number]
         node.start(_START_S)
-        if not self.is_member(node):
+        if not self._is_online(node):
             node.ask("STOP GROUP_REPLICATION", "START GROUP_REPLICATION")
-        until(lambda: self.is_member(node), _START_S, f"node {number} joins", 0.2)
-
-    def is_member(self, node: Node) -> bool:
-        """Whether it is ONLINE in its own eyes, and sees all others that run."""
-        return self._role(node) != ""
+        until(lambda: number in self.members(), _START_S, f"node {number} joins", 0.2)
 
     @staticmethod
-    def _role(node: Node) -> str:
-        rows = node.ask(
-            "SELECT MEMBER_ROLE role FROM performance_schema.replication_group_members "
-            "WHERE MEMBER_ID = @@server_uuid AND MEMBER_STATE = 'ONLINE'"
+    def _is_online(node: Node) -> bool:
+        return bool(
+            node.ask(
+                "SELECT 1 FROM performance_schema.replication_group_members "
+                "WHERE MEMBER_ID = @@server_uuid AND MEMBER_STATE = 'ONLINE'"
+            )
         )
-        return rows[0]["role"] if rows else ""
 
-    def primary(self) -> int:
-        """The number of the member that the others have elected."""
-        return next(n for n in self.members() if self._role(self.nodes[n]) == "PRIMARY")
+    def settle(self, number: int) -> None:
+        """Wait until a node that was frozen knows that it was expelled, or is one of the members again."""
+
+        def known() -> bool:
+            return number in self.members() or not self._is_online(self.nodes[number])
+
+        until(known, _START_S, f"node {number} knows", 0.2)
+
+    def view(self, node: Node) -> tuple[int, list[int]]:
+        """The primary, and the members that are ONLINE."""
+        rows = node.ask(
+            "SELECT MEMBER_PORT port, MEMBER_ROLE role FROM performance_schema.replication_group_members "
+            "WHERE MEMBER_STATE = 'ONLINE' AND MEMBER_PORT > 0"
+        )
+        numbers = {self.number_at(row["port"]): row["role"] for row in rows}
+        primaries = [number for number, role in sorted(numbers.items()) if role == "PRIMARY"]
+        return (primaries or [-1])[0], sorted(numbers)
 
 
 class Galera(Cluster):
     """MariaDB's: each node takes writes, and one that conflicts with another node's is rolled back."""
 
+    name = "galera"
     flavor = "mariadb"
 
     def __init__(self, folder: Path, options: dict[str, str] | None = None) -> None:
@@ -284,6 +326,7 @@ class Galera(Cluster):
             "wsrep-cluster-address": "gcomm://" + ",".join(f"127.0.0.1:{port}" for port in self._ports),
             "wsrep-node-address": "127.0.0.1",
             "wsrep-node-name": f"node{number}",
+            "wsrep-node-incoming-address": "127.0.0.1:PORT",
             "wsrep-sst-method": "rsync",
             "wsrep-sst-receive-address": f"127.0.0.1:{free_port()}",
         }
@@ -303,21 +346,31 @@ class Galera(Cluster):
         """Start a node that is down, and wait until it has what the others have."""
         node = self.nodes[number]
         node.start(_START_S)
-        until(lambda: self.is_member(node), _START_S, f"node {number} is synced", 0.2)
+        until(lambda: self._is_synced(number), _START_S, f"node {number} is synced", 0.2)
 
-    def is_member(self, node: Node) -> bool:
-        """Whether it is synced with a majority."""
-        status = self.status(node)
+    def _is_synced(self, number: int) -> bool:
+        status = self.status(self.nodes[number])
         return status["wsrep_cluster_status"] == "Primary" and status["wsrep_local_state_comment"] == "Synced"
+
+    def settle(self, number: int) -> None:
+        """Wait until a node that was frozen takes part again."""
+        until(lambda: number in self.members(), _START_S, f"node {number} is back", 0.2)
+
+    def view(self, node: Node) -> tuple[int, list[int]]:
+        """The first of those that are synced, and all of them; a node sees the names of the others only."""
+        status = self.status(node)
+        if status["wsrep_cluster_status"] != "Primary" or status["wsrep_local_state_comment"] != "Synced":
+            return -1, []
+        ports = [
+            int(place.rsplit(":", 1)[1]) for place in status["wsrep_incoming_addresses"].split(",") if ":" in place
+        ]
+        numbers = sorted(self.number_at(port) for port in ports)
+        return (numbers or [-1])[0], numbers
 
     @staticmethod
     def status(node: Node) -> dict[str, str]:
         """Its status variables of Galera."""
         return {row["Variable_name"]: row["Value"] for row in node.ask("SHOW STATUS LIKE 'wsrep%'")}
-
-    def primary(self) -> int:
-        """The first in the list that takes part."""
-        return self.members()[0]
 
 
 _KINDS: dict[Engine, type[Cluster]] = {"group-replication": GroupReplication, "galera": Galera}
