@@ -8,6 +8,7 @@ from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
     sweep_clients,
+    sweep_holds,
     sweep_keys,
     sweep_notices,
     sweep_once,
@@ -37,6 +38,7 @@ SERVICES: tuple[Service, ...] = (
     fire_schedules,
     Intake(),
     Relay(),
+    sweep_holds,
     trim,
     resolve,
     skip_backlogs,
