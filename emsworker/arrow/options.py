@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeVar
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.ids import check_name
+from emsworker.store.stream.holds import HOLD_FOR_S
 
 T = TypeVar("T")
 Offsets = dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
 TOPIC_ID = "id"  # beside the partitions in the offsets that a streaming query reports
-HOLD_FOR_S = 7 * 86_400  # as Kafka keeps the offsets of a group
 DATASETS = ("messages", "claims", "attempts", "retries", "deadletters")
 
 _ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")

@@ -1,18 +1,24 @@
 """Holds of readers outside the groups: retention keeps what they have not read, for a time."""
 
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from emsworker.admin import Admin
 from emsworker.beat.expiry import sweep_holds
-from emsworker.core.errors import HoldTaken, TopicDeleted
+from emsworker.core.errors import ConfigError, HoldTaken, InvalidName, TopicDeleted, UnknownReader, UnknownTopic
+from emsworker.observe.stream_metrics import StreamMetrics
 from emsworker.store import topics
 from emsworker.store.stream import holds, retention
 from emsworker.store.stream.holds import Hold
 from tests.store.test_retention import finish, keep, left, trim_all
+from tests.support import rows
 from tests.support.streams import Stream, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 ME, OTHER = b"m" * 16, b"o" * 16
 
 
@@ -146,3 +152,59 @@ def test_a_deleted_topic_has_no_holds(stream: Stream) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_hold") == 0
     with pytest.raises(TopicDeleted, match="reader nightly"):
         holds.take(stream.session, [hold(topic.id, 1)])
+
+
+def test_readers_without_spark_hold_and_are_listed_with_their_lag(stream: Stream) -> None:
+    topic = stream.topic("t", partitions=3, retention_s=3600)
+    for partition, count in enumerate((10, 4, 0)):
+        for number in range(count):
+            stream.app().send("t", number, partition=partition)
+    admin = Admin(stream.app())
+    admin.readers.hold("t", "nightly", {0: 3, 1: 5, 2: 1}, hold_for_s=600)
+    rows.age(stream.rows, 86400)
+    trim_all(stream)
+    assert stream.rows("SELECT `partition`, log_start FROM ems_partition") == [(0, 3), (1, 5), (2, 1)]
+    (view,) = admin.readers.holds("t")
+    assert (view.topic, view.name, view.lags, view.lost) == ("t", "nightly", [8, 0, 0], False)
+    assert 590 < view.left_s <= 600 and 0 <= view.age_s < 60
+    admin.readers.hold("t", "nightly", {0: 11, 1: 5, 2: 1})
+    assert [one.lags for one in admin.readers.holds()] == [[0, 0, 0]]
+    with pytest.raises(ConfigError) as caught:
+        admin.readers.hold("t", "nightly", {0: 0}, hold_for_s=0)
+    assert [problem.name for problem in caught.value.problems] == ["offset of partition 0", "hold_for_s"]
+    with pytest.raises(InvalidName, match="reader 'a b'"):
+        admin.readers.hold("t", "a b", {0: 1})
+    with pytest.raises(TopicDeleted):
+        admin.readers.hold("t", "nightly", {7: 1})
+    with pytest.raises(UnknownTopic):
+        admin.readers.holds("gone")
+    assert admin.readers.release("t", "nightly") == 3
+    with pytest.raises(UnknownReader, match="no reader 'nightly' holds messages of topic 't'"):
+        admin.readers.release("t", "nightly")
+    assert topic.partitions == 3
+
+
+def test_the_lag_of_readers_is_a_metric(stream: Stream) -> None:
+    stream.topic("t", partitions=2)
+    for number in range(10):
+        stream.app().send("t", number, partition=0)
+    Admin(stream.app()).readers.hold("t", "nightly", {0: 3, 1: 1}, hold_for_s=600)
+
+    def samples() -> dict[str, float]:
+        found = {}
+        for family in StreamMetrics(stream.app()).collect():
+            for sample in family.samples:
+                if sample.labels == {"topic": "t", "reader": "nightly"}:
+                    found[sample.name] = sample.value
+        return found
+
+    now = samples()
+    behind = {name: now[f"ems_reader_{name}_offsets_behind"] for name in ("avg", "max", "min")}
+    assert behind == {"avg": 4, "max": 8, "min": 0}
+    assert now["ems_reader_hold_lost"] == 0 and 590 < now["ems_reader_hold_left_seconds"] <= 600
+    assert 0 <= now["ems_reader_hold_age_seconds"] < 60
+    page = (ROOT / "docs/reference/events.md").read_text()
+    assert set(now) == set(re.findall(r"^\| `(ems_reader_\w+)`", page, re.MULTILINE))
+    expire(stream)
+    sweep_holds(stream.session, stream.app().settings)
+    assert (samples()["ems_reader_hold_lost"], samples()["ems_reader_hold_left_seconds"]) == (1, 0)

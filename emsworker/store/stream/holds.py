@@ -19,6 +19,7 @@ from emsworker.store.engine.sql import Statements, utc
 from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)
+HOLD_FOR_S = 7 * 86_400  # as Kafka keeps the offsets of a group
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,22 @@ def list_holds(session: Session) -> list[HoldRow]:
 
 
 def _row(
-    topic: str, name: str, partition: int, held_from: int, next_offset: int, end: int,
+    topic: str, name: str, partition: int, held_from: int, next_offset: int, end: Any,
     renewed: Any, expires: Any, lost: Any, age_s: Any, left_s: Any,
 ) -> HoldRow:  # fmt: skip
-    left = 0.0 if lost is not None else max(0.0, float(left_s))
-    lost_at = None if lost is None else utc(lost)
-    times = (utc(renewed), utc(expires), lost_at, max(0.0, float(age_s)), left)
-    return HoldRow(topic, name, partition, held_from, next_offset, max(0, end - next_offset), *times)
+    return HoldRow(
+        topic,
+        name,
+        partition,
+        held_from,
+        next_offset,
+        lag=max(0, int(end) - next_offset),
+        renewed_at=utc(renewed),
+        expires_at=utc(expires),
+        lost_at=None if lost is None else utc(lost),
+        age_s=max(0.0, float(age_s)),
+        left_s=0.0 if lost is not None else max(0.0, float(left_s)),
+    )
 
 
 def release(session: Session, topic_id: int, name: str) -> int:
