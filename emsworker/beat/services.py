@@ -8,6 +8,7 @@ from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
     sweep_clients,
+    sweep_holds,
     sweep_keys,
     sweep_notices,
     sweep_once,
@@ -35,6 +36,7 @@ SERVICES: tuple[Service, ...] = (
     sweep_clients,
     fire_schedules,
     Relay(),
+    sweep_holds,
     trim,
     resolve,
     skip_backlogs,
