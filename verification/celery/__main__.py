@@ -89,7 +89,7 @@ def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
 def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, everything: bool) -> Result:
     """Celery's integration tests: all, or what CI runs."""
     chosen = arguments or (("t/integration",) if everything else BOUNDED)
-    several = ("-n", str(processes), "--dist", "worksteal") if processes > 1 else ()
+    several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
     options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
     return _pytest("Celery's suite", tests_of(CELERY), broker, [*options, *chosen])
 
@@ -104,7 +104,12 @@ def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev test-celery", description=__doc__)
     parser.add_argument("--long", action="store_true", help="everything; without it what CI runs")
-    parser.add_argument("--on", choices=("ems", "redis"), default="ems", help="the broker of the suites (default ems)")
+    parser.add_argument(
+        "--on",
+        choices=("ems", "redis", "results"),
+        default="ems",
+        help="what the suites run on: results is Redis for messages alone (default ems)",
+    )
     parser.add_argument("--only", choices=("kombu", "celery", "ours"), help="one part; the rest goes to pytest")
     parser.add_argument("-n", "--processes", type=int, default=3, help="of Celery's suite (default 3)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest, with --only")

@@ -1,7 +1,7 @@
 """Plugin of pytest for suites of other projects: private servers, and a named reason for whatever does not pass.
 
 Each test process has a database and a Redis of its own. Celery's tests keep notes of what ran in a Redis whatever the
-broker is. ``EMS_SUITE_BROKER`` is ``ems`` or ``redis``; ``exceptions.toml`` names the tests that do not pass with it.
+broker is. ``EMS_SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in Redis and results in EMS; ``exceptions.toml`` names the tests that do not pass with it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def _start(servers: TestServers) -> Broker:
     os.environ |= {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(notes.port), "REDIS_6379_TCP": str(notes.port)}
     if ON == "redis":
         return on_redis(notes)
-    return ems(_servers.enter_context(fresh_database(servers.database(chosen_flavors()[0]))))
+    ours = ems(_servers.enter_context(fresh_database(servers.database(chosen_flavors()[0]))))
+    return ours if ON == "ems" else replace(on_redis(notes), name=ON, backend=ours.backend)
 
 
 def pytest_unconfigure() -> None:
@@ -71,7 +73,7 @@ def pytest_sessionstart() -> None:
     import sys
 
     conftest = sys.modules.get("t.integration.conftest")
-    if conftest is not None and ON == "ems":
+    if conftest is not None and ON != "redis":
         conftest.TEST_BACKEND = StoresLikeRedis(conftest.TEST_BACKEND)  # type: ignore[attr-defined]
 
 
