@@ -152,7 +152,7 @@ def _publish(session: Session, work: Callable[[Session], T], joins: bool) -> T:
     except BaseException as error:
         with contextlib.suppress(ConnectionLost):
             session.rollback()
-        if isinstance(meaning := lost(error), (ConnectionLost, Conflict)):
+        if (meaning := lost(error)) is not None:
             raise meaning from error
         raise
     for call in dict.fromkeys(borrowed.calls):
@@ -160,11 +160,17 @@ def _publish(session: Session, work: Callable[[Session], T], joins: bool) -> T:
     return result
 
 
-def lost(error: BaseException | None) -> BaseException | None:
-    """Return what an exception, or one of its causes, says of a connection or a transaction that is lost."""
-    while error is not None and not isinstance(translate(error), (ConnectionLost, Conflict)):
-        error = error.__cause__
-    return None if error is None else translate(error)
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from, or during."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def lost(error: BaseException) -> BaseException | None:
+    """Return what an exception, or one behind it, says of a connection or a transaction that is lost."""
+    meanings = (translate(one) for one in chain(error))
+    return next((one for one in meanings if isinstance(one, (ConnectionLost, Conflict))), None)
 
 
 class _Turn:
