@@ -6,6 +6,8 @@ import logging
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
+from emsworker.store.celery import chords
+from emsworker.store.celery import results as celery_results
 from emsworker.store.cluster import clients, once
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
@@ -56,3 +58,9 @@ def sweep_slots(session: Session, settings: Settings) -> float:
     """Delete the slots of clients that are gone; they no longer count anyway."""
     limits.sweep(session)
     return _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_celery(session: Session, settings: Settings) -> float:
+    """Delete expired results and chords of Celery, in bounded chunks; no pause while there are more."""
+    swept = max(celery_results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK))
+    return 0.0 if swept == _CHUNK else _PAUSE_BEATS * settings.beat_s
