@@ -53,7 +53,7 @@ class Result:
     def __str__(self) -> str:
         """One line."""
         counts = ", ".join(f"{count} {what}" for what, count in self.counts.items())
-        return f"{self.name}: {counts or 'nothing ran'} in {self.took_s:.0f} s{'' if self.code == 0 else ': FAILED'}"
+        return f"{self.name}: {counts} in {self.took_s:.0f} s{'' if self.code == 0 else ': FAILED'}"
 
 
 def _pytest(name: str, folder: Path, broker: str, arguments: Sequence[str]) -> Result:
@@ -101,6 +101,14 @@ def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:
     return _pytest("our tests with Celery", ROOT, "ems", ["-q", *chosen])
 
 
+def beside_redis(arguments: Sequence[str]) -> Result:
+    """The scenarios of chaos on EMS and on Redis: a table."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "verification.celery.beside", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False).returncode
+    return Result("chaos beside Redis", code, {}, time.monotonic() - began)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev test-celery", description=__doc__)
     parser.add_argument("--long", action="store_true", help="everything; without it what CI runs")
@@ -110,7 +118,9 @@ def _arguments() -> argparse.Namespace:
         default="ems",
         help="what the suites run on: results is Redis for messages alone (default ems)",
     )
-    parser.add_argument("--only", choices=("kombu", "celery", "ours"), help="one part; the rest goes to pytest")
+    parser.add_argument(
+        "--only", choices=("kombu", "celery", "ours", "beside"), help="one part; the rest goes to pytest"
+    )
     parser.add_argument("-n", "--processes", type=int, default=3, help="of Celery's suite (default 3)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest, with --only")
     found = parser.parse_args()
@@ -130,8 +140,10 @@ def main() -> int:
         "kombu": lambda: kombu_bases(chosen.on, chosen.arguments),
         "celery": lambda: celery_suite(chosen.on, chosen.processes, chosen.arguments, everything=chosen.long),
         "ours": lambda: our_tests(chosen.arguments, everything=chosen.long),
+        "beside": lambda: beside_redis(chosen.arguments),
     }
-    wanted = [chosen.only] if chosen.only else [name for name in parts if chosen.on == "ems" or name != "ours"]
+    left_out = {"ours", "beside"} if chosen.on != "ems" else set() if chosen.long else {"beside"}
+    wanted = [chosen.only] if chosen.only else [name for name in parts if name not in left_out]
     results = [parts[name]() for name in wanted]
     print(*results, sep="\n")
     return int(any(result.code != 0 for result in results))
