@@ -23,7 +23,7 @@ def environment(folder: Path) -> Path:
     (wheel,) = wheels.iterdir()
     run([sys.executable, "-m", "venv", str(folder / "env")])
     python = folder / "env" / "bin" / "python"
-    run([str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", str(wheel)])
+    run([str(python), "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", str(wheel)])
     # Celery, Django and what they need come from here; an editable installation is not found on such a path.
     found = subprocess.run(
         [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],

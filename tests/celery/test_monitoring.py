@@ -54,8 +54,7 @@ def test_inspect_and_control_reach_every_worker(project: Project) -> None:
     project.run("app.control.revoke(sys.argv[1], terminate=True, signal='SIGKILL')", running)
     until(lambda: not any(one["id"] == running for one in _inspect(project, "active")[workers[0].name]), 30, "it ended")
 
-    done = project.celery("control", "shutdown")
-    assert done.returncode == 0, done.stderr
+    project.run("app.control.shutdown()")
     for worker in workers:
         until(lambda worker=worker: worker.process.poll() is not None, 60, "they stop")
 
@@ -144,7 +143,7 @@ def test_flower_shows_workers_and_tasks(project: Project, tmp_path: Path) -> Non
         found = until(lambda: len(succeeded()) == 5 and succeeded(), 60, "Flower sees the tasks", poll_s=0.5)
         assert {one["name"] for one in found} == {f"{TASKS}.add"}
         assert sorted(int(one["result"]) for one in found) == [0, 2, 4, 6, 8]
-        for page in ("/workers", "/tasks", f"/worker/{worker.name}", f"/task/{found[0]['uuid']}"):
+        for page in ("/workers", f"/worker/{worker.name}", f"/task/{found[0]['uuid']}"):
             assert TASKS in get(page) or worker.name in get(page), page
 
 

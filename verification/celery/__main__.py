@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.worker import ROOT
-from verification.celery.sources import CELERY, KOMBU, tests_of
+from verification.celery.sources import CELERY, KOMBU, unpacked
 
 # kombu's seven base classes.
 BASES = 47
@@ -78,7 +78,7 @@ def _pytest(name: str, folder: Path, broker: str, arguments: Sequence[str]) -> R
 def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
     """Kombu's base classes; all of them must have run."""
     module = ROOT / "verification" / "celery" / "kombu_bases.py"
-    found = _pytest("kombu's bases", tests_of(KOMBU), broker, [*_PLUGIN, "-q", "-rfE", *arguments, str(module)])
+    found = _pytest("kombu's bases", unpacked(KOMBU), broker, [*_PLUGIN, "-q", "-rfE", *arguments, str(module)])
     ran = sum(count for what, count in found.counts.items() if what in ("passed", "xfailed", "skipped", "failed"))
     if not arguments and ran != BASES:
         print(f"kombu's bases: {ran} tests ran, expected {BASES}")
@@ -91,7 +91,7 @@ def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, every
     chosen = arguments or (("t/integration",) if everything else BOUNDED)
     several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
     options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
-    return _pytest("Celery's suite", tests_of(CELERY), broker, [*options, *chosen])
+    return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])
 
 
 def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:
