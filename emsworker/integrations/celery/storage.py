@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from emsworker.core.errors import EmsError
 from emsworker.core.process import forks
+from emsworker.integrations.celery.poller import ResultPoller
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.celery import results
@@ -44,6 +45,8 @@ class Storage:
 
     Attributes:
         options: those of the URL that say nothing of the connection.
+        writer: stores results.
+        poller: waits for results.
 
     Raises:
         ValueError: the URL is malformed.
@@ -55,6 +58,8 @@ class Storage:
         self._database = Database(parsed.database)
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}
+        self.writer = Writer(self.call)
+        self.poller = ResultPoller(self.find)
 
     def call(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` on a session, and again after a lost connection: it must be idempotent.
@@ -68,6 +73,10 @@ class Storage:
                 return work(session)
 
         return until_connected(attempt, _TIMEOUT_S)
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values that exist, by key."""
+        return self.call(lambda session: results.find(session, keys))
 
     def publish(self, work: Callable[[Session], T], app: Any) -> T:
         """Run ``work`` in a transaction, and again after a conflict or a loss.
@@ -186,11 +195,11 @@ class Writer:
     """Stores results: those of several threads in one statement, each of which waits until its own is committed.
 
     Args:
-        storage: where to.
+        call: runs a function on a session.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, call: Callable[[Callable[[Session], None]], None]) -> None:
+        self._call = call
         self._start_over()
         forks.after_fork(self._start_over)
 
@@ -227,7 +236,7 @@ class Writer:
     def _write(self, turns: list[_Turn]) -> None:
         entries = [one.entry for one in turns]
         try:
-            self._storage.call(lambda session: results.put(session, entries))
+            self._call(lambda session: results.put(session, entries))
         except Exception as error:
             if not isinstance(error, _CLEAN) or len(turns) == 1:
                 raise
@@ -238,7 +247,7 @@ class Writer:
 
     def _write_alone(self, turn: _Turn) -> None:
         try:
-            self._storage.call(lambda session: results.put(session, [turn.entry]))
+            self._call(lambda session: results.put(session, [turn.entry]))
         except _CLEAN as error:
             turn.error = error
         turn.is_done = True
@@ -246,3 +255,19 @@ class Writer:
     def _end(self, turn: _Turn) -> None:
         if turn.error is not None:
             raise turn.error
+
+
+_lock = forks.Lock()
+_storages: dict[str, Storage] = {}
+
+
+def storage_of(url: str) -> Storage:
+    """Return the storage of a URL: one for all threads, each of which has a result backend of its own.
+
+    Raises:
+        ValueError: the URL is malformed.
+    """
+    with _lock:
+        if url not in _storages:
+            _storages[url] = Storage(url)
+        return _storages[url]
