@@ -564,3 +564,35 @@ CREATE TABLE IF NOT EXISTS ems_celery_schedule (
   runs BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (app, name)
 ) ENGINE=InnoDB;
+
+-- Exchanges, queues and bindings, for programs that speak AMQP's model: Celery and kombu.
+
+CREATE TABLE IF NOT EXISTS ems_exchange (
+  name VARBINARY(255) NOT NULL,
+  kind ENUM('direct', 'topic', 'fanout') NOT NULL,
+  bus VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  declared_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB;
+
+-- Each queue is a topic with one group. One that expires is deleted once no program has used it for that long.
+
+CREATE TABLE IF NOT EXISTS ems_queue (
+  name VARBINARY(255) NOT NULL,
+  topic VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  message_ttl_ms BIGINT UNSIGNED NULL,
+  expires_ms BIGINT UNSIGNED NULL,
+  declared_at DATETIME(6) NOT NULL,
+  used_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name),
+  KEY expiring (expires_ms)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_binding (
+  exchange VARBINARY(255) NOT NULL,
+  kind ENUM('queue', 'exchange') NOT NULL,
+  target VARBINARY(255) NOT NULL,
+  routing_key VARBINARY(255) NOT NULL,
+  PRIMARY KEY (exchange, kind, target, routing_key),
+  KEY target (kind, target)
+) ENGINE=InnoDB;
