@@ -62,7 +62,9 @@ class Stored:
     def copy(self, tag: str, level: int = 0) -> NewMessage:
         """Return a message for one topic; each has an id of its own, because Celery republishes under one."""
         raw = tag.encode()
-        return NewMessage(new_uid(), None, raw if len(raw) <= MAX_KEY_BYTES else None, self.headers, self.body, level=level)
+        return NewMessage(
+            new_uid(), None, raw if len(raw) <= MAX_KEY_BYTES else None, self.headers, self.body, level=level
+        )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -100,20 +101,23 @@ class ResultPoller:
         """Look for all, until there is something for this one."""
         while not waiter.values:
             self._hurried.clear()
-            began = ticks()
-            self._look()
+            pause_s = self._look()
             left = ends_at - ticks()
             if waiter.values or left <= 0:
                 return
-            self._hurried.wait(min(self._pause_s(ticks() - began), left))
+            self._hurried.wait(min(pause_s, left))
 
-    def _look(self) -> None:
-        waiters = list(self._waiters)
+    def _look(self) -> float:
+        """Look once, and return the seconds until the next look."""
+        waiters, began = list(self._waiters), ticks()
         keys = list({key for waiter in waiters for key in waiter.wanted()})
-        found = self._find(keys) if keys else {}
+        if not keys:
+            return math.inf
+        found = self._find(keys)
         if any([waiter.take(found) for waiter in waiters]):
             self._news_at = ticks()
             self._tell()
+        return self._pause_s(ticks() - began)
 
     def _tell(self) -> None:
         with self._looked:

@@ -54,6 +54,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._resume_at = 0.0
         super().__init__(app, *args, **kwargs)
 
+    def setup_schedule(self) -> None:
+        """Take the entries of the code, and those that Celery adds; in this order, because the first removes others."""
+        self.merge_inplace(self.app.conf.beat_schedule)
+        self.install_default_entries(self.data)
+
     @property
     def info(self) -> str:
         """A line for the banner."""
