@@ -1,15 +1,8 @@
 """The scheduler of `celery beat` on a stream: several run, one leads, each slot is published once."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +16,6 @@ from emsworker.integrations.celery import scheduler as module
 from emsworker.store.celery import schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
-from tests.support.waiting import until
-from tests.support.worker import ROOT
 
 WAIT_S = 60
 
