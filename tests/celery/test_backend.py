@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pymysql
 import pytest
@@ -186,6 +187,44 @@ def test_an_outcome_is_noticed_within_milliseconds(app: Celery) -> None:
         timer.join()
         delays.append(got - stored[0])
     assert sorted(delays)[10] < 0.05
+
+
+@pytest.fixture
+def backend_at(database: str) -> Iterator[Any]:
+    """Makes the backend of an application whose URL names a Redis."""
+    with Database(database).session() as session:
+        migrate(session)
+    apps = []
+
+    def make(redis_url: str) -> Any:
+        apps.append(Celery(backend=f"ems+{database}?redis_url={quote(redis_url, safe='')}", set_as_current=False))
+        return apps[-1].backend
+
+    yield make
+    for app in apps:
+        app.backend._storage.close()
+
+
+def _store_later(backend: Any, task_id: str) -> threading.Timer:
+    timer = threading.Timer(0.5, backend.store_result, (task_id, 1, states.SUCCESS))
+    timer.start()
+    return timer
+
+
+def test_redis_wakes_those_who_wait(backend_at: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_at(redis_url)
+    monkeypatch.setattr(backend.poller, "_pause_s", lambda cost_s: 600.0)  # as if it never asked twice by itself
+    for task_id in ("first", "second"):
+        timer = _store_later(backend, task_id)
+        assert backend.app.AsyncResult(task_id).get(timeout=WAIT_S) == 1
+        timer.join()
+
+
+def test_without_its_redis_results_are_found_by_polling(backend_at: Any) -> None:
+    backend = backend_at("redis://127.0.0.1:1/0")
+    timer = _store_later(backend, "id")
+    assert backend.app.AsyncResult("id").get(timeout=WAIT_S) == 1
+    timer.join()
 
 
 def test_tasks_report_their_progress_and_their_end(app: Celery, worker: Any) -> None:

@@ -30,8 +30,9 @@ class Store:
         self.batches: list[list[bytes]] = []
         self.passes = threading.Semaphore(0)
         self.refused: set[bytes] = set()
+        self.stored: list[bytes] = []
         monkeypatch.setattr(results, "put", self._put)
-        self.writer = Writer(lambda work: work(None))  # type: ignore[arg-type]
+        self.writer = Writer(lambda work: work(None), self.stored.extend)  # type: ignore[arg-type]
 
     def _put(self, session: object, entries: Sequence[Entry]) -> None:
         keys = [entry.key for entry in entries]
@@ -100,6 +101,7 @@ def test_a_result_that_is_refused_fails_its_own_thread_only(store: Store) -> Non
         b"bad": MessageTooLarge,
         b"c": type(None),
     }
+    assert sorted(store.stored) == [b"0", b"a", b"c"]
 
 
 def test_an_interrupted_thread_leaves_the_results_of_others_to_them(

@@ -65,6 +65,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
             fix = f"{error} (with ems+ before it)"
             raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
         self.poller = self._storage.poller
+        self.wait_for_news = self._storage.wait
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
         )
@@ -190,6 +191,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
         entries = [entry] if entry is not None else []
         try:
             if self._storage.call(lambda session: chords.count(session, part, entries)):
+                self._storage.stored(one.key for one in entries)
                 return
         except MessageTooLarge as error:
             raise BackendStoreError(str(error), state=state, task_id=request.id) from error

@@ -82,6 +82,11 @@ class ResultPoller:
         self._news_at = ticks()
         self._hurried.set()
 
+    def arrived(self, key: bytes) -> None:
+        """Look at once if somebody waits for a result that has been stored."""
+        if any(key in waiter for waiter in list(self._waiters)):
+            self.hurry()
+
     def wait(self, waiter: Waiter, timeout_s: float) -> None:
         """Return when a waiter has values, or after ``timeout_s`` seconds."""
         self._waiters.add(waiter)

@@ -52,7 +52,7 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Wait for news, at most ``timeout`` seconds."""
-        self.backend.poller.wait(self._waiter, 1.0 if timeout is None else timeout)
+        self.backend.wait_for_news(self._waiter, 1.0 if timeout is None else timeout)
         values = self._waiter.values
         while values:
             self.on_state_change(self.backend.decode_result(values.popleft()), None)
