@@ -17,7 +17,7 @@ from kombu.utils.encoding import bytes_to_str
 
 from emsworker.core.errors import ConfigError, MessageTooLarge, Problem, StoreUnavailable
 from emsworker.core.url import redact_url
-from emsworker.integrations.celery.storage import Storage, Writer, lost
+from emsworker.integrations.celery.storage import lost, storage_of
 from emsworker.integrations.celery.waiting import ResultConsumer
 from emsworker.store.celery import chords, results
 from emsworker.store.celery.chords import Part
@@ -60,11 +60,12 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
         if failure_expires is not None:
             self.failure_expires = self.prepare_expires(failure_expires, type=int)
         try:
-            self._storage = Storage(url or "")
+            self._storage = storage_of(url or "")
         except ValueError as error:
             fix = f"{error} (with ems+ before it)"
             raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
-        self._writer = Writer(self._storage)
+        self.poller = self._storage.poller
+        self.wait_for_news = self._storage.wait
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
         )
@@ -87,7 +88,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
     def mget(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the values of several keys, by few queries."""
         wanted = [self.key_t(key) for key in keys]
-        found = self._storage.call(lambda session: results.find(session, wanted))
+        found = self._storage.find(wanted)
         return [found.get(key) for key in wanted]
 
     def set(self, key: bytes, value: bytes | str) -> None:
@@ -108,7 +109,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
 
     def _write(self, entry: Entry) -> None:
         try:
-            self._writer.put(entry)
+            self._storage.writer.put(entry)
         except MessageTooLarge as error:
             raise BackendStoreError(str(error)) from error
 
@@ -128,12 +129,6 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
         meta["task_id"] = bytes_to_str(task_id)
         key = self.get_key_for_task(task_id)
         return self._entry(key, self.encode(meta), state, is_final=state == states.SUCCESS)
-
-    def find_metas(self, task_ids: Sequence[str]) -> dict[str, Any]:
-        """Return what is known of tasks, by id; nothing for those that are not."""
-        bodies = self.mget([self.get_key_for_task(task_id) for task_id in task_ids])
-        found = {task_id: body for task_id, body in zip(task_ids, bodies, strict=True) if body is not None}
-        return {task_id: self.decode_result(body) for task_id, body in found.items()}
 
     def forget(self, task_id: str) -> None:
         """Delete a result, and wait for it no longer."""
@@ -196,6 +191,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
         entries = [entry] if entry is not None else []
         try:
             if self._storage.call(lambda session: chords.count(session, part, entries)):
+                self._storage.stored(one.key for one in entries)
                 return
         except MessageTooLarge as error:
             raise BackendStoreError(str(error), state=state, task_id=request.id) from error

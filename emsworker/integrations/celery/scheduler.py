@@ -21,7 +21,7 @@ from kombu.exceptions import OperationalError
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact_url
-from emsworker.integrations.celery.storage import Storage, chain, lost
+from emsworker.integrations.celery.storage import chain, lost, storage_of
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.celery import schedules
 from emsworker.store.celery.schedules import LastRun
@@ -47,12 +47,17 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         self._name = str(app.main or "celery")
         self._address = _address(app)
-        self._storage = Storage(self._address)
+        self._storage = storage_of(self._address)
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._leads = False
         self._next_claim = 0.0
         self._resume_at = 0.0
         super().__init__(app, *args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Take the entries of the code, and those that Celery adds; in this order, because the first removes others."""
+        self.merge_inplace(self.app.conf.beat_schedule)
+        self.install_default_entries(self.data)
 
     @property
     def info(self) -> str:
@@ -148,7 +153,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             log.info("beat: could not resign; the lease runs out by itself")
         self._leads = False
         super().close()
-        self._storage.close()
 
 
 def _address(app: Any) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from emsworker.core.errors import EmsError
 from emsworker.core.process import forks
+from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.poller import ResultPoller, Waiter
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
+from emsworker.integrations.celery.wakeups import WakeUps
 from emsworker.store.celery import results
 from emsworker.store.celery.results import Entry
 from emsworker.store.engine.database import Database, until_connected
@@ -43,18 +46,23 @@ class Storage:
         url: ``ems+mysql://user:password@host:port/database``, with or without ``ems+``.
 
     Attributes:
-        options: those of the URL that say nothing of the connection.
+        writer: stores results.
+        poller: waits for results.
 
     Raises:
         ValueError: the URL is malformed.
+        ConfigError: an option in it is wrong.
     """
 
     def __init__(self, url: str) -> None:
         parsed = StreamUrl.parse(url)
-        self.options = parsed.options
         self._database = Database(parsed.database)
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}
+        self.writer = Writer(self.call, self.stored)
+        self.poller = ResultPoller(self.find)
+        redis_url = Options.load(parsed.options, {}).redis_url
+        self._wake_ups = WakeUps(redis_url, lambda: self.call(stream_id), self.poller.arrived) if redis_url else None
 
     def call(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` on a session, and again after a lost connection: it must be idempotent.
@@ -68,6 +76,21 @@ class Storage:
                 return work(session)
 
         return until_connected(attempt, _TIMEOUT_S)
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values that exist, by key."""
+        return self.call(lambda session: results.find(session, keys))
+
+    def stored(self, keys: Iterable[bytes]) -> None:
+        """Wake those who wait for results that have been committed."""
+        if self._wake_ups is not None:
+            self._wake_ups.tell(keys)
+
+    def wait(self, waiter: Waiter, timeout_s: float) -> None:
+        """Return when a waiter has values, or after ``timeout_s`` seconds."""
+        if self._wake_ups is not None:
+            self._wake_ups.listen()
+        self.poller.wait(waiter, timeout_s)
 
     def publish(self, work: Callable[[Session], T], app: Any) -> T:
         """Run ``work`` in a transaction, and again after a conflict or a loss.
@@ -186,11 +209,14 @@ class Writer:
     """Stores results: those of several threads in one statement, each of which waits until its own is committed.
 
     Args:
-        storage: where to.
+        call: runs a function on a session.
+        stored: called with the keys that have been committed.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(
+        self, call: Callable[[Callable[[Session], None]], None], stored: Callable[[Iterable[bytes]], None]
+    ) -> None:
+        self._call, self._stored = call, stored
         self._start_over()
         forks.after_fork(self._start_over)
 
@@ -227,7 +253,7 @@ class Writer:
     def _write(self, turns: list[_Turn]) -> None:
         entries = [one.entry for one in turns]
         try:
-            self._storage.call(lambda session: results.put(session, entries))
+            self._call(lambda session: results.put(session, entries))
         except Exception as error:
             if not isinstance(error, _CLEAN) or len(turns) == 1:
                 raise
@@ -235,10 +261,11 @@ class Writer:
                 self._write_alone(one)
         for one in turns:
             one.is_done = True
+        self._stored([one.entry.key for one in turns if one.error is None])
 
     def _write_alone(self, turn: _Turn) -> None:
         try:
-            self._storage.call(lambda session: results.put(session, [turn.entry]))
+            self._call(lambda session: results.put(session, [turn.entry]))
         except _CLEAN as error:
             turn.error = error
         turn.is_done = True
@@ -246,3 +273,19 @@ class Writer:
     def _end(self, turn: _Turn) -> None:
         if turn.error is not None:
             raise turn.error
+
+
+_lock = forks.Lock()
+_storages: dict[str, Storage] = {}
+
+
+def storage_of(url: str) -> Storage:
+    """Return the storage of a URL: one for all threads, each of which has a result backend of its own.
+
+    Raises:
+        ValueError: the URL is malformed.
+    """
+    with _lock:
+        if url not in _storages:
+            _storages[url] = Storage(url)
+        return _storages[url]

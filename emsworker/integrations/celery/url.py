@@ -84,8 +84,8 @@ def tls_options(given: Any) -> dict[str, str]:
         return {}
     if not isinstance(given, Mapping):
         return {"ssl_mode": "required"}
-    found = {_TLS.get(name, name): str(value) for name, value in given.items() if value is not None}
-    found = {name: value for name, value in found.items() if name in DatabaseUrl.OPTIONS}
+    named = {_TLS.get(str(name), str(name)): str(value) for name, value in given.items() if value is not None}
+    found = {name: value for name, value in named.items() if name in DatabaseUrl.OPTIONS}
     return found or {"ssl_mode": "required"}
 
 
