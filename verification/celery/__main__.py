@@ -58,7 +58,7 @@ class Result:
 
 def _pytest(name: str, folder: Path, broker: str, arguments: Sequence[str]) -> Result:
     env = os.environ | {
-        "EMS_SUITE_BROKER": broker,
+        "SUITE_BROKER": broker,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "EMS_TEST_CELERY": "1",
@@ -122,13 +122,10 @@ def _arguments() -> argparse.Namespace:
         "--only", choices=("kombu", "celery", "ours", "beside"), help="one part; the rest goes to pytest"
     )
     parser.add_argument("-n", "--processes", type=int, default=3, help="of Celery's suite (default 3)")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest, with --only")
-    found = parser.parse_args()
-    found.arguments = [one for one in found.arguments if one != "--"]
-    if found.arguments and not found.only:
-        parser.error(
-            f"{' '.join(found.arguments)}: which part gets this? Add --only kombu, --only celery or --only ours"
-        )
+    found, arguments = parser.parse_known_args()
+    if arguments and not found.only:
+        parser.error(f"{' '.join(arguments)}: which part gets this? Add --only kombu, celery, ours or beside")
+    found.arguments = arguments
     return found
 
 

@@ -1,7 +1,7 @@
 """Plugin of pytest for suites of other projects: private servers, and a named reason for whatever does not pass.
 
 Each test process has a database and a Redis of its own. Celery's tests keep notes of what ran in a Redis whatever the
-broker is. ``EMS_SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in Redis and results in EMS; ``exceptions.toml`` names the tests that do not pass with it.
+broker is. ``SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in Redis and results in EMS; ``exceptions.toml`` names the tests that do not pass with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from tests.celery.brokers import Broker, ems, on_redis, open_redis
 from tests.support.servers import IS_WORKER, TestServers, chosen_flavors, fresh_database
 
-ON = os.environ.get("EMS_SUITE_BROKER", "ems")
+ON = os.environ.get("SUITE_BROKER", "ems")
 _EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 _servers = ExitStack()
 
