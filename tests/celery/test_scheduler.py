@@ -1,8 +1,16 @@
 """The scheduler of `celery beat` on a stream: several run, one leads, each slot is published once."""
 
+import os
+import random
+import signal
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -16,6 +24,9 @@ from emsworker.integrations.celery import scheduler as module
 from emsworker.store.celery import schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
+from tests.support.servers import connect
+from tests.support.waiting import until
+from tests.support.worker import ROOT
 
 WAIT_S = 60
 
@@ -120,3 +131,94 @@ def test_it_needs_a_stream(redis_url: str) -> None:
     app = Celery("project", broker=redis_url, set_as_current=False)
     with pytest.raises(ConfigError, match="set broker_url or result_backend to ems\\+mysql"):
         Scheduler(app)
+
+
+# -- processes, with the broker on the stream --------------------------------------------------------------------------
+
+_APP = """
+import os
+from celery import Celery
+app = Celery("project", broker=os.environ["STREAM"], backend=os.environ["STREAM"])
+app.conf.beat_schedule = {
+    f"entry {number}": {"task": "t", "schedule": 0.3 + number / 10, "args": (number,)} for number in range(4)
+}
+"""
+
+
+@pytest.fixture
+def beats(stream_url: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts processes of `celery beat`."""
+    (tmp_path / "beaten.py").write_text(_APP)
+    processes = []
+    env = os.environ | {"STREAM": stream_url, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+
+    def start(*options: str) -> Any:
+        number = len(processes)
+        pidfile = ("--pidfile", str(tmp_path / f"{number}.pid"))
+        command = [sys.executable, "-m", "celery", "-A", "beaten", "beat", "-l", "INFO", *pidfile, *options]
+        with (tmp_path / f"{number}.log").open("w") as log:
+            processes.append(subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def _received(stream_url: str) -> Counter[str]:
+    """The entries whose tasks are in the queue, with how many times."""
+    found: Counter[str] = Counter()
+    app = Celery("reader", broker=stream_url, set_as_current=False)
+    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
+        timeout = 20.0
+        while True:
+            try:
+                message = queue.get(timeout=timeout)
+            except Empty:
+                return found
+            message.ack()
+            found[f"entry {message.payload[0][0]}"] += 1
+            timeout = 2.0
+
+
+def _published(stream_url: str) -> int:
+    connection = connect(stream_url.removeprefix("ems+"))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT COUNT(*) FROM ems_message")
+            return int(cursor.fetchall()[0][0])
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_leaders_that_are_killed_at_random_lose_and_repeat_nothing(
+    beats: Callable[..., Any], stream_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = [beats("-S", "ems") for _ in range(2)]
+    until(lambda: sum(_runs(stream_url).values()) >= 4, WAIT_S, "the first entries have run")
+    dice = random.Random(16)
+    for _ in range(4):
+        time.sleep(dice.uniform(0.5, 2.5))  # the moment of the kill is what the test varies
+        runs = sum(_runs(stream_url).values())
+        for process in running:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        running = [beats("-S", "ems") for _ in range(2)]
+        until(lambda runs=runs: sum(_runs(stream_url).values()) > runs, WAIT_S, "another one leads")  # type: ignore[misc]
+    for process in running:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    runs_of_entries = {name: runs for name, runs in _runs(stream_url).items() if name.startswith("entry")}
+    assert _received(stream_url) == runs_of_entries
+
+
+@pytest.mark.slow
+def test_celerys_own_scheduler_works_unchanged(beats: Callable[..., Any], stream_url: str, tmp_path: Path) -> None:
+    process = beats("-s", str(tmp_path / "schedule"))
+    until(lambda: _published(stream_url) >= 4, WAIT_S, "its tasks are published")
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+    assert sum(_received(stream_url).values()) >= 4
