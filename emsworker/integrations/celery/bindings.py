@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.names import GROUP, bus_topic, queue_topic
 from emsworker.integrations.celery.options import TIMEOUT_S, Options
 from emsworker.store import routing, topics
+from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
 from emsworker.store.groups.skipping import SkipPolicy
 from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
@@ -70,18 +71,20 @@ class Bindings:
 
     def __init__(self, broker: MysqlBroker, options: Options) -> None:
         self._broker, self._options = broker, options
-        self._call = lambda work: broker.database.call(work)
         self._exchanges = _Memory[Exchange | None](lambda name: self._call(lambda s: routing.get_exchange(s, name)))
         self._queues = _Memory[Queue | None](lambda name: self._call(lambda s: routing.get_queue(s, name)))
         self._bindings = _Memory[list[Binding]](lambda name: self._call(lambda s: routing.list_bindings(s, name)))
         self._topics = _Memory[Topic | None](lambda name: self._call(lambda s: topics.get_topic(s, name)))
         self._lock = forks.Lock()
 
+    def _call(self, work: Callable[[Session], T]) -> T:
+        return self._broker.database.call(work)
+
     # -- exchanges -----------------------------------------------------------------------------------------------------
 
     def declare_exchange(self, name: str, kind: ExchangeKind) -> Exchange:
         """Create an exchange, or return the existing one."""
-        exchange: Exchange = self._call(lambda s: routing.declare_exchange(s, name, kind))
+        exchange = self._call(lambda s: routing.declare_exchange(s, name, kind))
         self._exchanges.forget(name)
         return exchange
 
@@ -102,8 +105,8 @@ class Bindings:
         exchange = self._exchanges.get(name, fresh=True) or self.declare_exchange(name, ExchangeKind.DIRECT)
         bus = exchange.bus or bus_topic(name)
         ttl_s, most = self._options.event_ttl_s, self._options.max_message_bytes
-        create = {"kind": TopicKind.BROADCAST, "max_message_bytes": most, "retention_s": ttl_s}
-        topic: Topic = self._call(lambda s: topics.get_topic(s, bus) or topics.create_topic(s, bus, **create))
+        create: dict[str, Any] = {"kind": TopicKind.BROADCAST, "max_message_bytes": most, "retention_s": ttl_s}
+        topic = self._call(lambda s: topics.get_topic(s, bus) or topics.create_topic(s, bus, **create))
         if exchange.bus is None:
             self._call(lambda s: routing.set_bus(s, name, bus))
             self._exchanges.forget(name)
@@ -130,14 +133,14 @@ class Bindings:
         self._topics.forget(queue.topic)
         return queue
 
-    def _create(self, session: Any, queue: Queue, arguments: dict[str, Any]) -> None:
+    def _create(self, session: Session, queue: Queue, arguments: dict[str, Any]) -> None:
         wanted = self._levels(arguments.get("x-max-priority"))
         topic = topics.get_topic(session, queue.topic)
         if topic is None:
             most = self._options.max_message_bytes
             topic = topics.create_topic(session, queue.topic, max_message_bytes=most, trim_done=True, priorities=wanted)
         if topic.priorities < wanted:
-            topics.change_topic(session, _with(topic, priorities=wanted))
+            topics.change_topic(session, replace(topic, priorities=wanted))
         limit = int(arguments.get("x-delivery-limit") or 0)
         group = topics.get_group(session, topic, GROUP)
         if group is None:
@@ -145,7 +148,7 @@ class Bindings:
             limits["max_attempts"] = limit or self._options.delivery_limit
             group = topics.create_group(session, topic, GROUP, **limits)
         elif limit and group.max_attempts != limit:
-            topics.change_group(session, _with(group, max_attempts=limit))
+            topics.change_group(session, replace(group, max_attempts=limit))
         if (most_waiting := arguments.get("x-max-length")) is not None:
             skipping.set_policy(session, group, SkipPolicy(most_waiting=int(most_waiting)))
 
@@ -196,8 +199,7 @@ class Bindings:
 
     def list_bindings(self) -> list[Binding]:
         """List the bindings of all exchanges."""
-        found: list[Binding] = self._call(routing.list_bindings)
-        return found
+        return self._call(routing.list_bindings)
 
     def forget(self) -> None:
         """Read everything again."""
@@ -260,13 +262,7 @@ _MANY = "\x00"
 _WORDS = {"*": r"[^.]+", "#": _MANY}
 
 
-def _with(thing: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(thing, **changes)
-
-
-def _delete_topic(session: Any, name: str) -> None:
+def _delete_topic(session: Session, name: str) -> None:
     topic = topics.get_topic(session, name)
     if topic is not None:
         topics.delete_topic(session, topic, force=True)
