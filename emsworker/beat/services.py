@@ -7,6 +7,7 @@ from collections.abc import Callable
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
+    sweep_celery,
     sweep_clients,
     sweep_holds,
     sweep_keys,
@@ -46,6 +47,7 @@ SERVICES: tuple[Service, ...] = (
     sweep_reports,
     sweep_slots,
     sweep_notices,
+    sweep_celery,
     TakeSamples(),
     prune_samples,
     WatchAlarms(),
