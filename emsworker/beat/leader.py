@@ -29,7 +29,7 @@ from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES, Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ class Beat(Runnable):
         try:
             if self.leading:
                 clients.resign(self._session, LEADER_OF_BEAT, self._holder)
-        except (ConnectionLost, Conflict, EmsError):
+        except (*TROUBLES, EmsError):
             log.info("could not resign; the lease runs out by itself")
         self._session.close()
 

@@ -36,7 +36,7 @@ from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.worker.child_spec import (
     AWAY,
     ENDING,
@@ -386,7 +386,7 @@ class Supervisor:
     def _end_leases(self, slot: _Slot) -> None:
         try:
             clients.delete_process(self._session, slot.process_id)
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
