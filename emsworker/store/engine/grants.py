@@ -21,7 +21,9 @@ _GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
 _VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
 
 
-def statements(role: str, database: str, account: str, allow: Sequence[str] = ()) -> list[str]:
+def statements(
+    role: str, database: str, account: str, allow: Sequence[str] = (), *, in_group: bool = False
+) -> list[str]:
     """The GRANT statements of a role, for an administrator to run.
 
     Args:
@@ -29,6 +31,8 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
         database: the name of the stream's database.
         account: ``user@host``, of a user that exists.
         allow: some of ``ALLOWANCES``: additional permissions of the role.
+        in_group: the servers are members of a replication group, and the account must be able to read which one is the
+            primary.
 
     Raises:
         InvalidName: a name needs quoting, which is better done by hand, or the role has no such allowance.
@@ -43,7 +47,8 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
         "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
         "user": f"'{user}'@'{host}'",
     }
-    return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
+    lines = [*_lines(role, allow), *(_SQL.in_group.splitlines() if in_group else [])]
+    return [line.rstrip(";").format(**names) for line in lines]
 
 
 def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
