@@ -110,6 +110,10 @@ class UnknownReader(EmsError):
     """No position is stored for a reader of that name."""
 
 
+class HoldTaken(EmsError):
+    """Another process uses the name under which this reader holds messages."""
+
+
 class UnknownAlarm(EmsError):
     """No alarm of that name exists."""
 

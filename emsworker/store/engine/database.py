@@ -39,6 +39,12 @@ class Database:
         """The database's own name on its server."""
         return self._url.database
 
+    @property
+    def servers(self) -> str:
+        """Where the server listens, or the servers, without user and password."""
+        listening = ", ".join(f"{host}:{port}" for host, port in self._url.servers)
+        return self._url.options.get("unix_socket", listening)
+
     def session(self, patient: bool = True) -> Session:
         """Create a session for one thread; the caller closes it."""
         return Session(self._url, self._nodes, patient)
