@@ -7,6 +7,8 @@ import logging
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
+from emsworker.store.celery import chords
+from emsworker.store.celery import results as celery_results
 from emsworker.store.cluster import clients, once
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
@@ -74,3 +76,9 @@ def sweep_holds(session: Session, settings: Settings) -> float:
         )
     holds.delete_lost(session, _LOST_HOLD_S)
     return _CLIENT_BEATS * settings.beat_s
+
+
+def sweep_celery(session: Session, settings: Settings) -> float:
+    """Delete expired results and chords of Celery, in bounded chunks; no pause while there are more."""
+    swept = max(celery_results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK))
+    return 0.0 if swept == _CHUNK else _PAUSE_BEATS * settings.beat_s

@@ -170,6 +170,10 @@ class SchemaMissing(EmsError):
     """The tables are missing or of another version; ``ems migrate`` creates them."""
 
 
+class StatementRefused(EmsError):
+    """MySQL refused a statement of EMS, or a value in it; another try would end in the same way."""
+
+
 class FenceLost(EmsError):
     """The claim has another owner now; the transaction was rolled back."""
 

@@ -65,6 +65,7 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Waiting for a retry", "short", ((_of_group("retries"), _GROUP),)),
             Panel("Dead letters", "short", ((_of_group("dead"), _GROUP),)),
+            Panel("Refused rows of ems_publish", "short", (("ems_publish_refused", "refused"),)),
             Panel("Busy workers", "short", ((f"max by (topic, group) (ems_group_busy_workers{_PLACE})", _GROUP),)),
         ),
     ),
@@ -114,6 +115,12 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Child processes started",
                 "short",
                 ((f"sum by (instance) (increase(ems_worker_starts_total{_RATE}))", "{{instance}}"),),
+            ),
+            Panel("Beats that lead", "short", (("sum(ems_beat_leading)", "leading"),), "1, always."),
+            Panel(
+                "Failures of the beat's services",
+                "ops",
+                ((f"sum by (service) (rate(ems_beat_failures_total{_RATE}))", "{{service}}"),),
             ),
             Panel(
                 "Messages sent by tasks",

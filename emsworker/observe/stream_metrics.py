@@ -1,4 +1,4 @@
-"""Prometheus metrics of the stream itself: the lag of each group and reader, read at every scrape."""
+"""Prometheus metrics of the stream itself: the lag of each group and reader, and refused rows, read at every scrape."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ class StreamMetrics:
         """Return the metrics without numbers, so that registering asks no server."""
         yield from self._families([])
         yield from _demand_families([])
+        yield _refused_family([])
         yield from _reader_families([])
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics with their present numbers."""
         yield from self._families(self._monitoring.lag(_MOST_COUNTED))
         yield from _demand_families(self._demands.list())
+        yield _refused_family([self._monitoring.refused(_MOST_COUNTED)])
         yield from _reader_families(self._readers.holds())
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
@@ -68,6 +70,15 @@ class StreamMetrics:
             skipped.add_metric((lag.topic.name, lag.group.name), lag.skipped)
         yield oldest
         yield skipped
+
+
+def _refused_family(counts: list[int]) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily("ems_publish_refused", "Rows of ems_publish that are refused")
+    for count in counts:
+        family.add_metric((), count)
+    return family
 
 
 def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
