@@ -129,7 +129,7 @@ def test_results_expire_failures_by_their_own_time(app: Celery, database: str) -
     app.backend.store_result("good", 1, states.SUCCESS)
     app.backend.store_result("bad", KeyError(), states.FAILURE)
     ttl = dict(
-        _sql(database, "SELECT `key`, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), expires_at) FROM ems_celery_result")
+        _sql(database, "SELECT name, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), expires_at) FROM ems_celery_result")
     )
     assert 3500 < ttl[b"task:good"] <= 3600
     assert 50 < ttl[b"task:bad"] <= 60

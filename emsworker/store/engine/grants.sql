@@ -73,8 +73,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
-GRANT SELECT (`key`, expires_at), DELETE ON {database}.ems_celery_result TO {user};
-GRANT SELECT (`key`, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
+GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_result TO {user};
+GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
 
 -- name: worker_auto_create
