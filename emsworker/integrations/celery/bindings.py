@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -134,7 +134,7 @@ class Bindings:
         return queue
 
     def _create(self, session: Session, queue: Queue, arguments: dict[str, Any]) -> None:
-        wanted = self._levels(arguments.get("x-max-priority"))
+        wanted = self.levels(arguments)
         topic = topics.get_topic(session, queue.topic)
         if topic is None:
             most = self._options.max_message_bytes
@@ -151,11 +151,6 @@ class Bindings:
             topics.change_group(session, replace(group, max_attempts=limit))
         if (most_waiting := arguments.get("x-max-length")) is not None:
             skipping.set_policy(session, group, SkipPolicy(most_waiting=int(most_waiting)))
-
-    def _levels(self, most: Any) -> int:
-        if most is None:
-            return 1 if self._options.priority_order == "high" else 10
-        return max(1, min(int(most) + 1, 10))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue, its bindings, and its topic with all messages."""
@@ -177,13 +172,21 @@ class Bindings:
         """Return the topic of that name, or ``None``."""
         return self._topics.get(name)
 
+    def levels(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many priorities a queue tells apart, by its arguments."""
+        most = arguments.get("x-max-priority")
+        if most is None:
+            return 1 if self._options.priority_order == "high" else 10
+        return max(1, min(int(most) + 1, 10))
+
+    def rank(self, levels: int, priority: int) -> int:
+        """Return the rank of a priority, the highest first: a queue of n levels tells 0 to n - 1 apart."""
+        place = min(priority, levels - 1)
+        return place if self._options.priority_order == "high" else levels - 1 - place
+
     def level_of(self, topic: Topic, priority: int) -> int:
-        """Return the level of a priority: a queue of n levels tells the priorities 0 to n - 1 apart."""
-        most = topic.priorities - 1
-        place = min(priority, most)
-        if self._options.priority_order == "low":
-            place = most - place
-        return levels_of(topic.priorities)[place]
+        """Return the level of a priority in the topic of a queue."""
+        return levels_of(topic.priorities)[self.rank(topic.priorities, priority)]
 
     # -- bindings ------------------------------------------------------------------------------------------------------
 

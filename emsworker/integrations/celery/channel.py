@@ -8,6 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,8 @@ class Channel(StdChannel):
         is_local = exclusive or (auto_delete and not durable and "x-expires" in given)
         if is_local and (local is not None or self._bindings.queue(queue) is None):
             expires_ms, most = given.get("x-expires"), given.get("x-max-length")
-            declared = self._stream.local.declare(queue, expires_ms and expires_ms / 1000, most)
+            rank = partial(self._bindings.rank, self._bindings.levels(given))
+            declared = self._stream.local.declare(queue, expires_ms and expires_ms / 1000, most, rank)
             self._stream.local.bind(declared, self._bindings.bus_of(""), ExchangeKind.DIRECT, queue)
             return queue_declare_ok_t(queue, len(declared.waiting), 0)
         self._bindings.declare_queue(queue, given, auto_delete=auto_delete and not durable)
