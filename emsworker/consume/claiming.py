@@ -103,10 +103,13 @@ class Claiming:
         with self.mutex:
             self._begin()
             if (room := self.prefetch - len(in_hand)) > 0 and self._lease.good:
-                pulled = self._take(min(size, room), min(n, room), in_hand)
-                if pulled is not None:
-                    in_hand.add(pulled)
-                    return True
+                while (hint := self._poller.next_hint()) is not None:  # one that leads nowhere is forgotten
+                    pulled = self._take(hint, min(size, room), min(n, room), in_hand)
+                    if pulled is not None:
+                        in_hand.add(pulled)
+                        return True
+                    if self._was_busy:
+                        break
         if room < 1 or not self._lease.good:
             in_hand.wait(min(wait_s, _LEASE_WAIT_S))
         elif wait_s > 0:
@@ -137,10 +140,7 @@ class Claiming:
         if self._lease.generation != self._generation:
             self.register()
 
-    def _take(self, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
-        hint = self._poller.next_hint()
-        if hint is None:
-            return None
+    def _take(self, hint: Hint, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
         if hint.group_id not in self.places:  # it was removed
             self._poller.forget(hint)
             return None

@@ -65,12 +65,13 @@ class PullConsumer:
     Args:
         source: the stream.
         name: of the app, shown in `ems clients`.
-        topic, group: the group of messages; :meth:`add` adds more.
+        topic, group: the group of messages, if it begins with one; :meth:`add` adds more.
         prefetch: the most messages in hand, and so the most in one claim.
         timeout: seconds that a message may be in hand, or text like ``"5m"``; by default the group's timeout. After
             that it counts as failed, and is retried as the group's ladder says.
         idle_timeout: iteration ends if no message has come for that long; by default only :meth:`stop` ends it.
         filter, order: of a new group, as in :meth:`Ems.subscribe`; another one that exists is refused.
+        asks: an ack asks the server at once if the lease may have run out; otherwise it never waits.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -80,20 +81,22 @@ class PullConsumer:
         self,
         source: MysqlBroker,
         name: str,
-        topic: str,
-        group: str,
+        topic: str | None = None,
+        group: str | None = None,
         *,
         prefetch: int = 100,
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
         filter: Filter | None = None,
         order: str | None = None,
+        asks: bool = True,
     ) -> None:
         if not is_whole(prefetch) or not 1 <= prefetch <= _MOST:
             raise ConfigError([Problem("prefetch", repr(prefetch), f"must be a number of messages from 1 to {_MOST}")])
         if order is not None and order not in list(Order):
             raise ConfigError([Problem("order", repr(order), f"must be one of {', '.join(Order)}")])
-        self._source, self._name, self._names = source, name, (topic, group)
+        self._source, self._name, self._asks = source, name, asks
+        self._names = (topic or "", group or "")
         self._filter, self._order = filter, Order(order or Order.NONE)
         self._prefetch = prefetch
         self._ladders: dict[int, Ladder] = {}  # by group id
@@ -120,11 +123,10 @@ class PullConsumer:
         """
         if self._sides:
             raise EmsError("this consumer was opened before; make another one with app.consumer()")
-        catalog = self._source.catalog
-        topic = catalog.topic(self._names[0])
-        group = catalog.group(topic, self._names[1], self._filter, self._order)
+        first = self._first()
         self._prepare()
-        self._read(topic, group)
+        if first is not None:
+            self._read(*first)
         try:
             until_connected(self._claiming.register, self._source.settings.publish_timeout_s)
         except BaseException:
@@ -137,6 +139,12 @@ class PullConsumer:
         self._source.wakes.append(self._wake)
         self._open = True
         return self
+
+    def _first(self) -> tuple[Topic, Group] | None:
+        if not self._names[0]:
+            return None
+        topic = self._source.catalog.topic(self._names[0])
+        return topic, self._source.catalog.group(topic, self._names[1], self._filter, self._order)
 
     def _wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once for what this process has sent."""
@@ -300,6 +308,22 @@ class PullConsumer:
         self._check_usable()
         return self._fetch(n, n, wait, forks.Event())
 
+    def get(self, place: Place) -> Message | None:
+        """Take one message of a group at once, whether it is read or not; ``None`` if there is none.
+
+        Raises:
+            StoreUnavailable: the server could not be reached.
+        """
+        self._check_usable()
+        self._place(place.topic, place.group)
+        call = partial(self._claiming.take_now, place, self._in_hand)
+        return until_connected(call, self._source.settings.publish_timeout_s)
+
+    @property
+    def losses(self) -> int:
+        """The number of claims that another owner has taken."""
+        return self._in_hand.losses
+
     def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
         until, trouble = ticks() + wait, None
         while True:
@@ -430,7 +454,7 @@ class PullConsumer:
             raise NotInHand("a message was given twice; nothing was settled")
         self._in_hand.settle([(run, end(run.message, run)) for run in runs])
         self._claiming.after_settling({run.pulled for run in runs})
-        if not self._lease.good:
+        if self._asks and not self._lease.good:
             self._confirm(runs)
 
     def _confirm(self, runs: Sequence[PulledRun]) -> None:

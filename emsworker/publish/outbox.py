@@ -138,6 +138,33 @@ class Outbox:
             self._mover.wake()
         return receipts
 
+    def send_together(self, places: Sequence[tuple[Topic, NewMessage]], transaction: Any = None) -> None:
+        """Store a message for each of several topics, in one transaction of their own or in the caller's.
+
+        Args:
+            transaction: what :func:`emsworker.store.engine.foreign.run` takes.
+
+        Raises:
+            TopicDeleted: a topic was deleted meanwhile.
+        """
+
+        def write(session: Session) -> None:
+            self._write_all(lambda text: session.rows(text), places)
+
+        try:
+            if transaction is None:
+                self._database.call(lambda session: session.transaction(write))
+            else:
+                self._write_all(partial(foreign.run, transaction), places)
+                if not foreign.when_committed(transaction, self._mover.wake):
+                    self._mover.wake()
+        except AssertionBroken as error:
+            raise TopicDeleted(places[0][0].name) from error
+
+    def _write_all(self, run: dedup.Run, places: Sequence[tuple[Topic, NewMessage]]) -> None:
+        for topic, message in places:
+            self._write(run, topic, [message])
+
     def _write(self, run: dedup.Run, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
         """Take the dedup keys and store the messages that are not duplicates; runs inside a transaction."""
         taken: dict[int, bytes] = {}
@@ -149,8 +176,6 @@ class Outbox:
             if holder is not None:
                 taken[number] = holder
         new = [message for number, message in enumerate(messages) if number not in taken]
-        for message in new:
-            message.producer_id = self._producer_id
         for message in new:
             message.producer_id = self._producer_id
         for part in self._parts(new):

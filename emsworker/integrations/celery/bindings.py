@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.names import GROUP, bus_topic, queue_topic
 from emsworker.integrations.celery.options import TIMEOUT_S, Options
 from emsworker.store import routing, topics
+from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
 from emsworker.store.groups.skipping import SkipPolicy
 from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
@@ -70,18 +71,20 @@ class Bindings:
 
     def __init__(self, broker: MysqlBroker, options: Options) -> None:
         self._broker, self._options = broker, options
-        self._call = lambda work: broker.database.call(work)
         self._exchanges = _Memory[Exchange | None](lambda name: self._call(lambda s: routing.get_exchange(s, name)))
         self._queues = _Memory[Queue | None](lambda name: self._call(lambda s: routing.get_queue(s, name)))
         self._bindings = _Memory[list[Binding]](lambda name: self._call(lambda s: routing.list_bindings(s, name)))
         self._topics = _Memory[Topic | None](lambda name: self._call(lambda s: topics.get_topic(s, name)))
         self._lock = forks.Lock()
 
+    def _call(self, work: Callable[[Session], T]) -> T:
+        return self._broker.database.call(work)
+
     # -- exchanges -----------------------------------------------------------------------------------------------------
 
     def declare_exchange(self, name: str, kind: ExchangeKind) -> Exchange:
         """Create an exchange, or return the existing one."""
-        exchange: Exchange = self._call(lambda s: routing.declare_exchange(s, name, kind))
+        exchange = self._call(lambda s: routing.declare_exchange(s, name, kind))
         self._exchanges.forget(name)
         return exchange
 
@@ -102,8 +105,8 @@ class Bindings:
         exchange = self._exchanges.get(name, fresh=True) or self.declare_exchange(name, ExchangeKind.DIRECT)
         bus = exchange.bus or bus_topic(name)
         ttl_s, most = self._options.event_ttl_s, self._options.max_message_bytes
-        create = {"kind": TopicKind.BROADCAST, "max_message_bytes": most, "retention_s": ttl_s}
-        topic: Topic = self._call(lambda s: topics.get_topic(s, bus) or topics.create_topic(s, bus, **create))
+        create: dict[str, Any] = {"kind": TopicKind.BROADCAST, "max_message_bytes": most, "retention_s": ttl_s}
+        topic = self._call(lambda s: topics.get_topic(s, bus) or topics.create_topic(s, bus, **create))
         if exchange.bus is None:
             self._call(lambda s: routing.set_bus(s, name, bus))
             self._exchanges.forget(name)
@@ -130,14 +133,14 @@ class Bindings:
         self._topics.forget(queue.topic)
         return queue
 
-    def _create(self, session: Any, queue: Queue, arguments: dict[str, Any]) -> None:
-        wanted = self._levels(arguments.get("x-max-priority"))
+    def _create(self, session: Session, queue: Queue, arguments: dict[str, Any]) -> None:
+        wanted = self.levels(arguments)
         topic = topics.get_topic(session, queue.topic)
         if topic is None:
             most = self._options.max_message_bytes
             topic = topics.create_topic(session, queue.topic, max_message_bytes=most, trim_done=True, priorities=wanted)
         if topic.priorities < wanted:
-            topics.change_topic(session, _with(topic, priorities=wanted))
+            topics.change_topic(session, replace(topic, priorities=wanted))
         limit = int(arguments.get("x-delivery-limit") or 0)
         group = topics.get_group(session, topic, GROUP)
         if group is None:
@@ -145,14 +148,9 @@ class Bindings:
             limits["max_attempts"] = limit or self._options.delivery_limit
             group = topics.create_group(session, topic, GROUP, **limits)
         elif limit and group.max_attempts != limit:
-            topics.change_group(session, _with(group, max_attempts=limit))
+            topics.change_group(session, replace(group, max_attempts=limit))
         if (most_waiting := arguments.get("x-max-length")) is not None:
             skipping.set_policy(session, group, SkipPolicy(most_waiting=int(most_waiting)))
-
-    def _levels(self, most: Any) -> int:
-        if most is None:
-            return 1 if self._options.priority_order == "high" else 10
-        return max(1, min(int(most) + 1, 10))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue, its bindings, and its topic with all messages."""
@@ -174,13 +172,21 @@ class Bindings:
         """Return the topic of that name, or ``None``."""
         return self._topics.get(name)
 
+    def levels(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many priorities a queue tells apart, by its arguments."""
+        most = arguments.get("x-max-priority")
+        if most is None:
+            return 1 if self._options.priority_order == "high" else 10
+        return max(1, min(int(most) + 1, 10))
+
+    def rank(self, levels: int, priority: int) -> int:
+        """Return the rank of a priority, the highest first: a queue of n levels tells 0 to n - 1 apart."""
+        place = min(priority, levels - 1)
+        return place if self._options.priority_order == "high" else levels - 1 - place
+
     def level_of(self, topic: Topic, priority: int) -> int:
-        """Return the level of a priority: a queue of n levels tells the priorities 0 to n - 1 apart."""
-        most = topic.priorities - 1
-        place = min(priority, most)
-        if self._options.priority_order == "low":
-            place = most - place
-        return levels_of(topic.priorities)[place]
+        """Return the level of a priority in the topic of a queue."""
+        return levels_of(topic.priorities)[self.rank(topic.priorities, priority)]
 
     # -- bindings ------------------------------------------------------------------------------------------------------
 
@@ -196,8 +202,7 @@ class Bindings:
 
     def list_bindings(self) -> list[Binding]:
         """List the bindings of all exchanges."""
-        found: list[Binding] = self._call(routing.list_bindings)
-        return found
+        return self._call(routing.list_bindings)
 
     def forget(self) -> None:
         """Read everything again."""
@@ -260,13 +265,7 @@ _MANY = "\x00"
 _WORDS = {"*": r"[^.]+", "#": _MANY}
 
 
-def _with(thing: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(thing, **changes)
-
-
-def _delete_topic(session: Any, name: str) -> None:
+def _delete_topic(session: Session, name: str) -> None:
     topic = topics.get_topic(session, name)
     if topic is not None:
         topics.delete_topic(session, topic, force=True)

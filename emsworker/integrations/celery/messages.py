@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kombu.transport.base import Message as KombuMessage
+from kombu.transport.base import Message
 from kombu.utils import json
 
 from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
@@ -18,10 +18,6 @@ from emsworker.core.model import Message as StreamMessage
 _AMQP = "amqp"
 Published = dict[str, Any]
 """A message between ``prepare_message`` and ``basic_publish``."""
-
-
-class Message(KombuMessage):  # type: ignore[misc]
-    """A message that was delivered to a program."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +58,8 @@ class Stored:
     def copy(self, tag: str, level: int = 0) -> NewMessage:
         """Return a message for one topic; each has an id of its own, because Celery republishes under one."""
         raw = tag.encode()
-        return NewMessage(
-            new_uid(), None, raw if len(raw) <= MAX_KEY_BYTES else None, self.headers, self.body, level=level
-        )
+        kept = raw if len(raw) <= MAX_KEY_BYTES else None
+        return NewMessage(new_uid(), None, kept, self.headers, self.body, level=level)
 
 
 @dataclass(frozen=True)
@@ -96,6 +91,11 @@ class Envelope:
     def expires_s(self) -> float | None:
         """Seconds after which it is not delivered."""
         return _seconds(self.properties.get("expiration"))
+
+    @property
+    def priority(self) -> int:
+        """Priority, from 0 to 9."""
+        return _whole(self.properties.get("priority"))
 
     def deliver(self, channel: Any, delivery_tag: int, consumer_tag: str, *, redelivered: bool) -> Message:
         """Return the message for a program."""
