@@ -48,10 +48,16 @@ def on_redis(server: Redis) -> Broker:
     )
 
 
-def open_redis(server: Redis) -> None:
-    """Start a Redis, or empty it, and take its password away, which other people's tests do not know."""
+def open_redis(server: Redis, *, empty: bool = True) -> None:
+    """Start a Redis and take its password away, which other people's tests do not know.
+
+    Args:
+        server: the server.
+        empty: remove what is in it.
+    """
     server.start()
     with redis.Redis(port=server.port, password=server.url.split("@")[0].rpartition(":")[2]) as client:
         if client.config_get("requirepass")["requirepass"]:
             client.config_set("requirepass", "")
-        client.flushall()
+        if empty:
+            client.flushall()

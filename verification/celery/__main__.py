@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.worker import ROOT
-from verification.celery.sources import CELERY, KOMBU, tests_of
+from verification.celery.sources import CELERY, KOMBU, unpacked
 
 # kombu's seven base classes.
 BASES = 47
@@ -53,12 +53,12 @@ class Result:
     def __str__(self) -> str:
         """One line."""
         counts = ", ".join(f"{count} {what}" for what, count in self.counts.items())
-        return f"{self.name}: {counts or 'nothing ran'} in {self.took_s:.0f} s{'' if self.code == 0 else ': FAILED'}"
+        return f"{self.name}: {counts} in {self.took_s:.0f} s{'' if self.code == 0 else ': FAILED'}"
 
 
 def _pytest(name: str, folder: Path, broker: str, arguments: Sequence[str]) -> Result:
     env = os.environ | {
-        "EMS_SUITE_BROKER": broker,
+        "SUITE_BROKER": broker,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "EMS_TEST_CELERY": "1",
@@ -78,7 +78,7 @@ def _pytest(name: str, folder: Path, broker: str, arguments: Sequence[str]) -> R
 def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
     """Kombu's base classes; all of them must have run."""
     module = ROOT / "verification" / "celery" / "kombu_bases.py"
-    found = _pytest("kombu's bases", tests_of(KOMBU), broker, [*_PLUGIN, "-q", "-rfE", *arguments, str(module)])
+    found = _pytest("kombu's bases", unpacked(KOMBU), broker, [*_PLUGIN, "-q", "-rfE", *arguments, str(module)])
     ran = sum(count for what, count in found.counts.items() if what in ("passed", "xfailed", "skipped", "failed"))
     if not arguments and ran != BASES:
         print(f"kombu's bases: {ran} tests ran, expected {BASES}")
@@ -89,9 +89,9 @@ def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
 def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, everything: bool) -> Result:
     """Celery's integration tests: all, or what CI runs."""
     chosen = arguments or (("t/integration",) if everything else BOUNDED)
-    several = ("-n", str(processes), "--dist", "worksteal") if processes > 1 else ()
+    several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
     options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
-    return _pytest("Celery's suite", tests_of(CELERY), broker, [*options, *chosen])
+    return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])
 
 
 def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:
@@ -101,19 +101,31 @@ def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:
     return _pytest("our tests with Celery", ROOT, "ems", ["-q", *chosen])
 
 
+def beside_redis(arguments: Sequence[str]) -> Result:
+    """The scenarios of chaos on EMS and on Redis: a table."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "verification.celery.beside", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False).returncode
+    return Result("chaos beside Redis", code, {}, time.monotonic() - began)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev test-celery", description=__doc__)
     parser.add_argument("--long", action="store_true", help="everything; without it what CI runs")
-    parser.add_argument("--on", choices=("ems", "redis"), default="ems", help="the broker of the suites (default ems)")
-    parser.add_argument("--only", choices=("kombu", "celery", "ours"), help="one part; the rest goes to pytest")
+    parser.add_argument(
+        "--on",
+        choices=("ems", "redis", "results"),
+        default="ems",
+        help="what the suites run on: results is Redis for messages alone (default ems)",
+    )
+    parser.add_argument(
+        "--only", choices=("kombu", "celery", "ours", "beside"), help="one part; the rest goes to pytest"
+    )
     parser.add_argument("-n", "--processes", type=int, default=3, help="of Celery's suite (default 3)")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest, with --only")
-    found = parser.parse_args()
-    found.arguments = [one for one in found.arguments if one != "--"]
-    if found.arguments and not found.only:
-        parser.error(
-            f"{' '.join(found.arguments)}: which part gets this? Add --only kombu, --only celery or --only ours"
-        )
+    found, arguments = parser.parse_known_args()
+    if arguments and not found.only:
+        parser.error(f"{' '.join(arguments)}: which part gets this? Add --only kombu, celery, ours or beside")
+    found.arguments = arguments
     return found
 
 
@@ -125,8 +137,10 @@ def main() -> int:
         "kombu": lambda: kombu_bases(chosen.on, chosen.arguments),
         "celery": lambda: celery_suite(chosen.on, chosen.processes, chosen.arguments, everything=chosen.long),
         "ours": lambda: our_tests(chosen.arguments, everything=chosen.long),
+        "beside": lambda: beside_redis(chosen.arguments),
     }
-    wanted = [chosen.only] if chosen.only else [name for name in parts if chosen.on == "ems" or name != "ours"]
+    left_out = {"ours", "beside"} if chosen.on != "ems" else set() if chosen.long else {"beside"}
+    wanted = [chosen.only] if chosen.only else [name for name in parts if name not in left_out]
     results = [parts[name]() for name in wanted]
     print(*results, sep="\n")
     return int(any(result.code != 0 for result in results))

@@ -32,8 +32,9 @@ def invalid_connection() -> Connection:
 
 @pytest.fixture
 def failover_connection() -> Connection:
-    """To nobody first, then to the broker."""
-    return Connection(f"{os.environ['TEST_DEAD_BROKER']};{os.environ['TEST_BROKER']}")
+    """To nobody first, then to the broker; of `ems+mysql://` kombu would not tell apart host and port."""
+    addresses = (os.environ["TEST_DEAD_BROKER"], os.environ["TEST_BROKER"])
+    return Connection(";".join(address.replace("ems+mysql:", "ems:") for address in addresses))
 
 
 class TestBasicFunctionality(BasicFunctionality):

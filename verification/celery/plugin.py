@@ -1,7 +1,7 @@
 """Plugin of pytest for suites of other projects: private servers, and a named reason for whatever does not pass.
 
 Each test process has a database and a Redis of its own. Celery's tests keep notes of what ran in a Redis whatever the
-broker is. ``EMS_SUITE_BROKER`` is ``ems`` or ``redis``; ``exceptions.toml`` names the tests that do not pass with it.
+broker is. ``SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in Redis and results in EMS; ``exceptions.toml`` names the tests that do not pass with it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from tests.celery.brokers import Broker, ems, on_redis, open_redis
 from tests.support.servers import IS_WORKER, TestServers, chosen_flavors, fresh_database
 
-ON = os.environ.get("EMS_SUITE_BROKER", "ems")
+ON = os.environ.get("SUITE_BROKER", "ems")
 _EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 _servers = ExitStack()
 
@@ -26,14 +27,16 @@ _servers = ExitStack()
 class StoresLikeRedis(str):
     """Address of a result backend that has chords and keeps states, as Redis has.
 
-    Tests that need such a backend ask for it by ``result_backend.startswith("redis")``, and skip all others.
+    Tests that need such a backend ask for it by ``result_backend.startswith("redis")``, and skip all others. Those that
+    really mean Redis are named in the file; while they run, the address tells the truth.
     """
 
     __slots__ = ()
+    as_redis = True
 
     def startswith(self, prefix: str | tuple[str, ...], *span: int) -> bool:  # type: ignore[override]
         """Answer as the address of a Redis would, too."""
-        return super().startswith(prefix, *span) or "redis://".startswith(prefix)
+        return super().startswith(prefix, *span) or (self.as_redis and "redis://".startswith(prefix))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,7 +61,8 @@ def _start(servers: TestServers) -> Broker:
     os.environ |= {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(notes.port), "REDIS_6379_TCP": str(notes.port)}
     if ON == "redis":
         return on_redis(notes)
-    return ems(_servers.enter_context(fresh_database(servers.database(chosen_flavors()[0]))))
+    ours = ems(_servers.enter_context(fresh_database(servers.database(chosen_flavors()[0]))))
+    return ours if ON == "ems" else replace(on_redis(notes), name=ON, backend=ours.backend)
 
 
 def pytest_unconfigure() -> None:
@@ -71,7 +75,7 @@ def pytest_sessionstart() -> None:
     import sys
 
     conftest = sys.modules.get("t.integration.conftest")
-    if conftest is not None and ON == "ems":
+    if conftest is not None and ON != "redis":
         conftest.TEST_BACKEND = StoresLikeRedis(conftest.TEST_BACKEND)  # type: ignore[attr-defined]
 
 
@@ -105,6 +109,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if reason := _exceptions.failing(_name(item.nodeid)):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let tests that are named as skipped see what the backend really is."""
+    StoresLikeRedis.as_redis = _exceptions.skipping(_name(item.nodeid)) is None
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

@@ -40,7 +40,7 @@ CELERY = Source("celery", "5.7.0", "6a5dfcf6662287204f009a02002b9e66c83d4105e47e
 KOMBU = Source("kombu", "5.7.0", "31e62fdfd2381caa3422f8e02b84a491d9a2180ddda74507b57f4cb1e1c2c2c9")
 
 
-def tests_of(source: Source) -> Path:
+def unpacked(source: Source) -> Path:
     """The folder with the project's tests and its settings of pytest, and without its library.
 
     The library is left out so that what is tested is what is installed.
@@ -53,9 +53,9 @@ def tests_of(source: Source) -> Path:
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as work:
-            unpacked = _unpack(_download(source, Path(work)), source)
+            found = _unpack(_download(source, Path(work)), source)
             with suppress(OSError):  # another run was faster
-                unpacked.rename(folder)
+                found.rename(folder)
     return folder
 
 

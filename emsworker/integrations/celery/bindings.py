@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
 from emsworker.store.groups.skipping import SkipPolicy
 from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -160,13 +163,25 @@ class Bindings:
             self._delete_topic(queue.topic)
         self.forget()
 
+    def use(self, names: list[str]) -> None:
+        """Note that queues are in use, so that they do not expire."""
+        self._call(lambda s: routing.use_queues(s, names))
+
+    def delete_unused(self) -> None:
+        """Delete the queues that have expired, whoever declared them; of several processes that try one does it."""
+        for queue in self._call(routing.list_unused):
+            if self._call(lambda s, name=queue.name: routing.delete_queue(s, name, unused=True)):  # type: ignore[misc]
+                log.info("queue %s was not used for %g s, and is deleted", queue.name, queue.expires_s)
+                self._delete_topic(queue.topic)
+                self._queues.forget(queue.name)
+
     def _delete_topic(self, name: str) -> None:
         self._call(lambda s: _delete_topic(s, name))
         self._broker.catalog.forget(name)
 
     def topic_of(self, queue: Queue) -> Topic | None:
-        """Return the topic of a queue."""
-        return self._topics.get(queue.topic)
+        """Return the topic of a queue; ``None`` if the queue is being deleted."""
+        return self._topics.get(queue.topic) or self._topics.get(queue.topic, fresh=True)
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic of that name, or ``None``."""
