@@ -62,11 +62,6 @@ class RefusedRow:
     error: str
 
 
-def is_any_waiting(session: Session) -> bool:
-    """Return whether there is a row to take in; it may be locked by another process."""
-    return bool(session.rows(_SQL.find_waiting))
-
-
 def lock_waiting(session: Session, limit: int) -> list[Waiting]:
     """Lock the oldest waiting rows until the end of the transaction."""
     rows = session.rows(_SQL.lock_waiting, {"limit": limit})
@@ -98,9 +93,9 @@ def list_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
     ]
 
 
-def count_refused(session: Session) -> int:
-    """Count the refused rows; a thousand stands for a thousand or more."""
-    return int(session.rows(_SQL.count_refused)[0][0])
+def count_refused(session: Session, limit: int = 1000) -> int:
+    """Count the refused rows; ``limit`` stands for so many or more."""
+    return int(session.rows(_SQL.count_refused, {"limit": limit})[0][0])
 
 
 def find_refused(session: Session, after: int, limit: int) -> list[int]:
