@@ -10,7 +10,7 @@ from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
-ROLES = ("publisher", "producer", "worker", "viewer", "reader", "operator", "sink", "admin")
+ROLES = ("publisher", "producer", "worker", "celery", "viewer", "reader", "operator", "sink", "admin")
 ALLOWANCES = ("auto-create", "cancel", "hold")
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
