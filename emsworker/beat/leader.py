@@ -15,15 +15,17 @@ import re
 import signal
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from emsworker.beat.services import SERVICES, STANDBY, Service
+from emsworker.beat.forwarder import forwarders
+from emsworker.beat.services import Service, leader_services, standby_services
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
+from emsworker.core.servers import MAIN
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -57,16 +59,17 @@ class Beat(Runnable):
         database: the stream.
         settings: beat_s, beat_lease_s, jitter.
         on_death: see :class:`Runnable`.
+        server: of several servers, the one that the database is on.
     """
 
-    def __init__(self, database: Database, settings: Settings, on_death: Callable[[str, BaseException], None]) -> None:
-        super().__init__("ems-beat", on_death)
+    def __init__(self, database: Database, settings: Settings, on_death: OnDeath, server: str = MAIN) -> None:
+        super().__init__("ems-beat" if server == MAIN else f"ems-beat-{server}", on_death)
         self._session = database.session()
         self._settings = settings
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
         self._next_claim_of_leadership = 0.0
-        self._next = {leading: dict.fromkeys(SERVICES if leading else STANDBY, 0.0) for leading in (True, False)}
+        self._next = {True: dict.fromkeys(leader_services(), 0.0), False: dict.fromkeys(standby_services(), 0.0)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
         self._failing: dict[Service, _Failing] = {}
@@ -130,8 +133,16 @@ class Beat(Runnable):
         self._session.close()
 
 
-def run_beat(database: Database, settings: Settings, on_start: Callable[[], None] = lambda: None) -> int:
-    """Run the beat in the main thread until SIGTERM or SIGINT, and return the exit code.
+def beats(databases: Mapping[str, Database], settings: Settings, on_death: OnDeath) -> list[Runnable]:
+    """Return the threads of the beat: one for each server, and those that forward messages from it to others."""
+    threads: list[Runnable] = []
+    for server, database in databases.items():
+        threads += [Beat(database, settings, on_death, server), *forwarders(settings, server, on_death)]
+    return threads
+
+
+def run_beat(databases: Mapping[str, Database], settings: Settings, on_start: Callable[[], None] = lambda: None) -> int:
+    """Run the beat of each server until SIGTERM or SIGINT, and return the exit code.
 
     Args:
         on_start: called once signals are handled.
@@ -140,13 +151,17 @@ def run_beat(database: Database, settings: Settings, on_start: Callable[[], None
     # The beat's thread inherits the mask; we fetch the signals ourselves, and they stay blocked until the process ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     began = ticks()
-    beat = Beat(database, settings, lambda name, error: None)
-    beat.start()
+    threads = beats(databases, settings, lambda name, error: None)
+    for thread in threads:
+        thread.start()
     on_start()
-    while beat.is_alive() and signal.sigtimedwait(numbers, _LOOK_S) is None:
+    while all(thread.is_alive() for thread in threads) and signal.sigtimedwait(numbers, _LOOK_S) is None:
         pass
-    died = not beat.is_alive()
-    beat.stop()
-    beat.join(_LAST_S)
+    died = not all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.stop()
+    last = ticks() + _LAST_S
+    for thread in threads:
+        thread.join(max(0.0, last - ticks()))
     log.info("stopped after %s", span_text(ticks() - began))
     return 1 if died else 0

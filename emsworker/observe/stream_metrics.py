@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from emsworker.admin.demand import Demands
@@ -78,3 +78,42 @@ def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
         for topic, group, demand in found:
             family.add_metric((topic.name, group.name), number(demand))
         yield family
+
+
+class ServersMetrics:
+    """A collector of the metrics of several servers: those of :class:`StreamMetrics` with the label ``server``.
+
+    Args:
+        servers: their names.
+        gather: reads the metrics of every server at once; ``None`` for one that is away.
+    """
+
+    def __init__(
+        self,
+        servers: Collection[str],
+        gather: Callable[[Callable[[Database], list[Any]]], Mapping[str, list[Any] | None]],
+    ) -> None:
+        self._servers, self._gather = servers, gather
+
+    def describe(self) -> Iterator[Any]:
+        """Return nothing: no server is asked to register it."""
+        yield from ()
+
+    def collect(self) -> Iterator[Any]:
+        """Return the metrics with their present numbers, and which servers answer."""
+        from prometheus_client.core import GaugeMetricFamily, Metric
+
+        found = self._gather(lambda database: list(StreamMetrics(database).collect()))
+        up = GaugeMetricFamily("ems_server_up", "1 if the server answers", labels=["server"])
+        families: dict[str, Any] = {}
+        for server in self._servers:
+            read = found[server]
+            up.add_metric([server], 0 if read is None else 1)
+            for family in read or ():
+                merged = families.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type, family.unit)
+                )
+                for sample in family.samples:
+                    merged.add_sample(sample.name, {**sample.labels, "server": server}, sample.value)
+        yield up
+        yield from families.values()
