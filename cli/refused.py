@@ -25,7 +25,7 @@ def refused() -> None:
 
 
 @refused.command("list")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
 @click.option("--after", type=click.IntRange(0), default=0, metavar="ID", help="Only rows with higher ids.")
 @common_options
 def list_(limit: int, after: int, as_json: bool) -> None:

@@ -16,7 +16,6 @@ from emsworker.beat.expiry import (
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
-from emsworker.beat.intake import Intake
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
@@ -43,7 +42,6 @@ def leader_services() -> tuple[Service, ...]:
         recover_claims,
         sweep_clients,
         fire_schedules,
-        Intake(),
         Relay(),
         trim,
         resolve,

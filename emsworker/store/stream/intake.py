@@ -62,11 +62,6 @@ class RefusedRow:
     error: str
 
 
-def is_any_waiting(session: Session) -> bool:
-    """Return whether there is a row to take in; it may be locked by another process."""
-    return bool(session.rows(_SQL.find_waiting))
-
-
 def lock_waiting(session: Session, limit: int) -> list[Waiting]:
     """Lock the oldest waiting rows until the end of the transaction."""
     rows = session.rows(_SQL.lock_waiting, {"limit": limit})

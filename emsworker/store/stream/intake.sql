@@ -1,6 +1,3 @@
--- name: find_waiting
-SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL LIMIT 1
-
 -- name: lock_waiting
 -- The oldest rows that are committed and were not refused. Rows of open transactions are passed over.
 SELECT id, topic, LENGTH(body) FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
