@@ -140,6 +140,11 @@ class OpenStream:
         assert self.settings.url is not None, "filled in by the functions that make a Stream"
         return self.settings.url
 
+    @property
+    def read_url(self) -> str | None:
+        """The address of the replicas to read from; of several servers, only the main one has some."""
+        return self.settings.read_url if self.server == "main" else None
+
     def database(self, *, check_schema: bool = True) -> Database:
         """The database, after a first connection, so that its problems are reported now.
 
@@ -167,10 +172,29 @@ class OpenStream:
         return Admin(self.database())
 
     def monitoring(self) -> Monitoring:
-        """For looking."""
+        """For looking; at a replica, if there is one."""
         from emsworker.admin.monitoring import Monitoring
 
-        return Monitoring(self.database())
+        return Monitoring(self.reading())
+
+    def looking(self) -> Admin:
+        """For lists; from a replica, if there is one."""
+        from emsworker.admin import Admin
+
+        return Admin(self.reading())
+
+    def reading(self) -> Database:
+        """The database to read from: a replica of `read_url`, whose lag is told; else the database itself."""
+        from emsworker.core.url import DatabaseUrl
+        from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
+
+        if self.read_url is None:
+            return self.database()
+        database = ReplicaDatabase(self.read_url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+        lag = database.call(replica_lag)
+        host = DatabaseUrl.parse(self.read_url).host
+        click.echo(f"Read from EMS_READ_URL ({host}): {lag}.", err=True)
+        return database
 
     def app(self) -> Ems:
         """For sending."""
@@ -241,6 +265,8 @@ def open_databases() -> dict[str, Database]:
 
     main = open_main()
     urls = wanted_servers(main)
+    if len(urls) == 1 and main.read_url is not None:
+        return dict.fromkeys(urls, main.reading())
     if len(urls) == 1:
         return {name: OpenStream(_replaced(main.settings, url)).database() for name, url in urls.items()}
     return {name: Database(url, main.settings.connect_timeout_s, _CALL_TIMEOUT_S) for name, url in urls.items()}

@@ -28,7 +28,7 @@ def list_(topic: str | None, as_json: bool) -> None:
 
     OPEN is yes from a reader's start to its end; it stays so when its process was killed.
     """
-    rows = [asdict(row) for row in open_stream().admin().readers.list(topic)]
+    rows = [asdict(row) for row in open_stream().looking().readers.list(topic)]
     columns = ["topic", "reader", "partition", "next_offset", "lag", "open", "stored_at"]
     print_rows(rows, columns, as_json, "There are no named readers.", spare=["stored_at"])
 

@@ -102,6 +102,12 @@ class Settings:
         help="the MySQL server, mysql://user:password@host:3306/database; by default the local stream",
         secret=True,
     )
+    read_url: str | None = option(
+        None,
+        text(DatabaseUrl.parse),
+        help="a replica, or several, that commands, the dashboard and metrics read from; never what decides",
+        secret=True,
+    )
     servers: str = option(
         "",
         Check(parse_servers),

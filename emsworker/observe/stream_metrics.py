@@ -12,6 +12,7 @@ from emsworker.core.extras import require
 from emsworker.core.model import Group, Topic
 from emsworker.core.scaling import Demand
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
 
 _MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")
@@ -29,7 +30,8 @@ class StreamMetrics:
 
     def __init__(self, stream: Ems | Database) -> None:
         require("metrics", type(self).__name__)
-        self._monitoring, self._demands = Monitoring(stream), Demands(stream)
+        self._database = stream.stream.database if isinstance(stream, Ems) else stream
+        self._monitoring, self._demands = Monitoring(self._database), Demands(self._database)
 
     def describe(self) -> Iterator[Any]:
         """Return the metrics without numbers, so that registering asks no server."""
@@ -40,6 +42,16 @@ class StreamMetrics:
         """Return the metrics with their present numbers."""
         yield from self._families(self._monitoring.lag(_MOST_COUNTED))
         yield from _demand_families(self._demands.list())
+        if isinstance(self._database, ReplicaDatabase):
+            yield from self._lag_families(self._database)
+
+    def _lag_families(self, database: ReplicaDatabase) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        lag = database.call(replica_lag)
+        if lag.seconds is not None:
+            text = "Seconds that the replica is behind its primary, and all other numbers with it"
+            yield GaugeMetricFamily("ems_replica_lag_seconds", text, value=lag.seconds)
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
