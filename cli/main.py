@@ -34,7 +34,7 @@ _COMMANDS = {
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
-    "readers": ("readers", "List the positions of named readers of broadcast topics; delete old ones."),
+    "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
     "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
     "web": ("web", "Run the dashboard, a web site."),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import ExtraMissing as ExtraMissing
     from emsworker.core.errors import FenceLost as FenceLost
     from emsworker.core.errors import GroupInUse as GroupInUse
+    from emsworker.core.errors import HoldTaken as HoldTaken
     from emsworker.core.errors import Ignore as Ignore
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import InvalidPriority as InvalidPriority
@@ -105,6 +106,7 @@ _HOME = {
     "ConnectionLostInHandler": "emsworker.core.errors",
     "FenceLost": "emsworker.core.errors",
     "GroupInUse": "emsworker.core.errors",
+    "HoldTaken": "emsworker.core.errors",
     "Ignore": "emsworker.core.errors",
     "InvalidName": "emsworker.core.errors",
     "InvalidPriority": "emsworker.core.errors",

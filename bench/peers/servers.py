@@ -39,6 +39,11 @@ class _Process:
                 **options,
             )
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
     def wait_for(self, answers: Callable[[], bool]) -> None:
         """Wait until it answers.
 
@@ -239,6 +244,13 @@ class RabbitMQ:
     def _listens(port: int) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    @property
+    def pid(self) -> int:
+        """The process id of the node, which runs in the place of its script."""
+        if self._process is None:
+            raise ServerFailed("RabbitMQ has not been started")
+        return self._process.pid
 
     @property
     def url(self) -> str:

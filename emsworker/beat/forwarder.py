@@ -21,7 +21,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.stream import forwards
 from emsworker.store.stream.messages import row_bytes
 
@@ -113,7 +113,7 @@ class Forwarder(Runnable):
 
 
 def _is_known(error: Exception) -> bool:
-    return isinstance(error, (EmsError, ConnectionLost, Conflict))
+    return isinstance(error, (*TROUBLES, EmsError))
 
 
 def forwarders(settings: Settings, source: str, on_death: OnDeath) -> list[Forwarder]:

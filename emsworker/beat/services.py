@@ -7,7 +7,9 @@ from collections.abc import Callable
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
+    sweep_celery,
     sweep_clients,
+    sweep_holds,
     sweep_keys,
     sweep_notices,
     sweep_once,
@@ -19,7 +21,7 @@ from emsworker.beat.high_watermark import resolve
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
-from emsworker.beat.samples import prune_samples, take_samples
+from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
@@ -43,6 +45,7 @@ def leader_services() -> tuple[Service, ...]:
         sweep_clients,
         fire_schedules,
         Relay(),
+        sweep_holds,
         trim,
         resolve,
         skip_backlogs,
@@ -52,7 +55,8 @@ def leader_services() -> tuple[Service, ...]:
         sweep_reports,
         sweep_slots,
         sweep_notices,
-        take_samples,
+        sweep_celery,
+        TakeSamples(),
         prune_samples,
         WatchAlarms(),
         PingDeadMan(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from emsworker.broker.channel import Channel
 from emsworker.broker.mysql import MysqlBroker
@@ -14,14 +15,14 @@ from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import ClaimWrite, PulledClaim
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Claim, Group, Order, Topic
+from emsworker.core.model import Claim, Group, Message, Order, Topic
 from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES, ConnectionLost
 from emsworker.store.engine.session import Session
-from emsworker.store.groups.claims import Claimant, NothingClaimed
+from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,21 @@ _DOUBT_S = 60.0  # for so long a packet whose answer was lost may still wait for
 _LOOK_S = 1.0
 
 
+@dataclass(frozen=True)
+class Place:
+    """A group that a consumer reads, and the seconds that a message of it may be in hand."""
+
+    topic: Topic
+    group: Group
+    hold_s: float
+
+
 class Claiming:
     """Takes claims in the threads that fetch, one thread at a time.
 
     Args:
         session, channel: one connection.
         source: the stream.
-        place: the topic and the group.
         lease: of the consumer; poller: finds its work.
         prefetch: the most messages in hand.
     """
@@ -46,7 +55,6 @@ class Claiming:
         session: Session,
         channel: Channel,
         source: MysqlBroker,
-        place: tuple[Topic, Group],
         lease: LeaseRenewer,
         poller: Poller,
         prefetch: int,
@@ -54,8 +62,9 @@ class Claiming:
         self.mutex = forks.Lock()  # around every use of the connection
         self._session, self._channel = session, channel
         self._batch_bytes, self._decoder = source.settings.batch_bytes, source.decoder
-        self._topic, self._group = place
-        self._lease, self._poller, self._prefetch = lease, poller, prefetch
+        self.places: dict[int, Place] = {}  # by group id
+        self.prefetch = prefetch
+        self._lease, self._poller = lease, poller
         self._limiter = Limiter(session, Refunds())
         self._client_id, self._generation = "", -1
         self._was_busy = False
@@ -92,23 +101,48 @@ class Claiming:
             ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
         """
         with self.mutex:
-            self._recall()
-            if self._lease.generation != self._generation:
-                self.register()
-            if (room := self._prefetch - len(in_hand)) > 0 and self._lease.good:
-                pulled = self._take(min(size, room), min(n, room), in_hand)
-                if pulled is not None:
-                    in_hand.add(pulled)
-                    return True
+            self._begin()
+            if (room := self.prefetch - len(in_hand)) > 0 and self._lease.good:
+                while (hint := self._poller.next_hint()) is not None:  # one that leads nowhere is forgotten
+                    pulled = self._take(hint, min(size, room), min(n, room), in_hand)
+                    if pulled is not None:
+                        in_hand.add(pulled)
+                        return True
+                    if self._was_busy:
+                        break
         if room < 1 or not self._lease.good:
             in_hand.wait(min(wait_s, _LEASE_WAIT_S))
         elif wait_s > 0:
             self._poller.wait_for_hint(min(wait_s, _SLICE_S))
         return False
 
-    def _take(self, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
-        hint = self._poller.next_hint()
-        if hint is None:
+    def take_now(self, place: Place, in_hand: InHand) -> Message | None:
+        """Take one message of a group, also of one that the poller does not watch; ``None`` if there is none.
+
+        Raises:
+            ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
+        """
+        with self.mutex:
+            self._begin()
+            self.places.setdefault(place.group.id, place)
+            work = find_work(self._session, [place.group.id]).work.get(place.group.id)
+            for hint in _hints_of(place.group.id, work) if work is not None and self._lease.good else ():
+                pulled = self._follow(hint, 1, in_hand)
+                if pulled is not None:
+                    with in_hand.lock:
+                        message = pulled.take()
+                    in_hand.add(pulled)
+                    return message
+        return None
+
+    def _begin(self) -> None:
+        self._recall()
+        if self._lease.generation != self._generation:
+            self.register()
+
+    def _take(self, hint: Hint, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
+        if hint.group_id not in self.places:  # it was removed
+            self._poller.forget(hint)
             return None
         return self._follow_within_limits(hint, n, in_hand) if hint.limited else self._follow(hint, size, in_hand)
 
@@ -130,8 +164,9 @@ class Claiming:
 
     def _follow(self, hint: Hint, size: int, in_hand: InHand) -> PulledClaim | None:
         """Follow a hint; the end of a claim that is settled is written down in the same transaction."""
+        place = self.places[hint.group_id]
         claimant = Claimant(
-            self._topic, self._group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
+            place.topic, place.group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
         )
         before = self._take_settled(in_hand, hint)
         try:
@@ -147,7 +182,8 @@ class Claiming:
         if claim.hi - claim.lo + 1 >= size:
             self._poller.more()
         self._poller.note_work()
-        return PulledClaim(claim, self._topic.id, self._group.timeout_s, self._generation, in_hand.lock)
+        topic_id, timeout_s = place.topic.id, place.group.timeout_s
+        return PulledClaim(claim, topic_id, timeout_s, self._generation, in_hand.lock, place.hold_s)
 
     def _send(
         self, hint: Hint, claimant: Claimant, before: tuple[PulledClaim, ClaimWrite] | None, in_hand: InHand
@@ -158,7 +194,7 @@ class Claiming:
             assert before is not None, "only the previous claim is fenced"
             in_hand.lose(before[0], error)
             return NothingClaimed.BUSY
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             if isinstance(error, ConnectionLost):
                 self._doubtful.append((claimant, ticks() + _DOUBT_S))
             if before is not None:
@@ -205,8 +241,8 @@ class Claiming:
 
     def note_written(self, pulled: PulledClaim) -> None:
         """Note that a claim may have ended: more work of its partition may be there."""
-        if self._group.order is not Order.NONE and pulled.all_settled:
-            self._poller.again(Hint(self._group.id, "stream", pulled.claim.partition, exclusive=True))
+        if pulled.claim.order is not Order.NONE and pulled.all_settled:
+            self._poller.again(Hint(pulled.claim.group_id, "stream", pulled.claim.partition, exclusive=True))
             self._poller.more()
 
     def leave_slot(self, in_hand: InHand) -> None:
@@ -215,7 +251,7 @@ class Claiming:
             return
         try:
             self._limiter.leave()
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             log.info("the slot is given up later: %s", error)
         finally:
             self.mutex.release()
@@ -230,3 +266,10 @@ class Claiming:
             if not self._channel.recall(claimant) and ticks() < until
         ]
         self._doubtful, self._look_at = list(left), ticks() + _LOOK_S
+
+
+def _hints_of(group_id: int, work: AvailableWork) -> list[Hint]:
+    """Return the places where a group has work, the highest level first."""
+    hints = [Hint(group_id, "waiting", work.highest_waiting)] if work.waiting else []
+    hints += [Hint(group_id, "retries")] if work.retries else []
+    return hints + [Hint(group_id, "stream", partition) for partition in sorted(work.partitions, reverse=True)]

@@ -22,7 +22,7 @@ class InHand:
 
     Attributes:
         lock: held around every access to a claim.
-        timeout_s: the seconds that a message may be in hand.
+        losses: the number of claims that another owner has taken.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class InHand:
         self._changed = forks.Condition(self.lock)
         self._claims: list[PulledClaim] = []
         self._lost: list[tuple[PulledClaim, FenceLost]] = []
-        self.timeout_s = 0.0
+        self.losses = 0
 
     def __len__(self) -> int:
         """The number of messages that were claimed and not settled."""
@@ -68,10 +68,10 @@ class InHand:
             is_closed = ticks() < since + _ALONE_S
             for pulled in self._claims:
                 if pulled.claim.isolation is Isolation.ALONE:
-                    if not messages and not is_closed and (suspect := pulled.take(self.timeout_s)) is not None:
+                    if not messages and not is_closed and (suspect := pulled.take()) is not None:
                         return [suspect], pulled
                     continue
-                while len(messages) < n and (message := pulled.take(self.timeout_s)) is not None:
+                while len(messages) < n and (message := pulled.take()) is not None:
                     messages.append(message)
         return messages, None
 
@@ -108,6 +108,12 @@ class InHand:
                     pulled.settle(end(run, error), RunEnded(f"{run.message!r} has timed out, and is retried"))
                     self._changed.notify_all()
 
+    def unwant(self, group_id: int) -> None:
+        """Deliver nothing more of a group; the next writes give back what was claimed of it and not delivered."""
+        with self.lock:
+            for pulled in self._claims:
+                pulled.unwanted |= pulled.claim.group_id == group_id
+
     def give_back(self) -> None:
         """Take everything out of hand, so that the next writes give it back."""
         with self.lock:
@@ -125,6 +131,7 @@ class InHand:
         with self.lock:
             claim = pulled.claim
             log.warning("the claim of %s has another owner; its messages are delivered again", claim.place)
+            self.losses += 1
             if pulled.unsaved:
                 self._lost.append((pulled, error))
             pulled.lose(error)

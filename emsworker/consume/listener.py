@@ -13,6 +13,7 @@ from emsworker.publish.notifier import Wake, channel_of
 log = logging.getLogger(__name__)
 
 _AWAY_S = 1.0
+_EMPTY_S = 0.1  # while there is no topic to listen for
 
 
 class Listener(Runnable):
@@ -36,9 +37,14 @@ class Listener(Runnable):
     ) -> None:
         super().__init__("ems-wakeups", on_death)
         self._redis_url = redis_url
+        self._stream_id = stream_id
         self._topics = {channel_of(stream_id, topic_id).encode(): topic_id for topic_id in topic_ids}
         self._wake = wake
         self._trouble = Trouble(log)
+
+    def listen_to(self, topic_id: int) -> None:
+        """Listen for one more topic, within a second."""
+        self._topics = {**self._topics, channel_of(self._stream_id, topic_id).encode(): topic_id}
 
     def step(self) -> None:
         """Listen over one connection until it is lost."""
@@ -54,8 +60,14 @@ class Listener(Runnable):
 
     def _listen(self, client: Any) -> None:
         with contextlib.closing(client), client.pubsub(ignore_subscribe_messages=True) as channel:
-            channel.subscribe(*self._topics)
+            subscribed: set[bytes] = set()
             while not self.stopping.is_set():
+                if new := self._topics.keys() - subscribed:
+                    channel.subscribe(*new)
+                    subscribed |= new
+                if not subscribed:
+                    self.sleep(_EMPTY_S)
+                    continue
                 message = channel.get_message(timeout=1.0)
                 self._trouble.over("redis is there")
                 if message is not None:

@@ -22,7 +22,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import AvailableWork, find_work
 from emsworker.store.stream.messages import close_hole
@@ -62,7 +62,7 @@ class Poller(Runnable):
         self._topic_of = {group_id: topic.id for group_id, topic in topic_of.items()}
         self._topic_names = {topic.id: topic.name for topic in topic_of.values()}
         self._groups_of = Counter(self._topic_of.values())
-        self._in_order = frozenset(in_order)
+        self._in_order = set(in_order)
         self._lock = forks.Lock()
         self._found = forks.Condition(self._lock)  # the consumers wait on it
         self._wake = forks.Condition(self._lock)  # the poller waits on it
@@ -78,6 +78,31 @@ class Poller(Runnable):
         self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at = ticks()
         self._trouble = Trouble(log)
+
+    # -- the groups ----------------------------------------------------------------------------------------------------
+
+    def watch(self, group_id: int, topic: Topic, *, in_order: bool) -> None:
+        """Look for the work of one more group, at once."""
+        with self._lock:
+            if group_id not in self._topic_of:
+                self._groups_of[topic.id] += 1
+            self._topic_of = {**self._topic_of, group_id: topic.id}
+            self._topic_names[topic.id] = topic.name
+            if in_order:
+                self._in_order.add(group_id)
+            self._notified = True
+            self._wake.notify()
+
+    def unwatch(self, group_id: int) -> None:
+        """Look for the work of a group no longer."""
+        with self._lock:
+            topic_id = self._topic_of.get(group_id)
+            if topic_id is not None:
+                self._groups_of[topic_id] -= 1
+                self._topic_of = {other: to for other, to in self._topic_of.items() if other != group_id}
+            self._hints = [hint for hint in self._hints if hint.group_id != group_id]
+            self._fresh = {hint for hint in self._fresh if hint.group_id != group_id}
+            self._open = {to: [one for one in groups if one != group_id] for to, groups in self._open.items()}
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
@@ -164,7 +189,7 @@ class Poller(Runnable):
             self._look()
             if self._also is not None and self._also(self._session, notified):
                 self._interval.note()
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             self._trouble.note("cannot look for work", error)
             with self._lock:
                 self._hints, self._open = [], {}  # what was found may have been paused or claimed since
@@ -202,7 +227,8 @@ class Poller(Runnable):
             self._held = {group_id: until for group_id, until in self._held.items() if until > now}
             self._note_open(look.open)
             hints += [hint for hint in self._fresh if hint not in hints]  # notified during the poll
-            self._hints = hints = [hint for hint in hints if hint.group_id not in self._held]
+            watched = self._topic_of.keys() - self._held.keys()
+            self._hints = hints = [hint for hint in hints if hint.group_id in watched]
             if hints:
                 self._interval.note()
                 self._found.notify(len(hints))
@@ -211,7 +237,7 @@ class Poller(Runnable):
 
     def _note_open(self, group_ids: Collection[int]) -> None:
         self._open = {}
-        for group_id in group_ids:
+        for group_id in self._topic_of.keys() & set(group_ids):
             self._open.setdefault(self._topic_of[group_id], []).append(group_id)
         self._fresh = {hint for hint in self._fresh if hint.group_id in group_ids}
 
@@ -224,7 +250,9 @@ class Poller(Runnable):
         return [replace(hint, limited=True) for hint in hints] if work.limited else hints
 
     def _close(self, group_id: int, partition: int) -> bool:
-        topic_id = self._topic_of[group_id]
+        topic_id = self._topic_of.get(group_id)
+        if topic_id is None:
+            return False
         closed = close_hole(self._session, topic_id, group_id, partition, self._settings.gap_timeout_s)
         if closed:
             log.info("closed a hole in %s/%d", self._topic_names[topic_id], partition)

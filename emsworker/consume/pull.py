@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.batch_sizer import BatchSizer
-from emsworker.consume.claiming import Claiming
+from emsworker.consume.claiming import Claiming, Place
 from emsworker.consume.executor import describe, outcome_of
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
@@ -65,12 +65,13 @@ class PullConsumer:
     Args:
         source: the stream.
         name: of the app, shown in `ems clients`.
-        topic, group: the group of messages.
+        topic, group: the group of messages, if it begins with one; :meth:`add` adds more.
         prefetch: the most messages in hand, and so the most in one claim.
         timeout: seconds that a message may be in hand, or text like ``"5m"``; by default the group's timeout. After
             that it counts as failed, and is retried as the group's ladder says.
         idle_timeout: iteration ends if no message has come for that long; by default only :meth:`stop` ends it.
         filter, order: of a new group, as in :meth:`Ems.subscribe`; another one that exists is refused.
+        asks: an ack asks the server at once if the lease may have run out; otherwise it never waits.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -80,22 +81,25 @@ class PullConsumer:
         self,
         source: MysqlBroker,
         name: str,
-        topic: str,
-        group: str,
+        topic: str | None = None,
+        group: str | None = None,
         *,
         prefetch: int = 100,
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
         filter: Filter | None = None,
         order: str | None = None,
+        asks: bool = True,
     ) -> None:
         if not is_whole(prefetch) or not 1 <= prefetch <= _MOST:
             raise ConfigError([Problem("prefetch", repr(prefetch), f"must be a number of messages from 1 to {_MOST}")])
         if order is not None and order not in list(Order):
             raise ConfigError([Problem("order", repr(order), f"must be one of {', '.join(Order)}")])
-        self._source, self._name, self._names = source, name, (topic, group)
+        self._source, self._name, self._asks = source, name, asks
+        self._names = (topic or "", group or "")
         self._filter, self._order = filter, Order(order or Order.NONE)
         self._prefetch = prefetch
+        self._ladders: dict[int, Ladder] = {}  # by group id
         self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
         self._idle_s = math.inf if idle_timeout is None else _seconds("idle_timeout", idle_timeout)
         self._sides: list[Runnable] = []
@@ -119,10 +123,10 @@ class PullConsumer:
         """
         if self._sides:
             raise EmsError("this consumer was opened before; make another one with app.consumer()")
-        catalog = self._source.catalog
-        topic = catalog.topic(self._names[0])
-        group = catalog.group(topic, self._names[1], self._filter, self._order)
-        self._prepare(topic, group)
+        first = self._first()
+        self._prepare()
+        if first is not None:
+            self._read(*first)
         try:
             until_connected(self._claiming.register, self._source.settings.publish_timeout_s)
         except BaseException:
@@ -136,31 +140,68 @@ class PullConsumer:
         self._open = True
         return self
 
+    def _first(self) -> tuple[Topic, Group] | None:
+        if not self._names[0]:
+            return None
+        topic = self._source.catalog.topic(self._names[0])
+        return topic, self._source.catalog.group(topic, self._names[1], self._filter, self._order)
+
     def _wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once for what this process has sent."""
-        if topic_id == self._topic_id:
-            self._poller.notify(topic_id, partitions)
+        self._poller.notify(topic_id, partitions)
 
-    def _prepare(self, topic: Topic, group: Group) -> None:
+    def _prepare(self) -> None:
         source, settings, database = self._source, self._source.settings, self._source.database
-        self._ladder = Ladder.parse(group.ladder, group.max_attempts, settings.jitter)
-        self._in_hand.timeout_s = self._timeout_s or group.timeout_s
-        token, in_order = secrets.token_hex(8), [group.id] if group.order is not Order.NONE else []
+        token = secrets.token_hex(8)
         self._lease = LeaseRenewer(database, settings, token, self._name, local_ip(source.url), self._on_death)
-        self._poller = Poller(database, settings, {group.id: topic}, in_order, self._on_death)
+        self._poller = Poller(database, settings, {}, [], self._on_death)
         session = database.session()
-        self._claiming = Claiming(
-            session, MysqlChannel(session), source, (topic, group), self._lease, self._poller, self._prefetch
-        )
+        channel = MysqlChannel(session)
+        self._claiming = Claiming(session, channel, source, self._lease, self._poller, self._prefetch)
         channel = MysqlChannel(database.session(patient=False))
         self._settler = Settler(
             channel, settings.ack_interval_s, self._in_hand, self._claiming, self._time_out, self._on_death
         )
         self._sides = [self._lease, self._poller, self._settler]
-        self._topic_id = topic.id
+        self._listener: Listener | None = None
         if source.redis_url is not None:
             wake = self._poller.notify
-            self._sides.append(Listener(source.redis_url, source.stream_id, [topic.id], wake, self._on_death))
+            self._listener = Listener(source.redis_url, source.stream_id, [], wake, self._on_death)
+            self._sides.append(self._listener)
+
+    # -- more groups ---------------------------------------------------------------------------------------------------
+
+    def add(self, topic: str, group: str) -> None:
+        """Read one more group, with the same prefetch.
+
+        Raises:
+            ConfigError: the topic is for broadcasts.
+            UnknownTopic, UnknownGroup: it does not exist, and auto-create is off.
+            StoreUnavailable: the server could not be reached.
+        """
+        self._check_usable()
+        found = self._source.catalog.topic(topic)
+        self._read(found, self._source.catalog.group(found, group))
+
+    def _read(self, topic: Topic, group: Group) -> None:
+        self._claiming.places[group.id] = self._place(topic, group)
+        if self._listener is not None:
+            self._listener.listen_to(topic.id)
+        self._poller.watch(group.id, topic, in_order=group.order is not Order.NONE)
+
+    def _place(self, topic: Topic, group: Group) -> Place:
+        self._ladders[group.id] = Ladder.parse(group.ladder, group.max_attempts, self._source.settings.jitter)
+        return Place(topic, group, self._timeout_s or group.timeout_s)
+
+    def remove(self, topic: str, group: str) -> None:
+        """Read a group no longer; what was delivered of it can still be settled."""
+        self._check_usable()
+        for place in list(self._claiming.places.values()):
+            if (place.topic.name, place.group.name) == (topic, group):
+                self._poller.unwatch(place.group.id)
+                with self._claiming.mutex:
+                    del self._claiming.places[place.group.id]
+                    self._in_hand.unwant(place.group.id)
 
     def stop(self) -> None:
         """End iteration and every wait; messages in hand can still be settled. It may be called by a signal handler."""
@@ -238,6 +279,17 @@ class PullConsumer:
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 
+    @property
+    def prefetch(self) -> int:
+        """The most messages in hand; it may be changed at any time."""
+        return self._prefetch
+
+    @prefetch.setter
+    def prefetch(self, most: int) -> None:
+        self._prefetch = most
+        if self._sides:
+            self._claiming.prefetch = most
+
     def fetch(self, n: int = 1, wait: float = 1.0) -> list[Message]:
         """Return at most ``n`` messages as soon as there is one; an empty list if none has come in time.
 
@@ -255,6 +307,22 @@ class PullConsumer:
             raise ValueError(f"fetch(wait={wait!r}): must be a number of seconds, 0 or more")
         self._check_usable()
         return self._fetch(n, n, wait, forks.Event())
+
+    def get(self, place: Place) -> Message | None:
+        """Take one message of a group at once, whether it is read or not; ``None`` if there is none.
+
+        Raises:
+            StoreUnavailable: the server could not be reached.
+        """
+        self._check_usable()
+        self._place(place.topic, place.group)
+        call = partial(self._claiming.take_now, place, self._in_hand)
+        return until_connected(call, self._source.settings.publish_timeout_s)
+
+    @property
+    def losses(self) -> int:
+        """The number of claims that another owner has taken."""
+        return self._in_hand.losses
 
     def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
         until, trouble = ticks() + wait, None
@@ -386,7 +454,7 @@ class PullConsumer:
             raise NotInHand("a message was given twice; nothing was settled")
         self._in_hand.settle([(run, end(run.message, run)) for run in runs])
         self._claiming.after_settling({run.pulled for run in runs})
-        if not self._lease.good:
+        if self._asks and not self._lease.good:
             self._confirm(runs)
 
     def _confirm(self, runs: Sequence[PulledRun]) -> None:
@@ -403,7 +471,7 @@ class PullConsumer:
 
     def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str) -> Settlement:
         ran_s = ticks() - run.began
-        decision = self._ladder.next(message.attempt, error)
+        decision = self._ladders[run.pulled.claim.group_id].next(message.attempt, error)
         outcome = outcome_of(error, decision)
         kind = class_name(error)
         failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s, error_type=kind)

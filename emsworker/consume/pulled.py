@@ -119,11 +119,16 @@ class PulledClaim:
         timeout_s: the group's timeout, which the claim was taken with.
         generation: of the lease under which it was taken.
         lock: of the consumer.
+        hold_s: seconds that a message of it may be in hand.
     """
 
-    def __init__(self, claim: Claim, topic_id: int, timeout_s: float, generation: int, lock: Mutex) -> None:
+    def __init__(
+        self, claim: Claim, topic_id: int, timeout_s: float, generation: int, lock: Mutex, hold_s: float
+    ) -> None:
         self.claim = claim
+        self.hold_s = hold_s
         self.generation = generation
+        self.unwanted = False  # what was not delivered goes back at once
         self.sending = forks.Lock()  # held while a write is sent
         self.write: ClaimWrite | None = None  # under way, or in doubt
         self.finished = False  # recorded as finished, or lost
@@ -164,17 +169,17 @@ class PulledClaim:
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
-    def take(self, timeout_s: float) -> Message | None:
+    def take(self) -> Message | None:
         """Return the next message that may be delivered now, or ``None``."""
         message = self._next_message()
         if message is not None:
             self.queue.remove(message)
-            message.run = self.held[message.offset] = PulledRun(self, message, timeout_s, self._lock)
+            message.run = self.held[message.offset] = PulledRun(self, message, self.hold_s, self._lock)
             self._touched_at = ticks()
         return message
 
     def _next_message(self) -> Message | None:
-        if self.finished or (self.write is not None and self.write.rest is not None):
+        if self.finished or self.unwanted or (self.write is not None and self.write.rest is not None):
             return None
         if self.claim.order is Order.PARTITION:
             return None if self._halted or self.held or not self.queue else self.queue[0]
@@ -281,7 +286,7 @@ class PulledClaim:
     def _plan(self, now: float, interval_s: float, *, is_due: bool, at_once: bool) -> ClaimWrite | None:
         if self.all_settled:
             return self._finish() if is_due else None
-        is_hoard = bool(self.queue) and now - self._touched_at > _HOARD_S
+        is_hoard = bool(self.queue) and (self.unwanted or now - self._touched_at > _HOARD_S)
         if (is_hoard or (self._halted and not self.held)) and (shared := self._share()) is not None:
             return shared
         if self._ahead and (at_once or now - self._ahead_since >= interval_s):

@@ -11,6 +11,7 @@ from emsworker.core.errors import ExtraMissing
 # Must match setup.cfg. Modules not listed here are always installed; a test imports every module without any extra.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "arrow": ("pyarrow",),
+    "celery": ("celery",),
     "django": ("django",),
     "cli": ("rich",),
     "fastapi": ("fastapi",),

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Protocol, Unpack
 
 from emsworker.core.errors import (
-    AccessDenied,
     EmsError,
     MessageTooLarge,
     SoftTimeLimitExceeded,
@@ -35,7 +34,14 @@ from emsworker.publish.outgoing import Outgoing, SendOptions
 from emsworker.publish.transaction import Transaction
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
+from emsworker.store.engine.errors import (
+    TROUBLES,
+    AssertionBroken,
+    Conflict,
+    ConnectionLost,
+    TransactionGone,
+    translate,
+)
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, forwards, outbox
 from emsworker.store.stream.messages import row_bytes
@@ -137,6 +143,33 @@ class Outbox:
         elif not foreign.when_committed(transaction, self._mover.wake):
             self._mover.wake()
         return receipts
+
+    def send_together(self, places: Sequence[tuple[Topic, NewMessage]], transaction: Any = None) -> None:
+        """Store a message for each of several topics, in one transaction of their own or in the caller's.
+
+        Args:
+            transaction: what :func:`emsworker.store.engine.foreign.run` takes.
+
+        Raises:
+            TopicDeleted: a topic was deleted meanwhile.
+        """
+
+        def write(session: Session) -> None:
+            self._write_all(lambda text: session.rows(text), places)
+
+        try:
+            if transaction is None:
+                self._database.call(lambda session: session.transaction(write))
+            else:
+                self._write_all(partial(foreign.run, transaction), places)
+                if not foreign.when_committed(transaction, self._mover.wake):
+                    self._mover.wake()
+        except AssertionBroken as error:
+            raise TopicDeleted(places[0][0].name) from error
+
+    def _write_all(self, run: dedup.Run, places: Sequence[tuple[Topic, NewMessage]]) -> None:
+        for topic, message in places:
+            self._write(run, topic, [message])
 
     def _write(self, run: dedup.Run, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
         """Take the dedup keys and store the messages that are not duplicates; runs inside a transaction."""
@@ -271,7 +304,7 @@ class Outbox:
     def _move(self, session: Session) -> None:
         try:
             self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
-        except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may lack the privilege
+        except TROUBLES as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 
     @contextlib.contextmanager
@@ -321,7 +354,7 @@ class _Mover:
             while self._goes_on():
                 try:
                     moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
-                except (ConnectionLost, Conflict, EmsError) as error:
+                except (*TROUBLES, EmsError) as error:
                     log.info("the outbox could not move messages; the beat will: %s", error)
                 except Exception:  # a thread that died here would never be started again
                     log.warning("the outbox could not move messages; the beat will", exc_info=True)

@@ -112,6 +112,20 @@ class Producer:
                 self._send_together(part)
         return [message.receipt for message in messages if message.receipt is not None]
 
+    def send_together(self, places: Sequence[tuple[Topic, NewMessage]]) -> list[Receipt]:
+        """Send a message to each of several topics, all in one transaction, and return after their commit.
+
+        Raises:
+            EmsError: as :meth:`send`; with ``TopicDeleted`` the other topics may have got theirs.
+        """
+        messages = [message for _, message in places]
+        for topic, message in places:
+            message.topic, message.producer_id = topic, self._producer_id
+            message.receipt, message.error, message.in_doubt = None, None, False
+            self._size_of(message)
+        self._send_together(messages)
+        return [message.receipt for message in messages if message.receipt is not None]
+
     def _size_of(self, message: NewMessage) -> int:
         size = row_bytes(message)
         if size > self._max_packet - _PACKET_SLACK:

@@ -12,7 +12,7 @@ from emsworker.core.errors import EmsError
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.topics import find_served, find_topics
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class PlacementWatch(Runnable):
         """Compare what the server serves with what it served at the last look."""
         try:
             served = set(find_served(self._session, self._topics))
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.debug("cannot look for topics on server %s: %s", self._server, error)
             self._failed = True
         else:

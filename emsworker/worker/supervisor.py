@@ -24,19 +24,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from emsworker.beat.leader import beats
+from emsworker.beat.leader import BeatHealth, Beats
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable, watch_threads
+from emsworker.core.process.outage import Outage
+from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.signals import blocked, ignore_stops
 from emsworker.core.servers import MAIN
 from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.worker.child_spec import (
     AWAY,
     ENDING,
@@ -241,12 +242,11 @@ class Supervisor:
         self._slots = [_Slot(number, server) for number, server in enumerate(servers)]
         self._sessions = {server: database.session() for server, database in databases.items()}
         self._settings = settings
-        self._beside: list[Runnable] = []
-        if with_beat:
-            self._beside += beats(databases, settings, self._on_death)
+        self._beats = Beats(databases, settings, self._on_death) if with_beat else None
+        self._outages = {server: Outage(log, database.servers) for server, database in databases.items()}
         self._moved: set[str] = set()  # servers whose children must look for their topics anew
-        if len(databases) > 1:
-            self._beside += [self._watch(server, database, topics) for server, database in databases.items()]
+        several = databases if len(databases) > 1 else {}
+        self._watches = [self._watch(server, database, topics) for server, database in several.items()]
         self._patient = patient
         self._on_ready = on_ready
         self._told_ready = False
@@ -279,6 +279,7 @@ class Supervisor:
             self._start_missing()
             self._wait()
             self._watch_silence()
+            self._watch_server()
             if self._kill_at is not None and ticks() > self._kill_at:
                 self._kill_rest()
         self._end()
@@ -305,6 +306,10 @@ class Supervisor:
     def request_restart(self) -> None:
         """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
         self._note_signal(signal.SIGHUP, None)
+
+    def beat(self) -> BeatHealth | None:
+        """Return the health of the worker's beat, ``None`` if it has none; may be called from any thread."""
+        return None if self._beats is None else self._beats.health()
 
     def health(self) -> WorkerHealth:
         """Return the health of the worker; may be called from any thread."""
@@ -355,6 +360,15 @@ class Supervisor:
             slot.process.kill()
             slot.process.wait()
 
+    def _watch_server(self) -> None:
+        """Log once for all children of a server that it answers none of them, and once that it answers again."""
+        silent: dict[str, list[float]] = {}
+        for slot in self._slots:
+            if slot.alive and slot.ready_at is not None and not self._stopping:
+                silent.setdefault(slot.server, []).append(slot.health.silent_s)
+        for server, seconds in silent.items():
+            self._outages[server].note(min(seconds) or None)
+
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
         pid, slot.process = slot.process.pid, None
@@ -401,7 +415,7 @@ class Supervisor:
     def _end_leases(self, slot: _Slot) -> None:
         try:
             clients.delete_process(self._sessions[slot.server], slot.process_id)
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
@@ -448,9 +462,11 @@ class Supervisor:
         slot.heard_at, slot.away = ticks(), False
         self._told_error, self._was_ready = "", True
         if not self._stopping:
-            for thread in self._beside:
-                if thread.ident is None:
-                    thread.start()  # not earlier: a worker that cannot run must not lead or fire schedules
+            if self._beats is not None:
+                self._beats.start()  # not earlier: a worker that cannot run must not lead or fire schedules
+            for watch in self._watches:
+                if watch.ident is None:
+                    watch.start()
         self._tell_ready()
 
     def _tell_ready(self) -> None:
@@ -503,12 +519,10 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is not None:
                 self._on_child_end(slot, slot.process.wait())
-        begun = [thread for thread in self._beside if thread.ident is not None]
-        for thread in begun:
-            thread.stop()
-        last = ticks() + _LAST_S
-        for thread in begun:
-            thread.join(max(0.0, last - ticks()))
+        for watch in self._watches:
+            watch.stop()
+        if self._beats is not None:
+            self._beats.stop()
         ignore_stops()
         for session in self._sessions.values():
             session.close()

@@ -18,8 +18,10 @@ from emsworker.admin.check import Severity, check
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
+from emsworker.beat.expiry import sweep_holds
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, InvalidName
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Failure, NewMessage, Outcome
@@ -437,6 +439,41 @@ def test_an_admin_creates_the_tables(server: Server) -> None:
         done = _ems(make("admin"), "migrate")
         assert done.exit_code == 0 and "version" in done.output, done.output
         assert _ems(make("worker"), "topics list").exit_code == 0
+
+
+def test_a_reader_may_be_allowed_to_hold_messages_and_nothing_else(
+    place: Place,
+) -> None:
+    as_role = place.as_role
+    place.send(3)
+    with pytest.raises(AccessDenied):
+        Admin(Database(as_role("reader"))).readers.hold(place.topic, "nightly", {0: 1})
+    url = as_role("reader", ("hold",))
+    reader = Admin(Database(url))
+    reader.readers.hold(place.topic, "nightly", {0: 1})
+    reader.readers.hold(place.topic, "nightly", {0: 2})
+    assert [one.lags for one in reader.readers.holds(place.topic)] == [[2]]
+    with pytest.raises(AccessDenied):
+        reader.readers.release(place.topic, "nightly")
+    with connect(url) as user:
+        for table in ("ems_message", "ems_partition", "ems_topic", "ems_group", "ems_cursor"):
+            assert refused(user, f"DELETE FROM {table} WHERE 1 = 0"), table
+            assert refused(user, f"UPDATE {table} SET topic_id = 1 WHERE 1 = 0"), table
+        assert refused(user, "DELETE FROM ems_hold WHERE 1 = 0")
+    assert [one.name for one in Admin(Database(as_role("viewer"))).readers.holds(place.topic)] == ["nightly"]
+    with pytest.raises(AccessDenied):
+        Admin(Database(as_role("worker"))).readers.hold(place.topic, "nightly", {0: 1})
+    assert Admin(Database(as_role("operator"))).readers.release(place.topic, "nightly") == 1
+
+
+def test_a_worker_lets_retention_go_on_without_a_lost_hold(place: Place) -> None:
+    place.send(3)
+    Admin(place.stream.app).readers.hold(place.topic, "nightly", {0: 1}, hold_for_s=60)
+    place.stream.rows("UPDATE ems_hold SET expires_at = NOW(6)")
+    worker = Database(place.as_role("worker"))
+    sweep_holds(worker.thread_session(), Settings())
+    assert [one.lost for one in Admin(place.stream.app).readers.holds(place.topic)] == [True]
+    worker.thread_session().close()
 
 
 def test_a_reader_reads_as_spark_does(place: Place) -> None:

@@ -27,9 +27,9 @@ def send(stream: Stream, count: int, key: str | None = None) -> None:
 
 def pull(stream: Stream, topic: Topic, claim: Claim) -> tuple[PulledClaim, list[Message]]:
     """Take a claim's messages in hand."""
-    pulled = PulledClaim(claim, topic.id, TIMEOUT_S, 0, forks.Lock())
+    pulled = PulledClaim(claim, topic.id, TIMEOUT_S, 0, forks.Lock(), TIMEOUT_S)
     messages = []
-    while (message := pulled.take(TIMEOUT_S)) is not None:
+    while (message := pulled.take()) is not None:
         messages.append(message)
     return pulled, messages
 

@@ -11,7 +11,7 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 ROLES = ("publisher", "producer", "worker", "viewer", "reader", "operator", "sink", "admin")
-ALLOWANCES = ("auto-create", "cancel")
+ALLOWANCES = ("auto-create", "cancel", "hold")
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 # Names are put into statements, so only characters that need no quoting are allowed.

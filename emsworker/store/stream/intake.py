@@ -93,9 +93,9 @@ def list_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
     ]
 
 
-def count_refused(session: Session) -> int:
-    """Count the refused rows; a thousand stands for a thousand or more."""
-    return int(session.rows(_SQL.count_refused)[0][0])
+def count_refused(session: Session, limit: int = 1000) -> int:
+    """Count the refused rows; ``limit`` stands for so many or more."""
+    return int(session.rows(_SQL.count_refused, {"limit": limit})[0][0])
 
 
 def find_refused(session: Session, after: int, limit: int) -> list[int]:

@@ -20,8 +20,8 @@ SELECT id, topic, task, `key`, LENGTH(body), created_at, refused_at, error FROM 
 WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
 -- name: count_refused
--- At most a thousand are counted.
-SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish WHERE refused_at IS NOT NULL LIMIT 1000) r
+-- At most so many are counted.
+SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NOT NULL LIMIT %(limit)s) r
 
 -- name: find_refused
 SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s

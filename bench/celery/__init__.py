@@ -1,0 +1,1 @@
+"""One Celery project on EMS, on Redis and on RabbitMQ, in turns: what the broker alone changes."""

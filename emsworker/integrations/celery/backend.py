@@ -1,0 +1,258 @@
+"""Result backend of Celery in the database of a stream: ``Celery(backend="ems+mysql://...")``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from celery import states
+from celery.backends.asynchronous import AsyncBackendMixin
+from celery.backends.base import BaseKeyValueStoreBackend
+from celery.canvas import maybe_signature
+from celery.exceptions import BackendStoreError, ChordError
+from celery.result import GroupResult, allow_join_result
+from celery.utils.functional import _regen
+from kombu.utils.encoding import bytes_to_str
+
+from emsworker.core.errors import ConfigError, MessageTooLarge, Problem, StoreUnavailable
+from emsworker.core.url import redact_url
+from emsworker.integrations.celery.storage import lost, storage_of
+from emsworker.integrations.celery.waiting import ResultConsumer
+from emsworker.store.celery import chords, results
+from emsworker.store.celery.chords import Part
+from emsworker.store.celery.results import Entry, check_key
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+
+log = logging.getLogger(__name__)
+
+_SWEEP = 1000
+
+
+class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[misc]
+    """Results, groups and chords in MySQL.
+
+    Args:
+        app: the application of Celery.
+        url: ``mysql://user:password@host:port/database``, as Celery passes it on without ``ems+``.
+
+    Raises:
+        ConfigError: the URL is malformed.
+    """
+
+    ResultConsumer = ResultConsumer
+
+    supports_native_join = True
+    supports_result_compression = True
+    supports_failure_expires = True
+    # The beat of a stream deletes what has expired; where none runs, the daily task of Celery's own beat does.
+    supports_autoexpire = False
+
+    task_keyprefix = "task:"
+    group_keyprefix = "group:"
+    chord_keyprefix = "chord:"
+
+    def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("expires_type", int)
+        super().__init__(app, url=url, **kwargs)
+        failure_expires = app.conf.get("result_failure_expires")
+        self.failure_expires = self.expires
+        if failure_expires is not None:
+            self.failure_expires = self.prepare_expires(failure_expires, type=int)
+        try:
+            self._storage = storage_of(url or "")
+        except ValueError as error:
+            fix = f"{error} (with ems+ before it)"
+            raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
+        self.poller = self._storage.poller
+        self.wait_for_news = self._storage.wait
+        self.result_consumer = self.ResultConsumer(
+            self, self.app, self.accept, self._pending_results, self._pending_messages
+        )
+
+    def as_uri(self, include_password: bool = False) -> str:
+        """Return the URL, with the password hidden unless it is asked for."""
+        url = f"ems+{self.url}"
+        return url if include_password else redact_url(url)
+
+    def exception_safe_to_retry(self, exc: Exception) -> bool:
+        """Return whether a later try may succeed: every operation is idempotent."""
+        return isinstance(exc, (StoreUnavailable, ConnectionLost, Conflict))
+
+    # -- keys and values -----------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value, or ``None`` if there is none."""
+        return self.mget([key])[0]
+
+    def mget(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the values of several keys, by few queries."""
+        wanted = [self.key_t(key) for key in keys]
+        found = self._storage.find(wanted)
+        return [found.get(key) for key in wanted]
+
+    def set(self, key: bytes, value: bytes | str) -> None:
+        """Store a value that may be overwritten."""
+        self._set_with_state(key, value, states.PENDING)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a value."""
+        self._storage.call(lambda session: results.delete(session, [self.key_t(key)]))
+
+    def _set_with_state(self, key: bytes, value: bytes | str, state: str) -> None:
+        self._write(self._entry(key, value, state, is_final=False))
+
+    def _entry(self, key: bytes, value: bytes | str, state: str, is_final: bool) -> Entry:
+        ttl_s = self.failure_expires if state == states.FAILURE else self.expires
+        body = value.encode() if isinstance(value, str) else bytes(value)
+        return Entry(check_key("the key of a result", self.key_t(key)), body, is_final, ttl_s or None)
+
+    def _write(self, entry: Entry) -> None:
+        try:
+            self._storage.writer.put(entry)
+        except MessageTooLarge as error:
+            raise BackendStoreError(str(error)) from error
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        try:
+            self._write(self._result_entry(task_id, result, state, traceback, request))
+        except BackendStoreError as error:
+            raise BackendStoreError(str(error), state=state, task_id=task_id) from error
+        return result
+
+    def _result_entry(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> Entry:
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        meta["task_id"] = bytes_to_str(task_id)
+        key = self.get_key_for_task(task_id)
+        return self._entry(key, self.encode(meta), state, is_final=state == states.SUCCESS)
+
+    def forget(self, task_id: str) -> None:
+        """Delete a result, and wait for it no longer."""
+        super().forget(task_id)
+        self.result_consumer.cancel_for(task_id)
+
+    def cleanup(self) -> None:
+        """Delete what has expired; ``celery.backend_cleanup`` calls it once a day."""
+        for sweep in (results.sweep, chords.sweep):
+            while self._storage.call(lambda session, sweep=sweep: sweep(session, _SWEEP)) == _SWEEP:  # type: ignore[misc]
+                pass
+
+    # -- chords --------------------------------------------------------------------------------------------------------
+
+    def apply_chord(self, header_result_args: Sequence[Any], body: Any, **kwargs: Any) -> None:
+        """Begin a chord, before the tasks of its header are sent."""
+        key = self._chord_key(header_result_args[0])
+        self._storage.call(lambda session: chords.open_chord(session, key, self._chord_ttl_s))
+        if isinstance(header_result_args[1], _regen):
+            return
+        header = self.app.GroupResult(*header_result_args)
+        if any(isinstance(one, GroupResult) for one in header.results):  # the body gets the results in this structure
+            header.save(backend=self)
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Set the number of parts, before the last task of the header is sent."""
+        key = self._chord_key(group_id)
+        self._storage.call(lambda session: chords.set_size(session, key, chord_size, self._chord_ttl_s))
+
+    def add_to_chord(self, chord_id: str, result: Any) -> None:
+        """Expect one part more."""
+        self._storage.call(lambda session: chords.add_one(session, self._chord_key(chord_id), self._chord_ttl_s))
+
+    def mark_as_done(
+        self,
+        task_id: str,
+        result: Any,
+        request: Any = None,
+        store_result: bool = True,
+        state: str = states.SUCCESS,
+    ) -> None:
+        """Store a success; that of a chord's part is stored and counted by one packet."""
+        if not (store_result and request and request.chord and request.group) or request.ignore_result:
+            super().mark_as_done(task_id, result, request, store_result, state)
+            return
+        encoded = self.encode_result(result, state)
+        entry = self._result_entry(task_id, encoded, state, None, request)
+        self._ensure_retryable(self._return_part, request, state, encoded, entry)
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """Count a part; the last one sends the body."""
+        if request.group and request.id:
+            self._return_part(request, state, self.encode_result(result, state))
+
+    def _return_part(self, request: Any, state: str, result: Any, entry: Entry | None = None) -> None:
+        key, task_id = self._chord_key(request.group), check_key("task id", str(request.id).encode())
+        outcome = self.encode([request.id, state, result])
+        body = outcome.encode() if isinstance(outcome, str) else outcome
+        part = Part(key, request.group_index, task_id, body, self._chord_ttl_s)
+        entries = [entry] if entry is not None else []
+        try:
+            if self._storage.call(lambda session: chords.count(session, part, entries)):
+                self._storage.stored(one.key for one in entries)
+                return
+        except MessageTooLarge as error:
+            raise BackendStoreError(str(error), state=state, task_id=request.id) from error
+        if entry is not None:
+            self._write(entry)  # committed first: a body of nested groups reads it
+        self._storage.publish(lambda session: self._arrive(session, part, request), self.app)
+
+    def _arrive(self, session: Any, part: Part, request: Any) -> None:
+        bodies = chords.arrive(session, part, ())
+        if bodies is None:
+            return
+        callback = maybe_signature(request.chord, app=self.app)
+        try:
+            values = self._values(request.group, bodies)
+        except ChordError as error:
+            log.exception("chord %s failed", request.group)
+            self.chord_error_from_stack(callback, error)
+            return
+        try:
+            self.app.amqp._retry_publish(callback.delay, values)
+        except Exception as error:
+            if lost(error):
+                raise  # with the transaction, which is run again
+            log.exception("the body of chord %s could not be sent", request.group)
+            self.chord_error_from_stack(callback, _chord_error(f"Callback error: {error!r}", error))
+
+    def _values(self, group_id: str, bodies: Sequence[bytes]) -> list[Any]:
+        """Return the results of a chord's header, or raise ChordError for the first failure."""
+        values = [self._value(body) for body in bodies]
+        header = GroupResult.restore(group_id, backend=self)
+        if header is None:
+            return values
+        header.on_ready()
+        try:
+            with allow_join_result():
+                joined: list[Any] = header.join_native(timeout=self.app.conf.result_chord_join_timeout, propagate=True)
+        except Exception as error:
+            raise _chord_error(f"Join error: {error!r}", error) from error
+        return joined
+
+    def _value(self, body: bytes) -> Any:
+        task_id, state, value = self.decode(body)
+        if state in self.EXCEPTION_STATES:
+            value = self.exception_to_python(value)
+        if state in states.PROPAGATE_STATES:
+            raise _chord_error(f"Dependency {task_id} raised {value!r}", value)
+        return value
+
+    def _chord_key(self, group_id: str) -> bytes:
+        return check_key("the id of a chord", self.get_key_for_chord(group_id))
+
+    @property
+    def _chord_ttl_s(self) -> float | None:
+        return self.chord_expires or None
+
+    def __reduce__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        return super().__reduce__(args, {**(kwargs or {}), "expires": self.expires, "url": self.url})
+
+
+def _chord_error(message: str, cause: Any) -> ChordError:
+    error = ChordError(message)
+    if isinstance(cause, Exception):
+        error.__cause__ = cause
+    return error

@@ -1,0 +1,272 @@
+"""Exchanges, queues and bindings of a stream, remembered for a second, and the way of a message through them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.core.model import Topic, TopicKind
+from emsworker.core.priority import levels_of
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.integrations.celery.names import GROUP, bus_topic, queue_topic
+from emsworker.integrations.celery.options import TIMEOUT_S, Options
+from emsworker.store import routing, topics
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import skipping
+from emsworker.store.groups.skipping import SkipPolicy
+from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
+
+T = TypeVar("T")
+
+_FRESH_S = 1.0
+_AUTO_DELETE_S = 300.0  # a queue that is deleted with its last consumer is deleted that long after its last use
+
+
+class _Memory(Generic[T]):
+    """Values by name, read again after a second."""
+
+    def __init__(self, read: Callable[[str], T]) -> None:
+        self._read = read
+        self._kept: dict[str, tuple[T, float]] = {}
+
+    def get(self, name: str, *, fresh: bool = False) -> T:
+        """Return a value, remembered unless it must be ``fresh``."""
+        known = self._kept.get(name)
+        if known is not None and not fresh and ticks() < known[1]:
+            return known[0]
+        value = self._read(name)
+        self._kept[name] = (value, ticks() + _FRESH_S)
+        return value
+
+    def forget(self, name: str) -> None:
+        """Read a value again at its next use."""
+        self._kept.pop(name, None)
+
+    def clear(self) -> None:
+        """Read every value again."""
+        self._kept.clear()
+
+
+@dataclass
+class Route:
+    """Where a message goes: queues, and exchanges whose broadcast topic gets a copy."""
+
+    queues: dict[str, Queue] = field(default_factory=dict)
+    buses: dict[str, str] = field(default_factory=dict)  # exchange -> topic
+
+    def __bool__(self) -> bool:
+        return bool(self.queues or self.buses)
+
+
+class Bindings:
+    """The exchanges, queues and bindings of a stream; thread-safe.
+
+    A change made by another process is seen within a second, and at once where a message would go nowhere.
+    """
+
+    def __init__(self, broker: MysqlBroker, options: Options) -> None:
+        self._broker, self._options = broker, options
+        self._exchanges = _Memory[Exchange | None](lambda name: self._call(lambda s: routing.get_exchange(s, name)))
+        self._queues = _Memory[Queue | None](lambda name: self._call(lambda s: routing.get_queue(s, name)))
+        self._bindings = _Memory[list[Binding]](lambda name: self._call(lambda s: routing.list_bindings(s, name)))
+        self._topics = _Memory[Topic | None](lambda name: self._call(lambda s: topics.get_topic(s, name)))
+        self._lock = forks.Lock()
+
+    def _call(self, work: Callable[[Session], T]) -> T:
+        return self._broker.database.call(work)
+
+    # -- exchanges -----------------------------------------------------------------------------------------------------
+
+    def declare_exchange(self, name: str, kind: ExchangeKind) -> Exchange:
+        """Create an exchange, or return the existing one."""
+        exchange = self._call(lambda s: routing.declare_exchange(s, name, kind))
+        self._exchanges.forget(name)
+        return exchange
+
+    def exchange(self, name: str) -> Exchange | None:
+        """Return the exchange of that name, or ``None``."""
+        return self._exchanges.get(name)
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange, its bindings, and its broadcast topic."""
+        exchange = self._exchanges.get(name, fresh=True)
+        self._call(lambda s: routing.delete_exchange(s, name))
+        if exchange is not None and exchange.bus is not None:
+            self._delete_topic(exchange.bus)
+        self.forget()
+
+    def bus_of(self, name: str) -> Topic:
+        """Return the broadcast topic of an exchange, created if it has none."""
+        exchange = self._exchanges.get(name, fresh=True) or self.declare_exchange(name, ExchangeKind.DIRECT)
+        bus = exchange.bus or bus_topic(name)
+        ttl_s, most = self._options.event_ttl_s, self._options.max_message_bytes
+        create: dict[str, Any] = {"kind": TopicKind.BROADCAST, "max_message_bytes": most, "retention_s": ttl_s}
+        topic = self._call(lambda s: topics.get_topic(s, bus) or topics.create_topic(s, bus, **create))
+        if exchange.bus is None:
+            self._call(lambda s: routing.set_bus(s, name, bus))
+            self._exchanges.forget(name)
+        return topic
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, *, fresh: bool = False) -> Queue | None:
+        """Return the queue of that name, or ``None``."""
+        return self._queues.get(name, fresh=fresh)
+
+    def declare_queue(self, name: str, arguments: dict[str, Any], *, auto_delete: bool) -> Queue:
+        """Create a queue with its topic and group; the existing one takes the settings that are given."""
+        expires_s = _ms(arguments.get("x-expires"))
+        queue = Queue(
+            name,
+            queue_topic(name),
+            _ms(arguments.get("x-message-ttl")),
+            _AUTO_DELETE_S if auto_delete and expires_s is None else expires_s,
+        )
+        self._call(lambda s: self._create(s, queue, arguments))
+        self._call(lambda s: routing.declare_queue(s, queue))
+        self._queues.forget(name)
+        self._topics.forget(queue.topic)
+        return queue
+
+    def _create(self, session: Session, queue: Queue, arguments: dict[str, Any]) -> None:
+        wanted = self._levels(arguments.get("x-max-priority"))
+        topic = topics.get_topic(session, queue.topic)
+        if topic is None:
+            most = self._options.max_message_bytes
+            topic = topics.create_topic(session, queue.topic, max_message_bytes=most, trim_done=True, priorities=wanted)
+        if topic.priorities < wanted:
+            topics.change_topic(session, replace(topic, priorities=wanted))
+        limit = int(arguments.get("x-delivery-limit") or 0)
+        group = topics.get_group(session, topic, GROUP)
+        if group is None:
+            limits: dict[str, Any] = {"timeout_s": TIMEOUT_S, "ladder": "0s"}
+            limits["max_attempts"] = limit or self._options.delivery_limit
+            group = topics.create_group(session, topic, GROUP, **limits)
+        elif limit and group.max_attempts != limit:
+            topics.change_group(session, replace(group, max_attempts=limit))
+        if (most_waiting := arguments.get("x-max-length")) is not None:
+            skipping.set_policy(session, group, SkipPolicy(most_waiting=int(most_waiting)))
+
+    def _levels(self, most: Any) -> int:
+        if most is None:
+            return 1 if self._options.priority_order == "high" else 10
+        return max(1, min(int(most) + 1, 10))
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue, its bindings, and its topic with all messages."""
+        queue = self._queues.get(name, fresh=True)
+        self._call(lambda s: routing.delete_queue(s, name))
+        if queue is not None:
+            self._delete_topic(queue.topic)
+        self.forget()
+
+    def _delete_topic(self, name: str) -> None:
+        self._call(lambda s: _delete_topic(s, name))
+        self._broker.catalog.forget(name)
+
+    def topic_of(self, queue: Queue) -> Topic | None:
+        """Return the topic of a queue."""
+        return self._topics.get(queue.topic)
+
+    def topic(self, name: str) -> Topic | None:
+        """Return the topic of that name, or ``None``."""
+        return self._topics.get(name)
+
+    def level_of(self, topic: Topic, priority: int) -> int:
+        """Return the level of a priority: a queue of n levels tells the priorities 0 to n - 1 apart."""
+        most = topic.priorities - 1
+        place = min(priority, most)
+        if self._options.priority_order == "low":
+            place = most - place
+        return levels_of(topic.priorities)[place]
+
+    # -- bindings ------------------------------------------------------------------------------------------------------
+
+    def bind(self, binding: Binding) -> None:
+        """Add a binding."""
+        self._call(lambda s: routing.bind(s, binding))
+        self._bindings.forget(binding.exchange)
+
+    def unbind(self, binding: Binding) -> None:
+        """Delete a binding."""
+        self._call(lambda s: routing.unbind(s, binding))
+        self._bindings.forget(binding.exchange)
+
+    def list_bindings(self) -> list[Binding]:
+        """List the bindings of all exchanges."""
+        return self._call(routing.list_bindings)
+
+    def forget(self) -> None:
+        """Read everything again."""
+        for memory in (self._exchanges, self._queues, self._bindings, self._topics):
+            memory.clear()
+
+    def route(self, exchange: str, routing_key: str) -> Route:
+        """Return where a message goes."""
+        route = self._route(exchange, routing_key)
+        if not route:
+            self.forget()
+            route = self._route(exchange, routing_key)
+        return route
+
+    def _route(self, exchange: str, routing_key: str) -> Route:
+        if not exchange:
+            return self._route_by_name(routing_key)
+        route, todo, seen = Route(), [exchange], {exchange}
+        while todo:
+            found = self._exchanges.get(todo.pop())
+            if found is None:
+                continue
+            if found.bus is not None:
+                route.buses[found.name] = found.bus
+            for one in self._bindings.get(found.name):
+                if not matches(found.kind, one.routing_key, routing_key):
+                    continue
+                if one.kind is TargetKind.EXCHANGE and one.target not in seen:
+                    seen.add(one.target)
+                    todo.append(one.target)
+                elif one.kind is TargetKind.QUEUE and (queue := self._queues.get(one.target)) is not None:
+                    route.queues[queue.name] = queue
+        return route
+
+    def _route_by_name(self, name: str) -> Route:
+        """Route by the default exchange: to the queue of that name, which may live in some process."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            return Route({name: queue})
+        default = self._exchanges.get("")
+        return Route(buses={"": default.bus}) if default is not None and default.bus is not None else Route()
+
+
+def matches(kind: ExchangeKind, pattern: str, routing_key: str) -> bool:
+    """Return whether a binding's key takes a routing key: ``*`` stands for one word, ``#`` for any number of them."""
+    if kind is ExchangeKind.FANOUT:
+        return True
+    if kind is ExchangeKind.DIRECT:
+        return pattern == routing_key
+    return _pattern(pattern).fullmatch(routing_key) is not None
+
+
+@lru_cache(maxsize=4096)
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = ["(?:^|\\.)" + _WORDS.get(word, re.escape(word)) for word in text.split(".")]
+    return re.compile("".join("(?:(?:^|\\.)[^.]+)*" if part.endswith(_MANY) else part for part in parts))
+
+
+_MANY = "\x00"
+_WORDS = {"*": r"[^.]+", "#": _MANY}
+
+
+def _delete_topic(session: Session, name: str) -> None:
+    topic = topics.get_topic(session, name)
+    if topic is not None:
+        topics.delete_topic(session, topic, force=True)
+
+
+def _ms(value: Any) -> float | None:
+    return None if value is None else float(value) / 1000

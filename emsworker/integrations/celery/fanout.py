@@ -1,0 +1,273 @@
+"""Queues that live in one process, such as those for replies, remote control and events.
+
+They have no rows: every message to their exchange is stored once, in the broadcast topic of the exchange, and each
+process with such queues reads it from the time of the binding on. One thread reads for all queues of a process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.consume.listener import Listener
+from emsworker.core.ids import MAX_KEY_BYTES
+from emsworker.core.model import Message, Topic
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.polling import PollInterval
+from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.integrations.celery.bindings import matches
+from emsworker.integrations.celery.messages import Envelope
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.routing import ExchangeKind
+from emsworker.store.stream import broadcast
+from emsworker.store.stream.messages import close_hole_at
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_S, _LONGEST_S = 0.005, 0.2  # Celery's remote control waits a second for its answers
+_AWAY_S = 0.5
+_BATCH, _BATCH_BYTES = 500, 4 << 20
+_SWEEP_S = 5.0
+_MOST_OF_TAGS = 3000  # characters that the server compares
+
+
+@dataclass
+class _Way:
+    """A binding: the routing keys that it takes, and the first offset that it takes from."""
+
+    topic_id: int
+    kind: ExchangeKind
+    pattern: str
+    first: int
+
+
+@dataclass(eq=False)
+class LocalQueue:
+    """A queue of this process.
+
+    Attributes:
+        expires_s: seconds without use after which it is deleted, or ``None``.
+        most: the most messages that it keeps, or ``None``; the oldest go first.
+        on_message: told of new messages, while something consumes from it.
+    """
+
+    name: str
+    expires_s: float | None = None
+    most: int | None = None
+    ways: list[_Way] = field(default_factory=list)
+    waiting: deque[tuple[Envelope, bool, float]] = field(default_factory=deque)  # with redelivered, and its end
+    on_message: Callable[[], None] | None = None
+    used_at: float = field(default_factory=ticks)
+
+    def put(self, envelope: Envelope, ttl_s: float | None) -> None:
+        """Add a message, unless it has expired."""
+        if ttl_s is None or ttl_s > 0:
+            self.waiting.append((envelope, False, float("inf") if ttl_s is None else ticks() + ttl_s))
+            while self.most is not None and len(self.waiting) > self.most:
+                self.waiting.popleft()
+            if self.on_message is not None:
+                self.on_message()
+
+    def put_back(self, envelope: Envelope, *, redelivered: bool) -> None:
+        """Return a message to the head of the queue."""
+        self.waiting.appendleft((envelope, redelivered, float("inf")))
+        if self.on_message is not None:
+            self.on_message()
+
+    def take(self) -> tuple[Envelope, bool] | None:
+        """Return the next message, and whether it was delivered before; ``None`` if there is none."""
+        self.used_at = ticks()
+        while self.waiting:
+            try:
+                envelope, redelivered, until = self.waiting.popleft()
+            except IndexError:
+                return None
+            if ticks() < until:
+                return envelope, redelivered
+        return None
+
+
+class LocalQueues:
+    """The queues of this process, by name; thread-safe. A forked child has none."""
+
+    def __init__(self, broker: MysqlBroker) -> None:
+        self._broker = broker
+        self._lock = forks.Lock()
+        self._queues: dict[str, LocalQueue] = {}
+        self._reader: _Reader | None = None
+
+    def declare(self, name: str, expires_s: float | None, most: int | None) -> LocalQueue:
+        """Create a queue, or return the existing one."""
+        with self._lock:
+            queue = self._queues.setdefault(name, LocalQueue(name))
+            queue.expires_s, queue.most, queue.used_at = expires_s, most, ticks()
+            return queue
+
+    def get(self, name: str) -> LocalQueue | None:
+        """Return the queue of that name, or ``None``."""
+        return self._queues.get(name)
+
+    def bind(self, queue: LocalQueue, topic: Topic, kind: ExchangeKind, pattern: str) -> None:
+        """Read what is sent to a broadcast topic from now on."""
+        with self._lock:
+            if any(way.topic_id == topic.id and way.pattern == pattern for way in queue.ways):
+                return
+            if self._reader is None or not self._reader.is_alive():
+                self._reader = _Reader(self._broker, self._snapshot, self._sweep)
+                self._reader.start()
+                self._broker.wakes.append(self._reader.wake)
+            reader = self._reader
+        reader.bind(queue, topic, kind, pattern)
+
+    def unbind(self, queue: LocalQueue, topic_id: int, pattern: str) -> None:
+        """Take a binding back."""
+        queue.ways = [way for way in queue.ways if (way.topic_id, way.pattern) != (topic_id, pattern)]
+
+    def delete(self, name: str) -> int:
+        """Delete a queue; return how many messages it had."""
+        with self._lock:
+            queue = self._queues.pop(name, None)
+        return 0 if queue is None else len(queue.waiting)
+
+    def _snapshot(self) -> list[LocalQueue]:
+        with self._lock:
+            return list(self._queues.values())
+
+    def _sweep(self) -> None:
+        now = ticks()
+        for queue in self._snapshot():
+            if queue.on_message is None and queue.expires_s is not None and now > queue.used_at + queue.expires_s:
+                self.delete(queue.name)
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._reader is not None:
+            self._reader.stop()
+
+
+class _Reader(Runnable):
+    """The thread that reads the broadcast topics of this process's queues."""
+
+    def __init__(self, broker: MysqlBroker, queues: Callable[[], list[LocalQueue]], sweep: Callable[[], None]) -> None:
+        super().__init__("ems-celery-fanout", lambda name, error: None)
+        self._broker, self._queues, self._sweep = broker, queues, sweep
+        self._session = broker.database.session()
+        self._topics: dict[int, Topic] = {}
+        self._next: dict[int, int] = {}  # by topic
+        self._lock = forks.Lock()
+        self._woken = forks.Event()
+        self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
+        self._swept_at = ticks()
+        self._trouble = Trouble(log)
+        self._listener: Listener | None = None
+        if broker.redis_url is not None:
+            self._listener = Listener(broker.redis_url, broker.stream_id, [], self.wake, lambda name, error: None)
+            self._listener.start()
+        self.looks = 0
+
+    def bind(self, queue: LocalQueue, topic: Topic, kind: ExchangeKind, pattern: str) -> None:
+        """Read a topic for a queue, from now on."""
+        ends = self._broker.database.call(lambda session: broadcast.find_ends(session, [topic.id]))
+        first = ends[topic.id, 0].end
+        if self._listener is not None:
+            self._listener.listen_to(topic.id)
+        with self._lock:  # a read that has begun does not ask the server for this routing key
+            queue.ways.append(_Way(topic.id, kind, pattern, first))
+            self._topics[topic.id] = topic
+            self._next.setdefault(topic.id, first)
+
+    def wake(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Look at once, if something was sent to one of the topics."""
+        if topic_id in self._topics:
+            self._woken.set()
+
+    def step(self) -> None:
+        """Wait until the next look is due, and look."""
+        self._woken.wait(self._interval.pause_s(ticks()))
+        if self.stopping.is_set():
+            return
+        self._woken.clear()
+        self.looks += 1
+        try:
+            while self._look() and not self.stopping.is_set():
+                self._interval.note()
+            self._trouble.over("can read broadcasts")
+        except (ConnectionLost, Conflict) as error:
+            self._trouble.note("cannot read broadcasts", error)
+            self.sleep(_AWAY_S)
+        if ticks() > self._swept_at + _SWEEP_S:
+            self._swept_at = ticks()
+            self._sweep()
+
+    def _look(self) -> bool:
+        """Read one batch of each topic that has something; return whether there was any."""
+        with self._lock:
+            bound = {way.topic_id for queue in self._queues() for way in queue.ways}
+            for topic_id in self._topics.keys() - bound:
+                del self._topics[topic_id], self._next[topic_id]
+            if not self._topics:
+                return False
+            ends = broadcast.find_ends(self._session, list(self._topics))
+            behind = [topic_id for (topic_id, _), extent in ends.items() if extent.end > self._next[topic_id]]
+        return any([self._read_of(topic_id) for topic_id in behind])
+
+    def _read_of(self, topic_id: int) -> bool:
+        with self._lock:
+            topic = self._topics.get(topic_id)
+            return topic is not None and self._read(topic, self._queues())
+
+    def _read(self, topic: Topic, queues: list[LocalQueue]) -> bool:
+        first = self._next[topic.id]
+        wanted = _filter_of(topic.id, queues)
+        batch = broadcast.read(self._session, topic, 0, first, _BATCH, _BATCH_BYTES, wanted)
+        if batch.hi is None:
+            if batch.log_start > first:  # retention was faster
+                self._next[topic.id] = min(batch.log_start, batch.first or batch.log_start)
+                return True
+            gap_s = self._broker.settings.gap_timeout_s
+            return close_hole_at(self._session, topic.id, 0, first, gap_s)
+        for row in batch.rows:
+            self._deliver(topic, Message(topic.name, 0, row, self._broker.decoder), queues)
+        self._next[topic.id] = batch.hi + 1
+        return True
+
+    def _deliver(self, topic: Topic, message: Message, queues: list[LocalQueue]) -> None:
+        try:
+            envelope = Envelope.open(message)
+        except Exception:  # somebody else has written to this topic; it must not end the thread
+            log.warning("%r is no message of kombu, and is passed over", message, exc_info=True)
+            return
+        for queue in queues:
+            if any(
+                way.topic_id == topic.id
+                and message.offset >= way.first
+                and matches(way.kind, way.pattern, envelope.routing_key)
+                for way in list(queue.ways)
+            ):
+                queue.put(envelope, envelope.expires_s)
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        super().stop()
+        self._woken.set()
+        if self._listener is not None:
+            self._listener.stop()
+
+    def shut_down(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+def _filter_of(topic_id: int, queues: list[LocalQueue]) -> Filter:
+    """Return the filter that the server applies: routing keys, if all bindings name one."""
+    ways = [way for queue in queues for way in list(queue.ways) if way.topic_id == topic_id]
+    tags = sorted({way.pattern for way in ways})
+    is_long = sum(map(len, tags)) > _MOST_OF_TAGS or any(len(tag.encode()) > MAX_KEY_BYTES for tag in tags)
+    if is_long or not all(tags) or any(way.kind is not ExchangeKind.DIRECT for way in ways):
+        return EVERYTHING
+    return Filter(tags=tags)

@@ -1,0 +1,150 @@
+"""The thread that claims messages of a channel's queues and hands them to the connection's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from emsworker.consume.pull import PullConsumer
+from emsworker.consume.pulled import PulledRun
+from emsworker.core.errors import EmsError, LeaseLost, StoreUnavailable
+from emsworker.core.model import Message as StreamMessage
+from emsworker.core.partitioner import level_of
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Runnable
+from emsworker.integrations.celery.messages import Envelope
+from emsworker.integrations.celery.names import GROUP
+from emsworker.store import routing
+from emsworker.store.routing import Queue
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.5
+_MOST = 1000  # messages that wait for the connection's thread
+_FULL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A message that was claimed for a channel."""
+
+    queue: str
+    message: StreamMessage
+    envelope: Envelope
+
+    @property
+    def redelivered(self) -> bool:
+        """True if it was delivered before, as far as is known."""
+        return self.message.attempt > 1
+
+
+class Feeder(Runnable):
+    """Claims what is ready, all levels of all queues together, the highest first.
+
+    Args:
+        pull: the channel's consumer.
+        waiting: returns how many messages wait for the connection's thread.
+        arrive: called with all that was ready.
+        on_loss: called with an error if what is in hand was given to others.
+    """
+
+    def __init__(
+        self,
+        pull: PullConsumer,
+        call: Callable[[Callable[[Any], Any]], Any],
+        waiting: Callable[[], int],
+        arrive: Callable[[list[Arrival]], None],
+        on_loss: Callable[[Exception], None],
+    ) -> None:
+        super().__init__("ems-celery-feeder", lambda name, error: on_loss(LeaseLost(f"thread {name} died: {error!r}")))
+        self._pull, self._call, self._waiting, self._arrive, self._on_loss = pull, call, waiting, arrive, on_loss
+        self.queues: dict[str, Queue] = {}  # by topic
+        self._touch_at = 0.0
+        self._changed = forks.Event()
+
+    def step(self) -> None:
+        """Claim what is ready, and hand it over."""
+        self._touch()
+        if not self.queues:
+            self._changed.wait(_WAIT_S)
+            self._changed.clear()
+            return
+        if self._waiting() >= _MOST:
+            self.sleep(_FULL_S)
+            return
+        try:
+            messages = self._pull.fetch(_MOST, _WAIT_S)
+            while messages and len(messages) < _MOST and (more := self._pull.fetch(_MOST - len(messages), 0)):
+                messages += more
+        except StoreUnavailable as error:
+            log.info("waiting for the stream: %s", error)
+            self.sleep(_WAIT_S)
+        except EmsError as error:
+            if not self.stopping.is_set():
+                self._on_loss(error)
+                self.stop()
+            return
+        else:
+            if messages:
+                messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
+                self._arrive(self.sort_out(messages))
+        if self._pull.losses and not self.stopping.is_set():
+            self._on_loss(LeaseLost("the lease ran out; what was in hand is delivered to others"))
+            self.stop()
+
+    def sort_out(self, messages: Collection[StreamMessage]) -> list[Arrival]:
+        """Decode messages; those that have expired are acked."""
+        found = []
+        for message in messages:
+            queue = self.queues.get(message.topic)
+            try:
+                envelope = Envelope.open(message)
+            except Exception as error:  # it was not written by kombu, or is damaged
+                log.warning("%r is no message of kombu: %s", message, error)
+                self._pull.nack(message, dead=True, error=error)
+                continue
+            limits = (envelope.expires_s, queue.message_ttl_s if queue is not None else None)
+            if any(ttl_s is not None and waited_s(message) >= ttl_s for ttl_s in limits):
+                self._pull.ack(message)
+            elif queue is None:
+                self._pull.release(message)
+            else:
+                found.append(Arrival(queue.name, message, envelope))
+        return found
+
+    def add(self, queue: Queue) -> None:
+        """Consume from one more queue."""
+        self._pull.add(queue.topic, GROUP)
+        self.queues = {**self.queues, queue.topic: queue}
+        self._touch_at = 0.0
+        self._changed.set()
+
+    def remove(self, queue: Queue) -> None:
+        """Consume from a queue no longer."""
+        self.queues = {topic: other for topic, other in self.queues.items() if other.name != queue.name}
+        self._pull.remove(queue.topic, GROUP)
+
+    def _touch(self) -> None:
+        """Keep queues from expiring while they are consumed from."""
+        expiring = {one.name: one.expires_s for one in self.queues.values() if one.expires_s is not None}
+        if expiring and ticks() >= self._touch_at:
+            try:
+                self._call(lambda session: routing.use_queues(session, list(expiring)))
+            except EmsError as error:
+                log.info("cannot note that queues are in use: %s", error)
+            self._touch_at = ticks() + min(expiring.values()) / 3
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        super().stop()
+        self._changed.set()
+
+
+def waited_s(message: StreamMessage) -> float:
+    """Return the age of a message by the server's clock."""
+    run = message.run
+    assert isinstance(run, PulledRun), "it was pulled"
+    return run.pulled.claim.waited_s(message, ticks()) or 0.0

@@ -1,0 +1,137 @@
+"""Messages of kombu as they are stored in the stream, and back, exactly as they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kombu.transport.base import Message
+from kombu.utils import json
+
+from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
+from emsworker.core.ids import MAX_KEY_BYTES, new_uid
+from emsworker.core.model import TASK_HEADER, NewMessage
+from emsworker.core.model import Message as StreamMessage
+
+_AMQP = "amqp"
+Published = dict[str, Any]
+"""A message between ``prepare_message`` and ``basic_publish``."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The parts of a published message that are the same for each queue.
+
+    Attributes:
+        priority: from 0 to 9, the highest; expires_s: seconds after which it is not delivered; eta: the time at which
+            Celery runs it.
+    """
+
+    headers: bytes
+    body: bytes
+    task: str
+    priority: int
+    expires_s: float | None
+    eta: datetime | None
+
+    @classmethod
+    def of(cls, message: Published, exchange: str, routing_key: str) -> Stored:
+        """Encode a message that is published to an exchange."""
+        headers, properties = message["headers"], message["properties"]
+        kept = {"headers": headers, "properties": properties, "exchange": exchange, "routing_key": routing_key}
+        task = headers.get("task")
+        texts = {CONTENT_TYPE: message["content-type"], CONTENT_ENCODING: message["content-encoding"]}
+        texts |= {COMPRESSION: headers.get("compression"), TASK_HEADER: task}
+        block = {name: text for name, text in texts.items() if isinstance(text, str)} | {_AMQP: json.dumps(kept)}
+        body = message["body"]
+        return cls(
+            encode_headers(block),
+            body.encode() if isinstance(body, str) else bytes(body),
+            task if isinstance(task, str) else "",
+            _whole(properties.get("priority")),
+            _seconds(properties.get("expiration")),
+            _time(headers.get("eta")),
+        )
+
+    def copy(self, tag: str, level: int = 0) -> NewMessage:
+        """Return a message for one topic; each has an id of its own, because Celery republishes under one."""
+        raw = tag.encode()
+        kept = raw if len(raw) <= MAX_KEY_BYTES else None
+        return NewMessage(new_uid(), None, kept, self.headers, self.body, level=level)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A stored message as it was published, before it has a channel."""
+
+    body: bytes
+    texts: Mapping[str, str]
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+
+    @classmethod
+    def open(cls, message: StreamMessage) -> Envelope:
+        """Decode a message of the stream; one that was not sent by kombu has empty headers."""
+        texts = message.headers
+        kept = json.loads(texts[_AMQP]) if _AMQP in texts else {}
+        return cls(
+            message.raw,
+            texts,
+            kept.get("headers") or {},
+            kept.get("properties") or {},
+            kept.get("exchange", ""),
+            kept.get("routing_key", ""),
+        )
+
+    @property
+    def expires_s(self) -> float | None:
+        """Seconds after which it is not delivered."""
+        return _seconds(self.properties.get("expiration"))
+
+    def deliver(self, channel: Any, delivery_tag: int, consumer_tag: str, *, redelivered: bool) -> Message:
+        """Return the message for a program."""
+        info = {
+            "exchange": self.exchange,
+            "routing_key": self.routing_key,
+            "consumer_tag": consumer_tag,
+            "delivery_tag": delivery_tag,
+            "redelivered": redelivered,
+            "priority": self.properties.get("priority"),
+        }
+        return Message(
+            body=self.body,
+            channel=channel,
+            delivery_tag=delivery_tag,
+            content_type=self.texts.get(CONTENT_TYPE),
+            content_encoding=self.texts.get(CONTENT_ENCODING),
+            delivery_info=info,
+            properties={**self.properties, "delivery_info": info, "delivery_tag": delivery_tag},
+            headers=dict(self.headers),
+            postencode="utf-8",
+        )
+
+
+def _whole(value: Any) -> int:
+    try:
+        return max(0, min(int(value), 9))
+    except (TypeError, ValueError):
+        return 0
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    try:
+        return None if milliseconds is None else max(0.0, float(milliseconds) / 1000)
+    except (TypeError, ValueError):
+        return None
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        when = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

@@ -1,0 +1,130 @@
+"""Options of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from emsworker.core.config import Settings
+from emsworker.core.errors import Problem
+from emsworker.core.options import (
+    choice,
+    flag,
+    nearest,
+    option,
+    option_field,
+    options_of,
+    problems_in,
+    refuse,
+    seconds,
+    shown,
+    whole,
+)
+
+# Options that kombu and Celery read themselves, for every transport.
+_FOREIGN = frozenset(
+    {
+        "max_retries",
+        "interval_start",
+        "interval_step",
+        "interval_max",
+        "connect_retries_timeout",
+        "errback",
+        "callback",
+        "client_properties",
+        "confirm_timeout",
+        "visibility_timeout",
+        "global_keyprefix",
+        "polling_interval",
+        "queue_order_strategy",
+        "priority_steps",
+        "sep",
+        "fanout_prefix",
+        "fanout_patterns",
+        "socket_timeout",
+        "socket_connect_timeout",
+        "socket_keepalive",
+        "retry_on_timeout",
+        "health_check_interval",
+    }
+)
+_LEASE_PARTS = {"renew_s": 1 / 3, "lease_margin_s": 2 / 15}
+TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of Celery on a stream.
+
+    Raises:
+        ConfigError: one or more are wrong; all of them are listed.
+    """
+
+    redis_url: str | None = option_field(
+        replace(options_of(Settings)["redis_url"], help="a Redis server for wake-ups"), secret=True
+    )
+    lease_s: float = option(15.0, seconds(0.5), help="the duration of the lease of a process on what it has in hand")
+    delivery_limit: int = option(
+        20, whole(1, 65535), help="deliveries of a message before it becomes a dead letter; of queues without their own"
+    )
+    eta_threshold_s: float = option(
+        5.0, seconds(), help="tasks whose ETA is further away wait in the stream; nearer ones wait in a worker"
+    )
+    confirm_publish: bool = option(True, flag(), help="off: publishing does not wait for the commit")
+    priority_order: str = option(
+        "high", choice(("high", "low")), help="the priority that is delivered first: high, 9, or low, 0, as with Redis"
+    )
+    event_ttl_s: float = option(300.0, seconds(10), help="the time for which broadcasts and events are kept")
+    max_message_bytes: int = option(64 << 20, whole(1, 1 << 30), help="the maximum size of a message's body")
+    connect_timeout_s: float = option(4.0, seconds(0.1), help="the maximum time of an attempt to connect")
+    beat: bool = option(True, flag(), help="run the maintenance services of the stream in consuming processes")
+
+    def __post_init__(self) -> None:
+        refuse(problems_in(self))
+
+    @classmethod
+    def load(cls, in_url: Mapping[str, str], given: Mapping[str, Any]) -> Options:
+        """Load options: those of a URL override those of ``broker_transport_options``.
+
+        Raises:
+            ConfigError: naming every wrong option.
+        """
+        known, problems, values = options_of(cls), [], {}
+        for name, value in given.items():
+            if name in known:
+                values[name] = value
+            elif name not in _FOREIGN:
+                problems.append(_unknown(name, value, known))
+        for name, text in in_url.items():
+            if name not in known:
+                problems.append(_unknown(name, text, known))
+                continue
+            try:
+                values[name] = known[name].read(text)
+            except ValueError as error:
+                problems.append(Problem(name, shown(name, text), str(error)))
+        refuse(problems)
+        return cls(**values)
+
+    def settings(self, url: str) -> Settings:
+        """Return the settings of the stream; those that are no options here come from ``EMS_*`` variables."""
+        known = options_of(Settings)
+        parts = {name: min(share * self.lease_s, known[name].default) for name, share in _LEASE_PARTS.items()}
+        return Settings.load(
+            url=url,
+            redis_url=self.redis_url,
+            auto_create=True,
+            lease_s=self.lease_s,
+            **parts,
+            max_message_bytes=self.max_message_bytes,
+            connect_timeout_s=self.connect_timeout_s,
+            timeout_s=TIMEOUT_S,
+            ladder="0s",
+            max_attempts=self.delivery_limit,
+            jitter=0.0,
+        )
+
+
+def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> Problem:
+    return Problem(name, shown(name, value), f"there is no such option of Celery on a stream; {nearest(name, known)}")

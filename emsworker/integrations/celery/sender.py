@@ -1,0 +1,71 @@
+"""Publishing: each copy of a message goes to the topic of its queue, all in one transaction."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.core.errors import MessageTooLarge
+from emsworker.core.model import NewMessage, Topic
+from emsworker.integrations.celery.bindings import Bindings
+from emsworker.integrations.celery.messages import Stored
+from emsworker.integrations.celery.options import Options
+
+_EARLY_S = 1.0  # a task leaves the outbox this long before its ETA, which its worker then keeps exactly
+
+Places = list[tuple[Topic, NewMessage]]
+
+
+class Sender:
+    """Sends messages to exchanges; thread-safe."""
+
+    def __init__(self, broker: MysqlBroker, bindings: Bindings, options: Options) -> None:
+        self._broker, self._bindings, self._options = broker, bindings, options
+
+    def send(self, stored: Stored, exchange: str, routing_key: str) -> None:
+        """Send a message to wherever an exchange routes it; nowhere, if no queue is bound.
+
+        Raises:
+            MessageTooLarge: nothing was sent.
+            StoreUnavailable, PublishTimeout: it may or may not have been sent.
+            TopicDeleted: a queue was deleted meanwhile.
+        """
+        later, now = self.places(stored, exchange, routing_key)
+        if later:
+            self._broker.outbox.send_together(later)
+        if now:
+            self._broker.producer.send_together(now)
+
+    def places(self, stored: Stored, exchange: str, routing_key: str) -> tuple[Places, Places]:
+        """Return the copies of a message with their topics: those that wait in the outbox, and those for now."""
+        route = self._bindings.route(exchange, routing_key)
+        due_at = self._due_at(stored.eta)
+        later: Places = []
+        now: Places = []
+        for queue in route.queues.values():
+            topic = self._bindings.topic_of(queue)
+            if topic is None:
+                continue
+            message = stored.copy(stored.task, self._bindings.level_of(topic, stored.priority))
+            message.due_at = due_at
+            (now if due_at is None else later).append((_fits(topic, message), message))
+        for bus in route.buses.values():
+            topic = self._bindings.topic(bus)
+            if topic is not None:
+                message = stored.copy(routing_key)
+                now.append((_fits(topic, message), message))
+        return later, now
+
+    def _due_at(self, eta: datetime | None) -> datetime | None:
+        if eta is None or (eta - datetime.now(UTC)).total_seconds() <= self._options.eta_threshold_s:
+            return None
+        return eta - timedelta(seconds=min(_EARLY_S, self._options.eta_threshold_s))
+
+
+def _fits(topic: Topic, message: NewMessage) -> Topic:
+    if len(message.body) > topic.max_message_bytes:
+        raise MessageTooLarge(
+            f"a body of {len(message.body)} bytes is over the limit of topic {topic.name!r}, "
+            f"{topic.max_message_bytes} bytes; nothing was sent (`ems topics change` sets the limit)"
+        )
+    return topic

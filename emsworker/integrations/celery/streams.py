@@ -1,0 +1,98 @@
+"""The streams that this process has opened for Celery, by URL and options."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pymysql.err import MySQLError
+
+from emsworker.beat.leader import Beat
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.core.errors import AccessDenied, SchemaMissing
+from emsworker.core.model import TopicKind
+from emsworker.core.process import forks
+from emsworker.integrations.celery.bindings import Bindings
+from emsworker.integrations.celery.fanout import LocalQueues
+from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.sender import Sender
+from emsworker.integrations.celery.url import StreamUrl
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import current_version, migrate
+from emsworker.store.engine.session import Session
+
+
+class Stream:
+    """A stream that is used by Celery; thread-safe, and one for all connections of a process with the same URL.
+
+    Attributes:
+        url: without secrets it is ``url.shown()``.
+        options: the options of the URL and of the transport.
+        broker: topics, sending and sessions.
+        bindings: exchanges, queues and bindings.
+        local: the queues that live in this process.
+        sender: publishes.
+    """
+
+    def __init__(self, url: StreamUrl, options: Options) -> None:
+        self.url, self.options = url, options
+        self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER)
+        self.bindings = Bindings(self.broker, options)
+        self.local = LocalQueues(self.broker)
+        self.sender = Sender(self.broker, self.bindings, options)
+        self._lock = forks.Lock()
+        self._probe: Session | None = None
+        self._beat: Beat | None = None
+
+    def connect(self, timeout_s: float | None = None) -> None:
+        """Check that the stream can be used; a database without tables gets them, if the user may create some.
+
+        Args:
+            timeout_s: seconds that the attempt may take, by default those of the options.
+
+        Raises:
+            ConnectionLost: the server cannot be reached.
+            SchemaMissing, AccessDenied: the tables are missing, or others.
+        """
+        with self._lock:
+            if self._probe is None:
+                at_once = Database(self.url.database, min(timeout_s or math.inf, self.options.connect_timeout_s))
+                self._probe = at_once.session(patient=False)
+            try:
+                if current_version(self._probe) == 0:
+                    migrate(self._probe)
+            except (AccessDenied, MySQLError) as error:
+                raise SchemaMissing(
+                    f"the database has no tables of EMS, and this user cannot create them ({error}); run `ems migrate`"
+                ) from error
+        _ = self.broker.database
+
+    def maintain(self) -> None:
+        """Run the maintenance services of the stream in this process, unless the options forbid it."""
+        with self._lock:
+            if self.options.beat and (self._beat is None or not self._beat.is_alive()):
+                self._beat = Beat(self.broker.database, self.broker.settings, lambda name, error: None)
+                self._beat.start()
+
+
+_lock = forks.Lock()
+_streams: dict[tuple[int, str, Options], Stream] = {}
+
+
+def open_stream(url: StreamUrl, given: Mapping[str, Any]) -> Stream:
+    """Return the stream of a URL; nothing is connected yet. A forked child gets one of its own.
+
+    Args:
+        given: ``broker_transport_options``, or those of the result backend.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    options = Options.load(url.options, given)
+    key = (os.getpid(), url.database, options)
+    with _lock:
+        if key not in _streams:
+            _streams[key] = Stream(url, options)
+        return _streams[key]

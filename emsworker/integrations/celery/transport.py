@@ -1,0 +1,199 @@
+"""The transport of kombu: connections to a stream."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from itertools import count
+from typing import Any
+
+from kombu.exceptions import ChannelError, ConnectionError
+from kombu.transport import base
+
+from emsworker import __version__
+from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, StoreUnavailable
+from emsworker.core.process.clock import ticks
+from emsworker.integrations.celery.channel import Channel as StreamChannel
+from emsworker.integrations.celery.inbox import Inbox
+from emsworker.integrations.celery.streams import open_stream
+from emsworker.integrations.celery.url import StreamUrl
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+
+log = logging.getLogger(__name__)
+
+_SLICE_S = 1.0
+# Celery joins the workers of these kinds of brokers only.
+_JOINING = (("celery.worker.consumer.mingle", "Mingle"), ("celery.worker.consumer.gossip", "Gossip"))
+
+
+class Link:
+    """An established connection: channels, and what waits for the thread that uses them.
+
+    Attributes:
+        client: the connection of kombu that it serves.
+        stream: the stream.
+        inbox: what side threads have for it.
+    """
+
+    def __init__(self, transport: Transport, client: Any) -> None:
+        self.transport, self.client = transport, client
+        self.stream = open_stream(StreamUrl.of_connection(client), client.transport_options or {})
+        self.stream.connect(client.connect_timeout)
+        self.inbox = Inbox()
+        self.connected = True
+        self.channels: list[StreamChannel] = []
+        self._pid = os.getpid()
+        self._channel_ids = count(1)
+
+    def next_channel_id(self) -> int:
+        """Return the number of a new channel."""
+        return next(self._channel_ids)
+
+    def channel(self) -> StreamChannel:
+        """Open a channel."""
+        channel = StreamChannel(self)
+        self.channels.append(channel)
+        return channel
+
+    def forget(self, channel: StreamChannel) -> None:
+        """Drop a channel that was closed."""
+        if channel in self.channels:
+            self.channels.remove(channel)
+
+    def drain_events(self, timeout: float | None = None, **kwargs: Any) -> None:
+        """Deliver all that is there; wait for something first.
+
+        Raises:
+            socket.timeout: nothing has come in time.
+        """
+        until = None if timeout is None else ticks() + timeout
+        while True:
+            left_s = _SLICE_S if until is None else max(0.0, until - ticks())
+            delivered = [deliver() for deliver in self.inbox.take(min(left_s, _SLICE_S))]
+            if any(delivered):
+                return
+            if until is not None and ticks() >= until:
+                raise TimeoutError("timed out")
+
+    def close(self, *, in_background: bool = False) -> None:
+        """Close all channels.
+
+        Args:
+            in_background: the stream may not answer, and nobody waits for it.
+        """
+        self.connected = False
+        if os.getpid() != self._pid:
+            return
+        channels, self.channels = self.channels, []
+        if in_background:
+            threading.Thread(target=_close_all, args=(channels, self.inbox), daemon=True).start()
+        else:
+            _close_all(channels, self.inbox)
+
+
+def _close_all(channels: list[StreamChannel], inbox: Inbox) -> None:
+    for channel in channels:
+        channel.close()
+    inbox.close()
+
+
+class Transport(base.Transport):
+    """The transport ``ems``."""
+
+    Channel = StreamChannel
+
+    driver_type = "ems"
+    driver_name = "emsworker"
+    default_port: Any = 3306
+    can_parse_url = False
+
+    connection_errors: Any = (
+        ConnectionError,
+        OSError,
+        StoreUnavailable,
+        LeaseLost,
+        FenceLost,
+        ConnectionLost,
+        Conflict,
+    )
+    channel_errors: Any = (ChannelError, EmsError)
+
+    implements = base.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
+    )
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        base.Transport.__init__(self, client, **kwargs)
+        self.can_parse_url = client.uri_prefix is not None  # then its host is the rest of the URL
+        for module, name in _JOINING:
+            if (loaded := sys.modules.get(module)) is not None:
+                step = getattr(loaded, name)
+                step.compatible_transports = {*step.compatible_transports, self.driver_type}
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """The parts of a URL that may be left out."""
+        return {"hostname": "127.0.0.1", "port": self.default_port, "userid": "root"}
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URL, as a rule without its password."""
+        try:
+            url = StreamUrl.of_connection(self.client)
+        except ValueError:
+            return "ems://"
+        return f"ems+{url.database}" if include_password else url.shown()
+
+    def driver_version(self) -> str:
+        """Return the version of this package."""
+        return __version__
+
+    def establish_connection(self) -> Link:
+        """Connect.
+
+        Raises:
+            ConfigError: the URL or an option is wrong.
+            ConnectionLost: the server cannot be reached.
+        """
+        try:
+            return Link(self, self.client)
+        except ValueError as error:
+            raise ConfigError([]) from error
+
+    def verify_connection(self, connection: Link) -> bool:
+        """Return whether a connection can be used."""
+        return connection.connected
+
+    def create_channel(self, connection: Link) -> StreamChannel:
+        """Open a channel."""
+        return connection.channel()
+
+    def close_channel(self, channel: StreamChannel) -> None:
+        """Close a channel."""
+        channel.close()
+
+    def close_connection(self, connection: Link) -> None:
+        """Close a connection and its channels."""
+        connection.close()
+
+    def _collect(self, connection: Link | None) -> None:
+        """Drop a connection that was lost, or is its parent's."""
+        if connection is not None:
+            connection.close(in_background=True)
+
+    def drain_events(self, connection: Link, timeout: float | None = None, **kwargs: Any) -> None:
+        """Deliver all that is there."""
+        connection.drain_events(timeout=timeout)
+
+    def register_with_event_loop(self, connection: Link, loop: Any) -> None:
+        """Have the event loop deliver what arrives."""
+        loop.add_reader(connection.inbox.fileno(), self._on_arrival, connection)
+
+    def unregister_from_event_loop(self, connection: Link, loop: Any) -> None:
+        """Have the event loop deliver nothing more."""
+        loop.remove_reader(connection.inbox.fileno())
+
+    def _on_arrival(self, connection: Link) -> None:
+        for deliver in connection.inbox.take(0):
+            deliver()

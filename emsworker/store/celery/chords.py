@@ -1,0 +1,140 @@
+"""Chords of Celery applications: their parts are counted, and the last one ends the chord.
+
+A part is one packet: the result of its task, the count, the part's row, the commit. The count's condition fails for the
+last part; nothing of that packet is kept, and the part is counted in a longer transaction that also sends the chord's
+body. So no moment exists at which all parts have arrived and the body is not sent, and no two transactions send it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emsworker.store.celery.results import Entry, add_entries, check_size
+from emsworker.store.engine.errors import AssertionBroken, Duplicate
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+
+_SQL = Statements(__name__)
+_LAST_NUMBER = (1 << 63) - 1  # of parts without one
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The outcome of a task of a chord's header.
+
+    Attributes:
+        chord: the key of the chord.
+        number: the place of the task in the header; ``None`` puts it at the end.
+        task_id: of the task.
+        body: the outcome.
+        ttl_s: seconds to keep the chord after the last change; ``None`` for ever.
+    """
+
+    chord: bytes
+    number: int | None
+    task_id: bytes
+    body: bytes
+    ttl_s: float | None
+
+    def values(self) -> dict[str, object]:
+        """Return the parameters of its statements."""
+        number = _LAST_NUMBER if self.number is None else self.number
+        return {
+            "key": self.chord,
+            "number": number,
+            "task_id": self.task_id,
+            "body": self.body,
+            "ttl_s": self.ttl_s,
+        }
+
+
+def open_chord(session: Session, key: bytes, ttl_s: float | None) -> None:
+    """Begin a run of a chord, before its first task is sent."""
+
+    def work(session: Session) -> None:
+        session.execute(_SQL.open_chord, {"key": key, "ttl_s": ttl_s})
+        session.execute(_SQL.delete_parts, {"key": key})
+
+    session.transaction(work)
+
+
+def set_size(session: Session, key: bytes, size: int, ttl_s: float | None) -> None:
+    """Set the number of parts, before the last task is sent."""
+    session.change(_SQL.set_size, {"key": key, "size": size, "ttl_s": ttl_s})
+
+
+def add_one(session: Session, key: bytes, ttl_s: float | None) -> None:
+    """Expect one part more."""
+    session.change(_SQL.add_one, {"key": key, "ttl_s": ttl_s})
+
+
+def count(session: Session, part: Part, entries: Sequence[Entry]) -> bool:
+    """Store results and count a part, in one packet.
+
+    Returns:
+        False if nothing was stored, because the part may be the last one, or was counted before: see :func:`arrive`.
+
+    Raises:
+        MessageTooLarge: a value is larger than what the server takes.
+    """
+
+    def attempt() -> None:
+        packet = session.packet()
+        packet.begin()
+        if entries:
+            add_entries(packet, entries)
+        values = part.values()
+        check_size(session, "the outcome of a chord's part", part.body, 2 * len(part.body) + 2048)
+        packet.add(_SQL.count_part, values)
+        packet.assert_one_matched()
+        packet.add(_SQL.insert_part, values)
+        packet.commit()
+        packet.send()
+
+    try:
+        session.again_on_conflict(attempt)
+    except (AssertionBroken, Duplicate):
+        return False
+    return True
+
+
+def arrive(session: Session, part: Part, entries: Sequence[Entry]) -> list[bytes] | None:
+    """Store results and count a part that may be the last one; runs in the caller's transaction.
+
+    Returns:
+        The outcomes of all parts in the order of their numbers, if this was the last: the chord is done now, and the
+        caller sends its body in the same transaction. ``None`` if it was not, or if the chord is done.
+    """
+    values = part.values()
+    if entries:
+        packet = session.packet()
+        add_entries(packet, entries)
+        packet.send()
+    session.execute(_SQL.create_chord, values)
+    ((size, arrived, is_done),) = session.rows(_SQL.lock_chord, values)
+    if is_done:
+        return None
+    if not session.rows(_SQL.find_part, values):
+        session.execute(_SQL.insert_part, values)
+        arrived += 1
+        session.execute(_SQL.set_arrived, values | {"arrived": arrived})
+    if size is None or arrived < size:
+        return None
+    bodies = [body for (body,) in session.rows(_SQL.list_parts, values)]
+    session.execute(_SQL.finish_chord, values)
+    session.execute(_SQL.delete_parts, values)
+    return bodies
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete at most ``limit`` expired chords; returns how many."""
+    keys = [key for (key,) in session.rows(_SQL.find_expired, {"limit": limit})]
+
+    def work(session: Session, key: bytes) -> int:
+        deleted = session.execute(_SQL.delete_chord, {"key": key}).affected
+        if deleted:
+            session.execute(_SQL.delete_parts, {"key": key})
+        return deleted
+
+    return sum(session.transaction(lambda session, key=key: work(session, key)) for key in keys)  # type: ignore[misc]

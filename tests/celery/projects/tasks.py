@@ -1,0 +1,67 @@
+"""A Celery project as people write them: it knows nothing of its broker but the address."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from celery import Celery
+
+app = Celery("project", broker=os.environ["PROJECT_BROKER"], backend=os.environ["PROJECT_BACKEND"])
+app.conf.update(
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    worker_prefetch_multiplier=4,
+    worker_hijack_root_logger=False,
+)
+if options := os.environ.get("PROJECT_OPTIONS"):
+    app.conf.broker_transport_options = dict(
+        (name, float(value)) for name, value in (one.split("=") for one in options.split(","))
+    )
+
+
+def note(*words: object) -> None:
+    """Append a line to the project's record, in one write, so that lines of several processes don't mix."""
+    line = " ".join(map(str, words)) + "\n"
+    descriptor = os.open(Path(os.environ["PROJECT_RECORD"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+@app.task(ignore_result=True)
+def work(number: int, seconds: float = 0.0) -> None:
+    """Take a while."""
+    note("began", number, time.time())
+    time.sleep(seconds)
+    note("ended", number, time.time())
+
+
+@app.task(ignore_result=True, bind=True)
+def die(self: object, number: int) -> None:
+    """Kill the process that runs it, as a fault in a C library would."""
+    note("began", number, time.time())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+def square(number: int) -> int:
+    """A part of a chord."""
+    time.sleep(0.02)
+    return number * number
+
+
+@app.task
+def total(squares: list[int], chord: int) -> int:
+    """The body of a chord."""
+    note("body", chord, sum(squares))
+    return sum(squares)
+
+
+@app.task
+def add(x: int, y: int) -> int:
+    """The first task of Celery's documentation."""
+    return x + y

@@ -1,0 +1,46 @@
+"""A Celery project loses no task, whatever dies: workers, connections, the server."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.celery.chaos import LEASE_S, SCENARIOS, DatabaseFaults
+from tests.celery.project import Project
+from tests.support.commands import Ems
+from tests.support.waiting import until
+
+PATIENCE_S = 60.0
+# How many tasks may end twice: those that had ended in a process that died or was stopped before it could say so.
+AGAIN = {
+    "killed_worker": 2,  # of a prefork pool of two
+    "long_task": 0,
+    "killed_server": 2,
+    "cut_connections": 300,
+    "stopped_worker": 60,
+    "cold_shutdown": 4,
+    "eta_storm": 300,
+    "chord_storm": 20,
+}
+_SLOW = {"long_task", "stopped_worker", "eta_storm", "chord_storm"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name for name in SCENARIOS]
+)
+def test_nothing_is_lost(start: Callable[..., Project], faults: DatabaseFaults, name: str) -> None:
+    outcome = SCENARIOS[name](start(lease_s=LEASE_S), faults, PATIENCE_S)
+    assert outcome.sent > 0
+    assert outcome.lost == 0, outcome
+    assert outcome.again <= AGAIN[name], outcome
+
+
+def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[..., Project]) -> None:
+    project = start(lease_s=LEASE_S, delivery_limit=3)
+    project.worker("-c", "1").wait_ready()
+    project.run("die.delay(0)")
+    ems = Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, project.folder)
+    dead = until(lambda: ems.ok("dead", "list", "--json").json, 90, "there is a dead letter", poll_s=0.5)
+    assert project.count("began")[0] == 3
+    assert [one["tag"] for one in dead] == ["tests.celery.projects.tasks.die"]
+    project.run("work.delay(1)")
+    project.wait_ended(1)

@@ -1,0 +1,224 @@
+"""The scheduler of `celery beat` on a stream: several run, one leads, each slot is published once."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+
+from emsworker.core.errors import ConfigError
+from emsworker.integrations.celery import Scheduler
+from emsworker.integrations.celery import scheduler as module
+from emsworker.store.celery import schedules
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
+from tests.support.servers import connect
+from tests.support.waiting import until
+from tests.support.worker import ROOT
+
+WAIT_S = 60
+
+
+@pytest.fixture
+def stream_url(database: str) -> str:
+    with Database(database).session() as session:
+        migrate(session)
+    return f"ems+{database}"
+
+
+@pytest.fixture
+def make(stream_url: str, redis_url: str) -> Iterator[Callable[..., Scheduler]]:
+    made: list[Scheduler] = []
+
+    def make(**entries: Any) -> Scheduler:
+        app = Celery("project", broker=redis_url, backend=stream_url, set_as_current=False)
+        app.conf.beat_schedule = {
+            name: {"task": "t", "schedule": when, "args": (name,)} for name, when in entries.items()
+        }
+        made.append(Scheduler(app, Producer=None, max_interval=5))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def _sent(redis_url: str) -> int:
+    with redis.Redis.from_url(redis_url) as client:
+        return int(client.llen("celery"))
+
+
+def _ticks(schedulers: list[Scheduler], seconds: float) -> None:
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        time.sleep(max(0.0, min([0.05, *(one.tick() for one in schedulers)])))
+
+
+def _runs(stream_url: str) -> dict[str, int]:
+    with Database(stream_url.removeprefix("ems+")).session() as session:
+        return {name: run.runs for name, run in schedules.list_runs(session, "project").items()}
+
+
+def test_one_of_several_leads_and_each_slot_is_sent_once(make: Any, stream_url: str, redis_url: str) -> None:
+    began = time.monotonic()
+    schedulers = [make(fast=schedule(timedelta(seconds=0.5))) for _ in range(3)]
+    _ticks(schedulers, 4)
+    assert [one._leads for one in schedulers] == [True, False, False]
+    assert 3 <= _runs(stream_url)["fast"] <= (time.monotonic() - began) / 0.5
+    assert _sent(redis_url) == _runs(stream_url)["fast"]
+
+
+def test_a_leader_that_goes_on_after_it_was_replaced_sends_nothing_twice(
+    make: Any, stream_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    old, new = (make(fast=schedule(timedelta(seconds=0.5))) for _ in range(2))
+    monkeypatch.setattr(module, "_LEASE_S", 0.3)
+    old.tick()
+    old._next_claim = time.monotonic() + 1e6  # as if it had been stopped with the lease in its hand
+    time.sleep(0.5)
+    new.tick()
+    assert (old._leads, new._leads) == (True, True)
+    _ticks([old, new], 4)
+    assert _sent(redis_url) == _runs(stream_url)["fast"] <= (time.monotonic() - began) / 0.5
+    assert sorted([old._leads, new._leads]) == [False, True]
+
+
+def test_a_closed_leader_is_followed_at_once_where_it_stopped(make: Any, stream_url: str) -> None:
+    first = make(daily=crontab(minute="0", hour="4"), fast=schedule(timedelta(seconds=0.3)))
+    _ticks([first], 1.5)
+    runs = _runs(stream_url)["fast"]
+    assert runs >= 2
+    first.close()
+    second = make(daily=crontab(minute="0", hour="4"), fast=schedule(timedelta(seconds=0.3)))
+    second.tick()
+    assert second._leads
+    assert second.schedule["fast"].total_run_count >= runs
+    assert second.schedule["daily"].total_run_count == 0
+
+
+def test_entries_follow_the_code(make: Any, stream_url: str) -> None:
+    first = make(a=schedule(3600), b=schedule(3600))
+    first.tick()
+    first.close()
+    second = make(b=schedule(0.2), c=schedule(3600))
+    _ticks([second], 1)
+    assert set(_runs(stream_url)) == {"b", "c", "celery.backend_cleanup"}
+    assert _runs(stream_url)["b"] >= 2
+
+
+def test_an_entry_that_cannot_be_sent_stops_no_other(make: Any, stream_url: str, redis_url: str) -> None:
+    one = make(good=schedule(0.4), bad=schedule(0.4))
+    one.schedule["bad"].args = (object(),)
+    _ticks([one], 2)
+    assert _sent(redis_url) == _runs(stream_url)["good"] >= 3
+    assert _runs(stream_url)["bad"] >= 3  # each failed, and was left out
+
+
+def test_it_needs_a_stream(redis_url: str) -> None:
+    app = Celery("project", broker=redis_url, set_as_current=False)
+    with pytest.raises(ConfigError, match="set broker_url or result_backend to ems\\+mysql"):
+        Scheduler(app)
+
+
+# -- processes, with the broker on the stream --------------------------------------------------------------------------
+
+_APP = """
+import os
+from celery import Celery
+app = Celery("project", broker=os.environ["STREAM"], backend=os.environ["STREAM"])
+app.conf.beat_schedule = {
+    f"entry {number}": {"task": "t", "schedule": 0.3 + number / 10, "args": (number,)} for number in range(4)
+}
+"""
+
+
+@pytest.fixture
+def beats(stream_url: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts processes of `celery beat`."""
+    (tmp_path / "beaten.py").write_text(_APP)
+    processes = []
+    env = os.environ | {"STREAM": stream_url, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+
+    def start(*options: str) -> Any:
+        number = len(processes)
+        pidfile = ("--pidfile", str(tmp_path / f"{number}.pid"))
+        command = [sys.executable, "-m", "celery", "-A", "beaten", "beat", "-l", "INFO", *pidfile, *options]
+        with (tmp_path / f"{number}.log").open("w") as log:
+            processes.append(subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def _received(stream_url: str) -> Counter[str]:
+    """The entries whose tasks are in the queue, with how many times."""
+    found: Counter[str] = Counter()
+    app = Celery("reader", broker=stream_url, set_as_current=False)
+    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
+        timeout = 20.0
+        while True:
+            try:
+                message = queue.get(timeout=timeout)
+            except Empty:
+                return found
+            message.ack()
+            found[f"entry {message.payload[0][0]}"] += 1
+            timeout = 2.0
+
+
+def _published(stream_url: str) -> int:
+    connection = connect(stream_url.removeprefix("ems+"))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT COUNT(*) FROM ems_message")
+            return int(cursor.fetchall()[0][0])
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_leaders_that_are_killed_at_random_lose_and_repeat_nothing(
+    beats: Callable[..., Any], stream_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = [beats("-S", "ems") for _ in range(2)]
+    until(lambda: sum(_runs(stream_url).values()) >= 4, WAIT_S, "the first entries have run")
+    dice = random.Random(16)
+    for _ in range(4):
+        time.sleep(dice.uniform(0.5, 2.5))  # the moment of the kill is what the test varies
+        runs = sum(_runs(stream_url).values())
+        for process in running:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        running = [beats("-S", "ems") for _ in range(2)]
+        until(lambda runs=runs: sum(_runs(stream_url).values()) > runs, WAIT_S, "another one leads")  # type: ignore[misc]
+    for process in running:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    runs_of_entries = {name: runs for name, runs in _runs(stream_url).items() if name.startswith("entry")}
+    assert _received(stream_url) == runs_of_entries
+
+
+@pytest.mark.slow
+def test_celerys_own_scheduler_works_unchanged(beats: Callable[..., Any], stream_url: str, tmp_path: Path) -> None:
+    process = beats("-s", str(tmp_path / "schedule"))
+    until(lambda: _published(stream_url) >= 4, WAIT_S, "its tasks are published")
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+    assert sum(_received(stream_url).values()) >= 4

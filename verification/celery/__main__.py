@@ -1,0 +1,150 @@
+"""``./dev test-celery``: the integration suites of kombu and Celery, unmodified, and then our tests with Celery."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.worker import ROOT
+from verification.celery.sources import CELERY, KOMBU, unpacked
+
+# kombu's seven base classes.
+BASES = 47
+# What CI runs of Celery's suite; all of it takes half an hour of one process.
+BOUNDED = (
+    "t/integration/test_canvas.py::test_chain",
+    "t/integration/test_canvas.py::test_group",
+    "t/integration/test_canvas.py::test_result_set",
+    "t/integration/test_inspect.py",
+    "t/integration/test_tasks.py::test_class_based_tasks",
+    "t/integration/test_tasks.py::test_tasks",
+    "t/integration/test_security.py",
+    "t/integration/test_worker.py",
+)
+# It asks for a storage account of Azure when it is imported.
+_IGNORED = ("--ignore", "t/integration/test_backend.py")
+_PLUGIN = ("-p", "verification.celery.plugin")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a suite ended.
+
+    Args:
+        name: of the suite.
+        code: pytest's exit code.
+        counts: what it counted, as in ``{"passed": 47}``.
+        took_s: how long it took.
+    """
+
+    name: str
+    code: int
+    counts: dict[str, int]
+    took_s: float
+
+    def __str__(self) -> str:
+        """One line."""
+        counts = ", ".join(f"{count} {what}" for what, count in self.counts.items())
+        return f"{self.name}: {counts} in {self.took_s:.0f} s{'' if self.code == 0 else ': FAILED'}"
+
+
+def _pytest(name: str, folder: Path, broker: str, arguments: Sequence[str]) -> Result:
+    env = os.environ | {
+        "SUITE_BROKER": broker,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "EMS_TEST_CELERY": "1",
+    }
+    began = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    last = ""
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        last = line if re.search(r" in [\d.]+s", line) else last
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", last.partition(" in ")[0])}
+    return Result(name, process.wait(), counts, time.monotonic() - began)
+
+
+def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
+    """Kombu's base classes; all of them must have run."""
+    module = ROOT / "verification" / "celery" / "kombu_bases.py"
+    found = _pytest("kombu's bases", unpacked(KOMBU), broker, [*_PLUGIN, "-q", "-rfE", *arguments, str(module)])
+    ran = sum(count for what, count in found.counts.items() if what in ("passed", "xfailed", "skipped", "failed"))
+    if not arguments and ran != BASES:
+        print(f"kombu's bases: {ran} tests ran, expected {BASES}")
+        return Result(found.name, found.code or 1, found.counts, found.took_s)
+    return found
+
+
+def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, everything: bool) -> Result:
+    """Celery's integration tests: all, or what CI runs."""
+    chosen = arguments or (("t/integration",) if everything else BOUNDED)
+    several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
+    options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
+    return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])
+
+
+def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:
+    """The tests of this project that need Celery."""
+    marks = () if everything or arguments else ("-m", "not slow")
+    chosen = arguments or ("tests/celery", *marks, "--durations", "10")
+    return _pytest("our tests with Celery", ROOT, "ems", ["-q", *chosen])
+
+
+def beside_redis(arguments: Sequence[str]) -> Result:
+    """The scenarios of chaos on EMS and on Redis: a table."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "verification.celery.beside", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False).returncode
+    return Result("chaos beside Redis", code, {}, time.monotonic() - began)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev test-celery", description=__doc__)
+    parser.add_argument("--long", action="store_true", help="everything; without it what CI runs")
+    parser.add_argument(
+        "--on",
+        choices=("ems", "redis", "results"),
+        default="ems",
+        help="what the suites run on: results is Redis for messages alone (default ems)",
+    )
+    parser.add_argument(
+        "--only", choices=("kombu", "celery", "ours", "beside"), help="one part; the rest goes to pytest"
+    )
+    parser.add_argument("-n", "--processes", type=int, default=3, help="of Celery's suite (default 3)")
+    found, arguments = parser.parse_known_args()
+    if arguments and not found.only:
+        parser.error(f"{' '.join(arguments)}: which part gets this? Add --only kombu, celery, ours or beside")
+    found.arguments = arguments
+    return found
+
+
+def main() -> int:
+    """Run the parts, one after the other; 1 if one of them failed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # by default the servers would be left behind
+    chosen = _arguments()
+    parts = {
+        "kombu": lambda: kombu_bases(chosen.on, chosen.arguments),
+        "celery": lambda: celery_suite(chosen.on, chosen.processes, chosen.arguments, everything=chosen.long),
+        "ours": lambda: our_tests(chosen.arguments, everything=chosen.long),
+        "beside": lambda: beside_redis(chosen.arguments),
+    }
+    left_out = {"ours", "beside"} if chosen.on != "ems" else set() if chosen.long else {"beside"}
+    wanted = [chosen.only] if chosen.only else [name for name in parts if name not in left_out]
+    results = [parts[name]() for name in wanted]
+    print(*results, sep="\n")
+    return int(any(result.code != 0 for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

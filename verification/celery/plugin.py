@@ -1,0 +1,137 @@
+"""Plugin of pytest for suites of other projects: private servers, and a named reason for whatever does not pass.
+
+Each test process has a database and a Redis of its own. Celery's tests keep notes of what ran in a Redis whatever the
+broker is. ``SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in Redis and results in EMS; ``exceptions.toml`` names the tests that do not pass with it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from tests.celery.brokers import Broker, ems, on_redis, open_redis
+from tests.support.servers import IS_WORKER, TestServers, chosen_flavors, fresh_database
+
+ON = os.environ.get("SUITE_BROKER", "ems")
+_EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
+_servers = ExitStack()
+
+
+class StoresLikeRedis(str):
+    """Address of a result backend that has chords and keeps states, as Redis has.
+
+    Tests that need such a backend ask for it by ``result_backend.startswith("redis")``, and skip all others. Those that
+    really mean Redis are named in the file; while they run, the address tells the truth.
+    """
+
+    __slots__ = ()
+    as_redis = True
+
+    def startswith(self, prefix: str | tuple[str, ...], *span: int) -> bool:  # type: ignore[override]
+        """Answer as the address of a Redis would, too."""
+        return super().startswith(prefix, *span) or (self.as_redis and "redis://".startswith(prefix))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the servers before the suite's conftest looks for their addresses."""
+    options = early_config.known_args_namespace
+    if options.collectonly or (getattr(options, "numprocesses", None) and not IS_WORKER):
+        return
+    servers = TestServers()
+    _servers.callback(servers.close)
+    try:
+        broker = _start(servers)
+    except BaseException:
+        _servers.close()
+        raise
+    os.environ |= {"TEST_BROKER": broker.url, "TEST_BACKEND": broker.backend, "TEST_DEAD_BROKER": broker.dead}
+
+
+def _start(servers: TestServers) -> Broker:
+    notes = servers.redis()
+    open_redis(notes)
+    os.environ |= {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(notes.port), "REDIS_6379_TCP": str(notes.port)}
+    if ON == "redis":
+        return on_redis(notes)
+    ours = ems(_servers.enter_context(fresh_database(servers.database(chosen_flavors()[0]))))
+    return ours if ON == "ems" else replace(on_redis(notes), name=ON, backend=ours.backend)
+
+
+def pytest_unconfigure() -> None:
+    """Stop the servers."""
+    _servers.close()
+
+
+def pytest_sessionstart() -> None:
+    """Let tests run that are skipped unless results are kept as in Redis."""
+    import sys
+
+    conftest = sys.modules.get("t.integration.conftest")
+    if conftest is not None and ON != "redis":
+        conftest.TEST_BACKEND = StoresLikeRedis(conftest.TEST_BACKEND)  # type: ignore[attr-defined]
+
+
+class Exceptions:
+    """Tests that do not pass, each with its reason, by the patterns of a section of the file."""
+
+    def __init__(self) -> None:
+        found = tomllib.loads(_EXCEPTIONS.read_text(encoding="utf-8"))
+        self._fails: dict[str, str] = found["fails"]["everywhere"] | found["fails"][ON]
+        self._skips: dict[str, str] = found["skips"]["everywhere"] | found["skips"][ON]
+
+    def failing(self, test: str) -> str | None:
+        """The reason why a test fails."""
+        return _reason(self._fails, test)
+
+    def skipping(self, test: str) -> str | None:
+        """The reason why a test does not run, or skips itself."""
+        return _reason(self._skips, test)
+
+
+def _reason(patterns: dict[str, str], test: str) -> str | None:
+    return next((reason for pattern, reason in patterns.items() if fnmatchcase(test, pattern)), None)
+
+
+_exceptions = Exceptions()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is known to fail: it must."""
+    for item in items:
+        if reason := _exceptions.failing(_name(item.nodeid)):
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let tests that are named as skipped see what the backend really is."""
+    StoresLikeRedis.as_redis = _exceptions.skipping(_name(item.nodeid)) is None
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Refuse a skip that is not named, and the end of one that is."""
+    report = yield
+    if report.when not in ("setup", "call") or hasattr(report, "wasxfail"):
+        return report
+    expected = _exceptions.skipping(_name(item.nodeid))
+    if report.skipped and expected is None:
+        report.outcome, report.longrepr = "failed", f"skipped, and not named in {_EXCEPTIONS.name}: {report.longrepr}"
+    if report.passed and report.when == "call" and expected is not None:
+        report.outcome, report.longrepr = "failed", f"named in {_EXCEPTIONS.name}, and not skipped: {expected}"
+    return report
+
+
+def _name(nodeid: str) -> str:
+    """A test's name as in the file: without square brackets, which are patterns themselves."""
+    file, _, test = nodeid.partition("::")
+    return f"{file.rpartition('/')[2]}::{test}".replace("[", "(").replace("]", ")")
