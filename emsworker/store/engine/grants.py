@@ -10,7 +10,7 @@ from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
-ROLES = ("publisher", "producer", "worker", "viewer", "reader", "operator", "sink", "admin")
+ROLES = ("publisher", "producer", "worker", "celery", "viewer", "reader", "operator", "sink", "admin")
 ALLOWANCES = ("auto-create", "cancel", "hold")
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
@@ -22,7 +22,9 @@ _COLUMNS = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?(?:, |$)")
 _VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
 
 
-def statements(role: str, database: str, account: str, allow: Sequence[str] = ()) -> list[str]:
+def statements(
+    role: str, database: str, account: str, allow: Sequence[str] = (), *, in_group: bool = False
+) -> list[str]:
     """The GRANT statements of a role, for an administrator to run.
 
     Args:
@@ -30,6 +32,8 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
         database: the name of the stream's database.
         account: ``user@host``, of a user that exists.
         allow: some of ``ALLOWANCES``: additional permissions of the role.
+        in_group: the servers are members of a replication group, and the account must be able to read which one is the
+            primary.
 
     Raises:
         InvalidName: a name needs quoting, which is better done by hand, or the role has no such allowance.
@@ -44,7 +48,8 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
         "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
         "user": f"'{user}'@'{host}'",
     }
-    return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
+    lines = [*_lines(role, allow), *(_SQL.in_group.splitlines() if in_group else [])]
+    return [line.rstrip(";").format(**names) for line in lines]
 
 
 def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
