@@ -115,6 +115,15 @@ def test_a_body_over_the_limit_is_refused(program: Callable[..., Program]) -> No
         sender.send(b"x" * 1001, WORK)
 
 
+def test_without_confirmation_everything_is_sent_when_the_connection_closes(program: Callable[..., Program]) -> None:
+    sender, reader = program(confirm_publish=False), program()
+    for number in range(200):
+        sender.send(number, WORK)
+    sender.close()
+    reader.consume(WORK)
+    assert [message.decode() for message in reader.until(200)] == list(range(200))
+
+
 def test_the_prefetch_bounds_what_is_in_hand_and_acks_make_room(program: Callable[..., Program]) -> None:
     sender, reader, other = program(), program(), program()
     for number in range(5):

@@ -504,7 +504,8 @@ class Channel(StdChannel):
         self.stop()
 
     def stop(self) -> None:
-        """End the side threads, and give back what is in hand; a forked child leaves all to its parent."""
+        """Send what was published, end the side threads, and give back what is in hand."""
+        self._stream.sender.flush()
         feeder, self._feeder = self._feeder, None
         pull, self._pull = self._pull, None
         if feeder is not None:
