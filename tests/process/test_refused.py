@@ -152,7 +152,11 @@ def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: Ma
     beat = stream.beat({"url": url})
     until(lambda: "Ready" in beat.text(), 20, "it beats")
     with trouble(stream, url):
-        until(lambda: "the next starts in 4.0 s" in worker.text(), 40, "it has tried thrice")
+        if trouble is _dropped:  # what comes back is another stream, with other groups: a new process looks them up
+            until(lambda: "the next starts in 4.0 s" in worker.text(), 40, "it has tried thrice")
+        else:
+            until(lambda: worker.text().count("MySQL refused") >= 4, 40, "its threads have tried")
+            never(lambda: "the next starts" in worker.text(), 5, "a process has ended")
         told = worker.text()
         lines = told.splitlines()
         assert len(lines) < 80, told
@@ -180,7 +184,7 @@ def test_what_a_preflight_costs(one_stream: Stream) -> None:
     for _ in range(5):
         began = time.monotonic()
         database = check_stream(one_stream.url, settings)
-        check_app(app, chosen_routes(app, ACTOR, (), ()), [], database)
+        check_app(app, chosen_routes(app, ACTOR, (), ()), [], database, ())
         costs.append(time.monotonic() - began)
         database.thread_session().close()
     print(f"preflight: {min(costs) * 1000:.0f} ms")
