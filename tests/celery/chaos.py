@@ -216,10 +216,11 @@ def stopped_worker(project: Project, faults: Faults, patience_s: float) -> Outco
 def cold_shutdown(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """SIGQUIT, the cold shutdown, while four tasks run and more are prefetched; then another worker."""
     worker = project.worker("-c", "4").wait_ready()
-    publish(project, 30, seconds=1.0)
+    sender = project.program("for number in range(30): work.delay(number, 1.0)")
     hit = _some_ended(project, 4, 30)
     began = time.monotonic()
     worker.stop(signal.SIGQUIT)
+    assert sender.wait(120) == 0, sender.communicate()[1]
     project.worker("-c", "4").wait_ready()
     return _outcome(project, set(range(30)), hit, began, patience_s)
 
