@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ import click
 
 from emsworker import __version__
 
-from .common import TRACEBACK, CommandFailure, WrongUsage, stream_options
+from .common import TRACEBACK, CommandFailure, EachServer, WrongUsage, stream_options
+from .fan_out import for_each
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _COMMANDS = {
@@ -23,7 +25,7 @@ _COMMANDS = {
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
-    "topics": ("topics", "List, create, change, purge and delete topics."),
+    "topics": ("topics", "List, create, change, move, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
     "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
     "top": ("top", "Watch groups live: lag, rates, oldest, running, retries and dead letters, and the clients."),
@@ -76,8 +78,17 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever it raises becomes lines and an exit code."""
+        said = [*ctx._protected_args], [*ctx.args]  # click takes them away, and each server needs them anew
+
+        def run() -> Any:
+            ctx._protected_args, ctx.args = [*said[0]], [*said[1]]
+            return super(LazyGroup, self).invoke(ctx)
+
         try:
-            return super().invoke(ctx)
+            try:
+                return run()
+            except EachServer as each:
+                return for_each(ctx, each.names, run)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
@@ -91,7 +102,7 @@ class LazyGroup(click.Group):
 
 
 def _failure(error: Exception) -> CommandFailure:
-    from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.errors import AccessDenied, AppNotFound, ConfigError, EmsError, InvalidName
     from emsworker.core.url import redact
     from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
     from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -101,9 +112,23 @@ def _failure(error: Exception) -> CommandFailure:
     text = redact(str(error))
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])
+    if isinstance(error, AccessDenied):
+        return CommandFailure([text + _roles_for(text)])
     if isinstance(error, (EmsError, ServerFailed, ServerMissing, StatementFailed, ConnectionLost, Conflict)):
         return CommandFailure([text])
     return CommandFailure([f"{type(error).__name__}: {text} (--traceback shows where)"])
+
+
+_DENIED = re.compile(r"(\w+) command denied to user \S+ for (?:column '(\w+)' in )?table [`']?(?:[\w-]+`?\.`?)?(\w+)")
+
+
+def _roles_for(text: str) -> str:
+    """Return which roles have the privilege that the server's refusal names, as the end of a sentence."""
+    from emsworker.store.engine.grants import roles_with
+
+    match = _DENIED.search(text)
+    roles = roles_with(match[1], match[3], match[2]) if match else []
+    return f"; the roles that have this privilege: {', '.join(roles)}" if roles else ""
 
 
 @click.command(
