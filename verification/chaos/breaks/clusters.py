@@ -175,7 +175,7 @@ def spread_writers(arena: Arena) -> str:
     with arena.fault("failover"):
         for order in ((1, 2, 0), (2, 0, 1)):
             arena.looker.url = cluster.url_of(*order)
-            arena.start_worker()
+            arena.start_worker().wait_ready()
             arena.start_producer(0.05)
         arena.looker.url = told
         before, began = arena.effects_count(), time.monotonic()
