@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -101,7 +102,7 @@ class LazyGroup(click.Group):
 
 
 def _failure(error: Exception) -> CommandFailure:
-    from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.errors import AccessDenied, AppNotFound, ConfigError, EmsError, InvalidName
     from emsworker.core.url import redact
     from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
     from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -111,9 +112,23 @@ def _failure(error: Exception) -> CommandFailure:
     text = redact(str(error))
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])
+    if isinstance(error, AccessDenied):
+        return CommandFailure([text + _roles_for(text)])
     if isinstance(error, (EmsError, ServerFailed, ServerMissing, StatementFailed, ConnectionLost, Conflict)):
         return CommandFailure([text])
     return CommandFailure([f"{type(error).__name__}: {text} (--traceback shows where)"])
+
+
+_DENIED = re.compile(r"(\w+) command denied to user \S+ for (?:column '(\w+)' in )?table [`']?(?:[\w-]+`?\.`?)?(\w+)")
+
+
+def _roles_for(text: str) -> str:
+    """Return which roles have the privilege that the server's refusal names, as the end of a sentence."""
+    from emsworker.store.engine.grants import roles_with
+
+    match = _DENIED.search(text)
+    roles = roles_with(match[1], match[3], match[2]) if match else []
+    return f"; the roles that have this privilege: {', '.join(roles)}" if roles else ""
 
 
 @click.command(

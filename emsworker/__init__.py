@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import ServerUnsupported as ServerUnsupported
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
+    from emsworker.core.errors import StatementRefused as StatementRefused
     from emsworker.core.errors import StoreUnavailable as StoreUnavailable
     from emsworker.core.errors import TaskFailed as TaskFailed
     from emsworker.core.errors import TimeLimitExceeded as TimeLimitExceeded
@@ -123,6 +124,7 @@ _HOME = {
     "SchemaMissing": "emsworker.core.errors",
     "ServerUnsupported": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
+    "StatementRefused": "emsworker.core.errors",
     "StoreUnavailable": "emsworker.core.errors",
     "TaskFailed": "emsworker.core.errors",
     "TimeLimitExceeded": "emsworker.core.errors",

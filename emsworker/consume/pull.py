@@ -413,7 +413,8 @@ class PullConsumer:
             raise ValueError(f"nack(delay={delay!r}, dead=True): a dead letter is not retried")
         reason = _reason(delay, dead, error)
         text = describe(error) if isinstance(error, BaseException) else error or str(reason)
-        self._settle(messages, lambda message, run: self._failed(message, run, reason, text))
+        kind = class_name(error if isinstance(error, BaseException) else reason)
+        self._settle(messages, lambda message, run: self._failed(message, run, reason, text, kind))
 
     def release(self, *messages: Message) -> None:
         """Give messages back with no attempt charged; they are delivered again at once, to any consumer.
@@ -469,16 +470,15 @@ class PullConsumer:
             raise NotInHand(f"{message!r} was not delivered by this consumer")
         return run
 
-    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str) -> Settlement:
+    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str, kind: str) -> Settlement:
         ran_s = ticks() - run.began
         decision = self._ladders[run.pulled.claim.group_id].next(message.attempt, error)
         outcome = outcome_of(error, decision)
-        kind = class_name(error)
         failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s, error_type=kind)
         return Settlement(message, ran_s, failure)
 
     def _time_out(self, run: PulledRun, error: BaseException) -> Settlement:
-        return self._failed(run.message, run, error, str(error))
+        return self._failed(run.message, run, error, str(error), class_name(error))
 
     # -- for coroutines ------------------------------------------------------------------------------------------------
 

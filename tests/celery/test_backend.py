@@ -89,7 +89,7 @@ def _sql(database: str, statement: str) -> Any:
 
 
 def test_a_url_alone_selects_the_backend_and_hides_its_password(app: Celery, database: str) -> None:
-    assert type(app.backend).__name__ == "EmsBackend"
+    assert type(app.backend).__name__ == "StreamBackend"
     secret = Celery(backend="ems+mysql://user:secret@db1,db2/stream").backend
     assert "secret" not in secret.as_uri()
     assert secret.as_uri(include_password=True) == "ems+mysql://user:secret@db1,db2/stream"
@@ -129,7 +129,7 @@ def test_results_expire_failures_by_their_own_time(app: Celery, database: str) -
     app.backend.store_result("good", 1, states.SUCCESS)
     app.backend.store_result("bad", KeyError(), states.FAILURE)
     ttl = dict(
-        _sql(database, "SELECT `key`, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), expires_at) FROM ems_celery_result")
+        _sql(database, "SELECT name, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), expires_at) FROM ems_celery_result")
     )
     assert 3500 < ttl[b"task:good"] <= 3600
     assert 50 < ttl[b"task:bad"] <= 60

@@ -1,10 +1,13 @@
 """The commands on a terminal: tables that fit, colors, ``ems top``, and completion in the shell."""
 
 import io
+import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -252,3 +255,43 @@ def test_names_are_completed_and_errors_are_silent(ems: Ems, busy: str) -> None:
     assert completed(ems, "ems dead list --error Va") == ["ValueError"]
     assert completed(ems, "ems send orders 1 --task s", EMS_APP="shop") == ["shop.add"]
     assert completed(ems, "ems topics purge o", EMS_URL="mysql://u:p@127.0.0.1:1/x") == []
+
+
+def _shell(name: str) -> str:
+    """Return the path of a shell; skips the test without it, but not in CI."""
+    program = shutil.which(name)
+    if program is None:
+        assert not os.environ.get("CI"), f"{name} is not installed; `./dev setup` does that"
+        pytest.skip(f"{name} is not installed")
+    return program
+
+
+_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+_LOAD = {
+    "bash": ("--norc", "--noprofile", 'eval "$(ems completion bash)"'),
+    "zsh": ("-f", "-i", 'autoload -U compinit; compinit -u -d dump; eval "$(ems completion zsh)"'),
+}
+
+
+@pytest.mark.parametrize("shell", _LOAD)
+def test_a_real_shell_completes_names(ems: Ems, busy: str, shell: str) -> None:
+    *options, load = _LOAD[shell]
+    program = [_shell(shell), *options]
+    with terminal(ems, program=program, PATH=_PATH, HOME=str(ems.folder), columns=200) as screen:
+        screen.press(f'{load}; echo load""ed\r')
+        screen.wait("loaded")
+        screen.press("ems topics purge o\t")
+        screen.wait("orders")
+        screen.press("\x15ems groups reset orders s\t")
+        screen.wait("stats")
+
+
+def test_fish_completes_names(ems: Ems, busy: str) -> None:
+    """By its own command for what the Tab key would offer."""
+    script = 'ems completion fish | source; complete -C "ems topics purge o"; complete -C "ems groups reset orders "'
+    environ = environment({**ems.environ, "PATH": _PATH, "HOME": str(ems.folder)})
+    done = subprocess.run(
+        [_shell("fish"), "--no-config", "-c", script], env=environ, cwd=ems.folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["orders", "mail", "stats"]

@@ -125,9 +125,14 @@ class Cluster(ABC):
     def rejoin(self, number: int) -> None:
         """Start a node that is down, and wait until it takes part again."""
 
-    @abstractmethod
     def settle(self, number: int) -> None:
         """Wait until a node that was frozen, and is not any more, knows what has become of it."""
+        if self.nodes[number].alive:
+            until(lambda: self.is_settled(number), _START_S, f"node {number} knows", 0.2)
+
+    @abstractmethod
+    def is_settled(self, number: int) -> bool:
+        """Whether a node knows what the others think of it."""
 
     @abstractmethod
     def view(self, node: Node) -> tuple[int, list[int]]:
@@ -270,13 +275,9 @@ class GroupReplication(Cluster):
             )
         )
 
-    def settle(self, number: int) -> None:
-        """Wait until a node that was frozen knows that it was expelled, or is one of the members again."""
-
-        def known() -> bool:
-            return number in self.members() or not self._is_online(self.nodes[number])
-
-        until(known, _START_S, f"node {number} knows", 0.2)
+    def is_settled(self, number: int) -> bool:
+        """Whether it was expelled and knows, or is one of the members again."""
+        return number in self.members() or not self._is_online(self.nodes[number])
 
     def view(self, node: Node) -> tuple[int, list[int]]:
         """The primary, and the members that are ONLINE."""
@@ -352,9 +353,9 @@ class Galera(Cluster):
         status = self.status(self.nodes[number])
         return status["wsrep_cluster_status"] == "Primary" and status["wsrep_local_state_comment"] == "Synced"
 
-    def settle(self, number: int) -> None:
-        """Wait until a node that was frozen takes part again."""
-        until(lambda: number in self.members(), _START_S, f"node {number} is back", 0.2)
+    def is_settled(self, number: int) -> bool:
+        """Whether it takes part again: an expelled node joins by itself."""
+        return number in self.members()
 
     def view(self, node: Node) -> tuple[int, list[int]]:
         """The first of those that are synced, and all of them; a node sees the names of the others only."""

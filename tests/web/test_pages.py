@@ -129,7 +129,7 @@ def test_bodies_are_redacted_and_cut_and_never_unpickled(stream: Stream, visit: 
     text = reader.get("/trace?id=orders/0/1").text
     assert "4111-1111" not in text and "Ann" not in text and "19.5" in text and "•••" in text
     text = visit("reader", redact=lambda topic, body: {"topic": topic}).get("/dead/orders/workers/0/1").text
-    assert "19.5" not in text and "orders" in text
+    assert not re.search(r"\b19\.5\b", text) and "orders" in text  # a time may have 19.512 seconds
     app = stream.app(accept=("json", "pickle"), serializer="pickle")
     pickled = app.send("mails", {"now": print})
     huge = stream.app().send("mails", "x" * 100_000)

@@ -179,7 +179,7 @@ _PATIENT = {"timeout_s": 120}
 
 
 def _on_cluster(name: str, bring_about: Callable[[Arena], str], site: Open) -> Scenario:
-    return Scenario(name, bring_about, site=site, settings=_PATIENT, leases_hold=False)
+    return Scenario(name, bring_about, site=site, settings=_PATIENT)
 
 
 CLUSTERS: dict[str, list[Scenario]] = {

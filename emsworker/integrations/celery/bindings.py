@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -20,6 +21,8 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
 from emsworker.store.groups.skipping import SkipPolicy
 from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -134,7 +137,7 @@ class Bindings:
         return queue
 
     def _create(self, session: Session, queue: Queue, arguments: dict[str, Any]) -> None:
-        wanted = self._levels(arguments.get("x-max-priority"))
+        wanted = self.levels(arguments)
         topic = topics.get_topic(session, queue.topic)
         if topic is None:
             most = self._options.max_message_bytes
@@ -152,11 +155,6 @@ class Bindings:
         if (most_waiting := arguments.get("x-max-length")) is not None:
             skipping.set_policy(session, group, SkipPolicy(most_waiting=int(most_waiting)))
 
-    def _levels(self, most: Any) -> int:
-        if most is None:
-            return 1 if self._options.priority_order == "high" else 10
-        return max(1, min(int(most) + 1, 10))
-
     def delete_queue(self, name: str) -> None:
         """Delete a queue, its bindings, and its topic with all messages."""
         queue = self._queues.get(name, fresh=True)
@@ -165,25 +163,45 @@ class Bindings:
             self._delete_topic(queue.topic)
         self.forget()
 
+    def use(self, names: list[str]) -> None:
+        """Note that queues are in use, so that they do not expire."""
+        self._call(lambda s: routing.use_queues(s, names))
+
+    def delete_unused(self) -> None:
+        """Delete the queues that have expired, whoever declared them; of several processes that try one does it."""
+        for queue in self._call(routing.list_unused):
+            if self._call(lambda s, name=queue.name: routing.delete_queue(s, name, unused=True)):  # type: ignore[misc]
+                log.info("queue %s was not used for %g s, and is deleted", queue.name, queue.expires_s)
+                self._delete_topic(queue.topic)
+                self._queues.forget(queue.name)
+
     def _delete_topic(self, name: str) -> None:
         self._call(lambda s: _delete_topic(s, name))
         self._broker.catalog.forget(name)
 
     def topic_of(self, queue: Queue) -> Topic | None:
-        """Return the topic of a queue."""
-        return self._topics.get(queue.topic)
+        """Return the topic of a queue; ``None`` if the queue is being deleted."""
+        return self._topics.get(queue.topic) or self._topics.get(queue.topic, fresh=True)
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic of that name, or ``None``."""
         return self._topics.get(name)
 
+    def levels(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many priorities a queue tells apart, by its arguments."""
+        most = arguments.get("x-max-priority")
+        if most is None:
+            return 1 if self._options.priority_order == "high" else 10
+        return max(1, min(int(most) + 1, 10))
+
+    def rank(self, levels: int, priority: int) -> int:
+        """Return the rank of a priority, the highest first: a queue of n levels tells 0 to n - 1 apart."""
+        place = min(priority, levels - 1)
+        return place if self._options.priority_order == "high" else levels - 1 - place
+
     def level_of(self, topic: Topic, priority: int) -> int:
-        """Return the level of a priority: a queue of n levels tells the priorities 0 to n - 1 apart."""
-        most = topic.priorities - 1
-        place = min(priority, most)
-        if self._options.priority_order == "low":
-            place = most - place
-        return levels_of(topic.priorities)[place]
+        """Return the level of a priority in the topic of a queue."""
+        return levels_of(topic.priorities)[self.rank(topic.priorities, priority)]
 
     # -- bindings ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from emsworker.consume.pull import PullConsumer
 from emsworker.core.errors import EmsError, TopicDeleted
 from emsworker.core.model import Message as StreamMessage
 from emsworker.core.process import forks
+from emsworker.integrations.celery.error_in_hand import error_in_hand
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
 from emsworker.integrations.celery.messages import Envelope, Published, Stored
@@ -157,7 +159,8 @@ class Channel(StdChannel):
         is_local = exclusive or (auto_delete and not durable and "x-expires" in given)
         if is_local and (local is not None or self._bindings.queue(queue) is None):
             expires_ms, most = given.get("x-expires"), given.get("x-max-length")
-            declared = self._stream.local.declare(queue, expires_ms and expires_ms / 1000, most)
+            rank = partial(self._bindings.rank, self._bindings.levels(given))
+            declared = self._stream.local.declare(queue, expires_ms and expires_ms / 1000, most, rank)
             self._stream.local.bind(declared, self._bindings.bus_of(""), ExchangeKind.DIRECT, queue)
             return queue_declare_ok_t(queue, len(declared.waiting), 0)
         self._bindings.declare_queue(queue, given, auto_delete=auto_delete and not durable)
@@ -341,9 +344,7 @@ class Channel(StdChannel):
     def _feeding(self) -> Feeder:
         pull = self._pulling()
         if self._feeder is None:
-            self._feeder = Feeder(
-                pull, self._stream.broker.database.call, lambda: len(self._inbox), self._arrive, self._inbox.fail
-            )
+            self._feeder = Feeder(pull, self._bindings, lambda: len(self._inbox), self._arrive, self._inbox.fail)
             self._feeder.start()
             self._stream.maintain()
         return self._feeder
@@ -412,7 +413,7 @@ class Channel(StdChannel):
         pull = self._pulling()
         pull.flush()
         place = self._place(queue)
-        reader = Feeder(pull, self._stream.broker.database.call, lambda: 0, lambda _: None, lambda _: None)
+        reader = Feeder(pull, self._bindings, lambda: 0, lambda _: None, lambda _: None)
         reader.queues = {queue.topic: queue}
         while (message := pull.get(place)) is not None:
             if arrivals := reader.sort_out([message]):
@@ -441,10 +442,9 @@ class Channel(StdChannel):
             if requeue:
                 unacked.source.put_back(unacked.envelope, redelivered=True)
         elif requeue:
-            self._consumer().nack(unacked.source, delay=0, error=reason_of_rejection() or "requeued by its consumer")
+            self._consumer().nack(unacked.source, delay=0, error=error_in_hand() or "requeued by its consumer")
         else:
-            error = reason_of_rejection() or "rejected by its consumer"
-            self._consumer().nack(unacked.source, dead=True, error=error)
+            self._consumer().nack(unacked.source, dead=True, error=error_in_hand() or "rejected by its consumer")
 
     def basic_recover(self, requeue: bool = False) -> None:
         """Return all messages that were delivered and not settled to their queues."""
@@ -506,12 +506,3 @@ class Channel(StdChannel):
             pull.close()
         except EmsError as error:
             log.warning("a channel has lost settlements: %s", error)
-
-
-def reason_of_rejection() -> str | None:
-    """Return the error that is being handled, as Celery does when it rejects a message of a worker that was lost."""
-    import sys
-    import traceback
-
-    error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
-    return None if error is None else "".join(traceback.format_exception(error))

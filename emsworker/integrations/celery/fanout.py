@@ -7,6 +7,7 @@ process with such queues reads it from the time of the binding on. One thread re
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -53,12 +54,14 @@ class LocalQueue:
     Attributes:
         expires_s: seconds without use after which it is deleted, or ``None``.
         most: the most messages that it keeps, or ``None``; the oldest go first.
+        rank: returns the rank of a priority; a higher one is delivered first.
         on_message: told of new messages, while something consumes from it.
     """
 
     name: str
     expires_s: float | None = None
     most: int | None = None
+    rank: Callable[[int], int] = lambda priority: 0
     ways: list[_Way] = field(default_factory=list)
     waiting: deque[tuple[Envelope, bool, float]] = field(default_factory=deque)  # with redelivered, and its end
     on_message: Callable[[], None] | None = None
@@ -67,15 +70,21 @@ class LocalQueue:
     def put(self, envelope: Envelope, ttl_s: float | None) -> None:
         """Add a message, unless it has expired."""
         if ttl_s is None or ttl_s > 0:
-            self.waiting.append((envelope, False, float("inf") if ttl_s is None else ticks() + ttl_s))
+            rank, place = self.rank(envelope.priority), len(self.waiting)
+            while place > 0 and self.rank(self.waiting[place - 1][0].priority) < rank:
+                place -= 1
+            self.waiting.insert(place, (envelope, False, math.inf if ttl_s is None else ticks() + ttl_s))
             while self.most is not None and len(self.waiting) > self.most:
                 self.waiting.popleft()
             if self.on_message is not None:
                 self.on_message()
 
     def put_back(self, envelope: Envelope, *, redelivered: bool) -> None:
-        """Return a message to the head of the queue."""
-        self.waiting.appendleft((envelope, redelivered, float("inf")))
+        """Return a message to the head of the queue, or of its rank."""
+        rank, place = self.rank(envelope.priority), 0
+        while place < len(self.waiting) and self.rank(self.waiting[place][0].priority) > rank:
+            place += 1
+        self.waiting.insert(place, (envelope, redelivered, math.inf))
         if self.on_message is not None:
             self.on_message()
 
@@ -101,11 +110,11 @@ class LocalQueues:
         self._queues: dict[str, LocalQueue] = {}
         self._reader: _Reader | None = None
 
-    def declare(self, name: str, expires_s: float | None, most: int | None) -> LocalQueue:
+    def declare(self, name: str, expires_s: float | None, most: int | None, rank: Callable[[int], int]) -> LocalQueue:
         """Create a queue, or return the existing one."""
         with self._lock:
             queue = self._queues.setdefault(name, LocalQueue(name))
-            queue.expires_s, queue.most, queue.used_at = expires_s, most, ticks()
+            queue.expires_s, queue.most, queue.rank, queue.used_at = expires_s, most, rank, ticks()
             return queue
 
     def get(self, name: str) -> LocalQueue | None:

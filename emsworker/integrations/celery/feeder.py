@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from emsworker.consume.pull import PullConsumer
 from emsworker.consume.pulled import PulledRun
@@ -15,9 +14,9 @@ from emsworker.core.partitioner import level_of
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
+from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import GROUP
-from emsworker.store import routing
 from emsworker.store.routing import Queue
 
 log = logging.getLogger(__name__)
@@ -25,6 +24,7 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.5
 _MOST = 1000  # messages that wait for the connection's thread
 _FULL_S = 0.05
+_SWEEP_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Feeder(Runnable):
 
     Args:
         pull: the channel's consumer.
+        bindings: its queues.
         waiting: returns how many messages wait for the connection's thread.
         arrive: called with all that was ready.
         on_loss: called with an error if what is in hand was given to others.
@@ -54,13 +55,14 @@ class Feeder(Runnable):
     def __init__(
         self,
         pull: PullConsumer,
-        call: Callable[[Callable[[Any], Any]], Any],
+        bindings: Bindings,
         waiting: Callable[[], int],
         arrive: Callable[[list[Arrival]], None],
         on_loss: Callable[[Exception], None],
     ) -> None:
         super().__init__("ems-celery-feeder", lambda name, error: on_loss(LeaseLost(f"thread {name} died: {error!r}")))
-        self._pull, self._call, self._waiting, self._arrive, self._on_loss = pull, call, waiting, arrive, on_loss
+        self._pull, self._bindings, self._waiting = pull, bindings, waiting
+        self._arrive, self._on_loss = arrive, on_loss
         self.queues: dict[str, Queue] = {}  # by topic
         self._touch_at = 0.0
         self._changed = forks.Event()
@@ -128,14 +130,17 @@ class Feeder(Runnable):
         self._pull.remove(queue.topic, GROUP)
 
     def _touch(self) -> None:
-        """Keep queues from expiring while they are consumed from."""
+        """Keep queues from expiring while they are consumed from, and delete others that have expired."""
+        if ticks() < self._touch_at:
+            return
         expiring = {one.name: one.expires_s for one in self.queues.values() if one.expires_s is not None}
-        if expiring and ticks() >= self._touch_at:
-            try:
-                self._call(lambda session: routing.use_queues(session, list(expiring)))
-            except EmsError as error:
-                log.info("cannot note that queues are in use: %s", error)
-            self._touch_at = ticks() + min(expiring.values()) / 3
+        try:
+            if expiring:
+                self._bindings.use(list(expiring))
+            self._bindings.delete_unused()
+        except EmsError as error:
+            log.info("queues that have expired are deleted later: %s", error)
+        self._touch_at = ticks() + min([_SWEEP_S, *(expires_s / 3 for expires_s in expiring.values())])
 
     def stop(self) -> None:
         """Ask the thread to end."""

@@ -92,6 +92,11 @@ class Envelope:
         """Seconds after which it is not delivered."""
         return _seconds(self.properties.get("expiration"))
 
+    @property
+    def priority(self) -> int:
+        """Priority, from 0 to 9."""
+        return _whole(self.properties.get("priority"))
+
     def deliver(self, channel: Any, delivery_tag: int, consumer_tag: str, *, redelivered: bool) -> Message:
         """Return the message for a program."""
         info = {

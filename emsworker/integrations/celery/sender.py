@@ -10,6 +10,7 @@ from emsworker.core.model import NewMessage, Topic
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Stored
 from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.transaction import callers_connection
 
 _EARLY_S = 1.0  # a task leaves the outbox this long before its ETA, which its worker then keeps exactly
 
@@ -25,12 +26,19 @@ class Sender:
     def send(self, stored: Stored, exchange: str, routing_key: str) -> None:
         """Send a message to wherever an exchange routes it; nowhere, if no queue is bound.
 
+        In a block of :func:`in_transaction` it is written over the caller's connection, whose errors are raised as they
+        are.
+
         Raises:
             MessageTooLarge: nothing was sent.
             StoreUnavailable, PublishTimeout: it may or may not have been sent.
             TopicDeleted: a queue was deleted meanwhile.
         """
         later, now = self.places(stored, exchange, routing_key)
+        if (connection := callers_connection()) is not None:
+            if places := [*later, *now]:
+                self._broker.outbox.send_together(places, connection)
+            return
         if later:
             self._broker.outbox.send_together(later)
         if now:

@@ -66,7 +66,7 @@ class WakeUps:
 
 class _Listener(Runnable):
     def __init__(self, redis_url: str, channel: str, arrived: Callable[[bytes], None]) -> None:
-        super().__init__("ems-results", lambda name, error: log.error("%s has died: %r", name, error))
+        super().__init__("ems-results", _report)
         self._redis_url, self._channel, self._arrived = redis_url, channel, arrived
         self._trouble = Trouble(log)
 
@@ -88,3 +88,7 @@ class _Listener(Runnable):
                 self._trouble.over("redis is there")
                 if message is not None:
                     self._arrived(message["data"])
+
+
+def _report(name: str, error: BaseException) -> None:
+    log.error("%s has died, and is started again by the next wait: %r", name, error)

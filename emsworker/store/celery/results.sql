@@ -1,7 +1,7 @@
 -- name: put_results
 -- A success is never overwritten: a lost worker, whose task another one has finished meanwhile, may still store its own
 -- outcome. Assignments are made from left to right: the first one decides, and the others follow it.
-INSERT INTO ems_celery_result (`key`, is_final, body, expires_at) VALUES
+INSERT INTO ems_celery_result (name, is_final, body, expires_at) VALUES
 
 -- name: result_row
 (%(key)s,%(is_final)s,%(body)s,NOW(6) + INTERVAL %(ttl_s)s SECOND)
@@ -11,10 +11,10 @@ ON DUPLICATE KEY UPDATE is_final = IF(is_final AND (expires_at IS NULL OR expire
   body = IF(is_final = 2, body, VALUES(body)), expires_at = IF(is_final = 2, expires_at, VALUES(expires_at))
 
 -- name: find_results
-SELECT `key`, body FROM ems_celery_result WHERE `key` IN %(keys)s AND (expires_at IS NULL OR expires_at > NOW(6))
+SELECT name, body FROM ems_celery_result WHERE name IN %(keys)s AND (expires_at IS NULL OR expires_at > NOW(6))
 
 -- name: delete_results
-DELETE FROM ems_celery_result WHERE `key` IN %(keys)s
+DELETE FROM ems_celery_result WHERE name IN %(keys)s
 
 -- name: delete_expired
 -- Bounded batches, by the index on the time.

@@ -12,7 +12,6 @@ from emsworker.core.errors import (
     EmsError,
     Problem,
     SchemaMissing,
-    ServerUnsupported,
     StatementRefused,
     TlsError,
 )
@@ -78,13 +77,14 @@ TROUBLES = (
     Duplicate,
     AssertionBroken,
     AccessDenied,
-    ConfigError,
-    SchemaMissing,
-    ServerUnsupported,
     StatementRefused,
     TlsError,
 )
-"""All that a call of the store may raise because of the server. No loop that runs by itself ends because of these."""
+"""All that a call of the store may raise because of the server. No loop that runs by itself ends because of these.
+
+Tables, or a database, that are gone are not among them: what comes back is another stream, and a process must look up
+its topics and groups anew.
+"""
 
 
 def code_of(error: BaseException) -> int:

@@ -74,8 +74,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
-GRANT SELECT (`key`, expires_at), DELETE ON {database}.ems_celery_result TO {user};
-GRANT SELECT (`key`, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
+GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_result TO {user};
+GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
 
 -- name: worker_auto_create
@@ -89,6 +89,49 @@ GRANT INSERT ON {database}.ems_cursor TO {user};
 -- name: worker_cancel
 -- For tasks that cancel messages that have not run yet.
 GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+
+-- name: celery
+-- Celery programs, clients and workers alike: what a worker does, and queues that they declare, purge and delete.
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_topic TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_topic_guard TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_group TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_partition TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_cursor TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_message TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_attempt TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dead TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dead_notice TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_skip TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_skip_policy TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_restored TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_result TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_progress TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_schedule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_leader TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_position TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_result TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord_part TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_exchange TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_queue TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_binding TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_schedule TO {user};
 
 -- name: sink
 -- Writes from Spark: stages rows, and moves committed ones into the stream. It reads no message's body.
@@ -228,3 +271,7 @@ GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit 
 -- name: admin
 -- Creates the tables, and changes any of their rows.
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON {pattern}.* TO {user};
+
+-- name: in_group
+-- Every role, on the members of a replication group: which member is the primary.
+GRANT SELECT ON performance_schema.replication_group_members TO {user};

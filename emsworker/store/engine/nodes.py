@@ -44,7 +44,7 @@ GRANT = "GRANT SELECT ON performance_schema.replication_group_members TO"
 
 @dataclass(frozen=True)
 class Standing:
-    """What a server is, and what it may be used for.
+    """Kind of a server, and the reasons why it may not be used.
 
     Attributes:
         kind: ``server``, ``group`` (a member of a replication group), or ``galera``.

@@ -50,16 +50,17 @@ class RefusedRow:
     Attributes:
         size: the body's, in bytes.
         error: what is wrong, and what to do.
+        task, key, size, error: ``None`` also if they were not read.
     """
 
     id: int
     topic: str
     task: str | None
     key: str | None
-    size: int
+    size: int | None
     created_at: datetime
     refused_at: datetime
-    error: str
+    error: str | None
 
 
 def lock_waiting(session: Session, limit: int) -> list[Waiting]:
@@ -82,6 +83,15 @@ def add_deletion(packet: Packet, ids: Sequence[int]) -> None:
 def add_refusal(packet: Packet, row: int, error: str) -> None:
     """Append the refusal of a row."""
     packet.add(_SQL.refuse_row, {"id": row, "error": error[:_ERROR_CHARACTERS]})
+
+
+def outline_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
+    """List refused rows as :func:`list_refused` does, by columns that the role ``viewer`` may read."""
+    rows = session.rows(_SQL.outline_refused, {"after": after, "limit": limit})
+    return [
+        RefusedRow(int(row), topic, None, None, None, utc(created_at), utc(refused_at), None)
+        for row, topic, created_at, refused_at in rows
+    ]
 
 
 def list_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:

@@ -527,11 +527,11 @@ CREATE TABLE IF NOT EXISTS ems_sample (
 -- overwrites until it has expired; 2 is the same, and another outcome was refused. expires_at NULL: kept for ever.
 
 CREATE TABLE IF NOT EXISTS ems_celery_result (
-  `key` VARBINARY(512) NOT NULL,
+  name VARBINARY(512) NOT NULL,
   is_final TINYINT UNSIGNED NOT NULL,
   body LONGBLOB NOT NULL,
   expires_at DATETIME(6) NULL,
-  PRIMARY KEY (`key`),
+  PRIMARY KEY (name),
   KEY expires (expires_at)
 ) ENGINE=InnoDB;
 
@@ -539,13 +539,13 @@ CREATE TABLE IF NOT EXISTS ems_celery_result (
 -- size NULL: the sender has not counted the parts yet.
 
 CREATE TABLE IF NOT EXISTS ems_celery_chord (
-  `key` VARBINARY(512) NOT NULL,
+  name VARBINARY(512) NOT NULL,
   size INT UNSIGNED NULL,
   added INT UNSIGNED NOT NULL,
   arrived INT UNSIGNED NOT NULL,
   is_done BOOLEAN NOT NULL,
   expires_at DATETIME(6) NULL,
-  PRIMARY KEY (`key`),
+  PRIMARY KEY (name),
   KEY expires (expires_at)
 ) ENGINE=InnoDB;
 
