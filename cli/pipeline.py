@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
+from emsworker.core.errors import ExtraMissing
+from emsworker.core.extras import hint_if_missing
 from emsworker.spark.jobs import JOBS, load
 from emsworker.spark.jobs.job import Job, JobResult, Options, Shape
 from emsworker.spark.jobs.output import FORMATS, as_text, write
@@ -28,7 +31,16 @@ EPILOG = (
     "2: it was asked for wrongly. Progress goes to stderr."
 )
 
+LARGE = 1_000_000
+"""Rows above which a report uses Spark if it is installed."""
+
 _OF_EVERY_JOB = (
+    click.option(
+        "--spark/--no-spark",
+        "wanted",
+        default=None,
+        help="Use Spark, or do without it; by default a short report that reads little is made without.",
+    ),
     click.option(
         "--master",
         metavar="MASTER",
@@ -64,9 +76,10 @@ class Pipeline(click.Group):
 @click.command(cls=Pipeline, epilog=EPILOG)
 @stream_options
 def pipeline() -> None:
-    """Run a job of the data pipeline on Spark: reports, archive, restore and others.
+    """Run a job of the data pipeline: reports, archive, restore and others.
 
-    Every job runs on this machine by default, and on a cluster by --master or spark-submit.
+    The reports lag, topics, latency, trace and deadletters are made in this process while they read little. Every other
+    job runs on Spark: on this machine by default, and on a cluster by --master or spark-submit.
     """
 
 
@@ -129,6 +142,7 @@ def _reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 def run_job(
     job: Job[Any],
     *,
+    wanted: bool | None,
     master: str | None,
     conf: tuple[str, ...],
     format: str,
@@ -142,13 +156,18 @@ def run_job(
     if URL in context.meta:
         raise click.UsageError("--url would not reach Spark's executors; set EMS_URL, or name a --profile.")
     settings = _settings(conf)
+    if wanted is False and (master is not None or settings):
+        raise click.UsageError("--master and --conf are for Spark; leave them out, or --no-spark.")
+    if wanted is False and job.size is None:
+        raise click.UsageError(f"{job.name} runs on Spark only; leave out --no-spark.")
     if output is None and format in ("csv", "parquet", "html"):
         raise click.UsageError(f"--format {format} makes files; say where with --output.")
     if not quiet:
         given["progress"] = lambda line: click.echo(line, err=True)
     config = job.options(**given)
     started, clock = datetime.now(UTC), time.monotonic()
-    if job.needs_spark(config):
+    uses_spark = _uses_spark(job, config, True if master is not None or settings else wanted)
+    if uses_spark:
         java_log = context.meta.get(TRACEBACK, False)
         with open_session(f"ems-{job.name}", master, settings, java_log=java_log) as spark:
             result = job.run(spark, config)
@@ -158,6 +177,7 @@ def run_job(
         "job": job.name,
         "started_at": started.isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - clock, 1),
+        **({} if job.size is None or config.dry_run else {"engine": "spark" if uses_spark else "polars"}),
         "dry_run": config.dry_run,
         **plain(result.summary),
     }
@@ -165,6 +185,32 @@ def run_job(
     if result.failure is not None:
         click.echo(f"Error: {result.failure}", err=True)
         context.exit(1)
+
+
+def _uses_spark(job: Job[Any], config: Options, wanted: bool | None) -> bool:
+    """Choose the engine of a job: Spark if it is wanted, needed, or the work is large.
+
+    Raises:
+        ExtraMissing: neither Polars nor PySpark is installed.
+    """
+    if job.size is None or wanted is not None or not job.needs_spark(config):
+        return job.needs_spark(config) and wanted is not False
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit
+        return True
+    spark_missing = hint_if_missing("spark")
+    if polars_missing := hint_if_missing("polars"):
+        if spark_missing:
+            raise ExtraMissing(
+                f"{job.name} needs the extra polars: {polars_missing}, or for large streams pip install "
+                "'emsworker[spark]'"
+            )
+        return True
+    rows = job.size(config)
+    if rows <= LARGE:
+        return False
+    if spark_missing:
+        config.progress(f"reading {rows:,} rows without Spark; pip install 'emsworker[spark]' uses all processors")
+    return not spark_missing
 
 
 def _settings(given: tuple[str, ...]) -> dict[str, str]:

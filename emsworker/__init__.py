@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from emsworker.arrow.frames import read_arrow as read_arrow
     from emsworker.arrow.frames import read_pandas as read_pandas
     from emsworker.arrow.frames import scan_polars as scan_polars
+    from emsworker.arrow.manifest import ArchiveDamaged as ArchiveDamaged
+    from emsworker.arrow.manifest import archive_files as archive_files
     from emsworker.arrow.planning import DataLoss as DataLoss
     from emsworker.arrow.planning import OutOfRange as OutOfRange
     from emsworker.consume.pull import PullConsumer as PullConsumer
@@ -87,6 +89,8 @@ _HOME = {
     "read_arrow": "emsworker.arrow.frames",
     "read_pandas": "emsworker.arrow.frames",
     "scan_polars": "emsworker.arrow.frames",
+    "ArchiveDamaged": "emsworker.arrow.manifest",
+    "archive_files": "emsworker.arrow.manifest",
     "DataLoss": "emsworker.arrow.planning",
     "OutOfRange": "emsworker.arrow.planning",
     "PullConsumer": "emsworker.consume.pull",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from emsworker.arrow.columns import LOG_APPEND_TIME
 from emsworker.arrow.planning import DataLoss, Slice
 from emsworker.arrow.profile import open_database
 from emsworker.core.errors import UnknownTopic
+from emsworker.core.ids import uid_text
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import scan
 
@@ -113,7 +113,7 @@ def _maker(name: str, kind: pa.DataType) -> Column:
     if name == "headers":
         return lambda values: pa.array([_headers(value) for value in values], kind)
     if name == "uid":
-        return lambda values: pa.array([None if v is None else str(uuid.UUID(bytes=v)) for v in values], kind)
+        return lambda values: pa.array([None if v is None else uid_text(v) for v in values], kind)
     return lambda values: pa.array(values, kind)
 
 

@@ -5,7 +5,7 @@ A type is named as Spark and Hive write it; :func:`arrow_schema` gives those of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from emsworker.core.errors import ConfigError, Problem
@@ -18,30 +18,33 @@ LOG_APPEND_TIME = 1
 """Kafka's timestamp type for a time set by the server."""
 
 
-def _columns(text: str) -> dict[str, str]:
+def parse_columns(text: str) -> dict[str, str]:
+    """Parse columns and their types, such as ``topic string, offset bigint``."""
     return dict((name, kind) for name, kind in map(str.split, text.split(", ")))
 
 
-_MESSAGE = _columns(
+_MESSAGE = parse_columns(
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
-_META = _columns("uid string, kind string, tag binary, rawHeaders binary, size int, producer string")
-_PLACE = _columns("group string, topic string, partition int")
+_META = parse_columns("uid string, kind string, tag binary, rawHeaders binary, size int, producer string")
+_PLACE = parse_columns("group string, topic string, partition int")
 _DEFAULT = {
     "messages": _MESSAGE,
     "claims": _PLACE
-    | _columns(
+    | parse_columns(
         "lo bigint, hi bigint, ackedTo bigint, state string, source string, isolation int, client string, "
         "claimId bigint, claimedAt timestamp, progressAt timestamp"
     ),
     "attempts": _PLACE
-    | _columns(
+    | parse_columns(
         "offset bigint, attempt int, outcome string, ranMs bigint, client string, error string, endedAt timestamp"
     ),
-    "retries": _PLACE | _columns("offset bigint, attempt int, dueAt timestamp, key binary, error string"),
-    "deadletters": _columns("group string")
+    "retries": _PLACE | parse_columns("offset bigint, attempt int, dueAt timestamp, key binary, error string"),
+    "deadletters": parse_columns("group string")
     | _MESSAGE
-    | _columns("uid string, tag binary, producer string, attempts int, reason string, error string, deadAt timestamp"),
+    | parse_columns(
+        "uid string, tag binary, producer string, attempts int, reason string, error string, deadAt timestamp"
+    ),
 }
 COLUMNS: dict[str, dict[str, str]] = _DEFAULT | {
     "messages": {**_MESSAGE, "headers": HEADERS, **_META},
@@ -76,16 +79,6 @@ def arrow_schema(dataset: str, columns: Sequence[str]) -> pa.Schema:
     Raises:
         ConfigError: names every column that is unknown or named twice; or there is none.
     """
-    import pyarrow as pa
-
-    kinds = {
-        "binary": pa.binary(),
-        "string": pa.string(),
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-    }
     known = COLUMNS[dataset]
     problems = [Problem("column", repr(name), unknown_column(dataset)) for name in columns if name not in known]
     twice = sorted({name for name in columns if list(columns).count(name) > 1 and name in known})
@@ -94,4 +87,21 @@ def arrow_schema(dataset: str, columns: Sequence[str]) -> pa.Schema:
         problems.append(Problem("columns", "[]", "name one or more"))
     if problems:
         raise ConfigError(problems)
-    return pa.schema([(name, kinds[known[name]]) for name in columns])
+    return schema_of({name: known[name] for name in columns})
+
+
+def schema_of(columns: Mapping[str, str]) -> pa.Schema:
+    """Return the Arrow schema of columns, which are given with their types."""
+    import pyarrow as pa
+
+    kinds = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "array<string>": pa.list_(pa.string()),
+        HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])

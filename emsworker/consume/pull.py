@@ -321,8 +321,8 @@ class PullConsumer:
 
     @property
     def losses(self) -> int:
-        """The number of claims that another owner has taken."""
-        return self._in_hand.losses
+        """Counts the leases that ran out and the claims that another owner has taken: what was in hand may be lost."""
+        return self._in_hand.losses + self._lease.generation
 
     def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
         until, trouble = ticks() + wait, None

@@ -73,7 +73,7 @@ def worker(app: Celery) -> Iterator[Any]:
 
 
 def _task(app: Celery, name: str) -> Any:
-    return next(task for full, task in app.tasks.items() if full.endswith(f".{name}"))
+    return next(task for full, task in app.tasks.items() if full.endswith(f"test_backend.{name}"))
 
 
 def _sql(database: str, statement: str) -> Any:

@@ -3,8 +3,8 @@
 The language and the title of a block say what becomes of it:
 
 - ``python`` runs; with a title ending in ``.py`` it is written to that file and imported, and the page says by which
-  command it is run; with one that begins with ``before`` it shows another library, which is not installed, and is only
-  compiled;
+  command it is run; with one that begins with ``before`` it shows another library, which is not installed, with
+  ``elsewhere`` it needs what tests do not have, and is only compiled;
 - ``sh`` runs, and what it exports is there for the blocks below; with a title it is a terminal of its own, whose last
   command stays open until the page ends: a worker, or a web server if it names a port, for which a free one is taken
   throughout the page;
@@ -66,9 +66,15 @@ def runs(page: Path) -> bool:
     return any(block.language not in _SHOWN | {"text"} for block in blocks(page))
 
 
+def _is_compiled(block: Block) -> bool:
+    return block.title.startswith(("before", "elsewhere"))
+
+
 def needs_spark(page: Path) -> bool:
     """Whether a page uses Spark, which has tests of its own."""
-    return any("pyspark" in block.text for block in blocks(page) if block.language == "python")
+    return any(
+        "pyspark" in block.text for block in blocks(page) if block.language == "python" and not _is_compiled(block)
+    )
 
 
 def needs_django(page: Path) -> bool:
@@ -122,13 +128,15 @@ class Reader:
             self._close()
         for terminal in self._terminals:
             stopped = (0, 130, -signal.SIGINT) if terminal.pid in self._ports else (0,)
+            if "exec celery " in str(terminal.args):
+                stopped = (1,)  # Celery's code for a warm shutdown by Ctrl-C
             assert terminal.returncode in stopped, self._output(f"a terminal ended with {terminal.returncode}")
 
     def _do(self, block: Block) -> None:
         if block.language == "python" and block.title.endswith(".py"):
             (self.folder / block.title).write_text(block.text, encoding="utf-8")
             self._run(["python", "-c", f"import runpy; runpy.run_path({block.title!r}, run_name='page')"])
-        elif block.language == "python" and block.title.startswith("before"):
+        elif block.language == "python" and _is_compiled(block):
             compile(block.text, block.title, "exec")
         elif block.language == "python":
             self._run(["python", "-c", block.text])
@@ -198,7 +206,8 @@ class Reader:
             return
         with connect(self.url_of()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT client_id FROM ems_client WHERE expires_at > NOW(6)")
-            supervisors = {_parent(client_id.split("-")[1]) for (client_id,) in cursor.fetchall()}
+            pids = {client_id.split("-")[1] for (client_id,) in cursor.fetchall()}
+            supervisors = {_parent(pid) for pid in pids} | set(map(int, pids))  # a Celery worker is its own client
             yield from (terminal.args for terminal in workers if terminal.pid not in supervisors)
 
     def _unhandled(self) -> Iterator[object]:

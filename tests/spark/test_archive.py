@@ -11,8 +11,8 @@ from emsworker.core.model import Group, Topic
 from emsworker.core.partitioner import partition_of
 from emsworker.publish.outgoing import Outgoing
 from emsworker.spark.jobs import load
-from emsworker.spark.jobs.archive.archive import ArchiveDiffers, ArchiveOptions
-from emsworker.spark.jobs.archive.manifest import read_archive
+from emsworker.spark.jobs.archive.archive import ArchiveOptions
+from emsworker.spark.jobs.archive.reading import ArchiveDiffers, read_archive
 from emsworker.spark.jobs.folder import HadoopFolder
 from emsworker.store import topics
 from emsworker.store.groups import claims, dead, progress

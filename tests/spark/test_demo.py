@@ -38,7 +38,7 @@ def test_every_figure_of_the_demo_is_what_pandas_computes() -> None:
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    assert "figures of Spark's compared with pandas', 0 differences" in done.stdout
+    assert "figures of the pipeline compared with pandas', 0 differences" in done.stdout
     assert "everything is equal" in done.stdout
 
 

@@ -1,12 +1,16 @@
-"""The reports on a stream that a real worker has worked on, each figure compared with one from plain Python."""
+"""The reports on a stream that a real worker has worked on: each figure of each engine compared with plain Python's."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emsworker.spark.jobs import JobResult, load
+from emsworker.spark.jobs.output import as_json, write
+from emsworker.spark.jobs.report import plain
 from tests.spark.worked import IDLE, ORDERS, Worked, micros, nearest_rank, worked_stream
 from tests.support.servers import TestServers, chosen_flavors
 
@@ -22,21 +26,36 @@ def worked(
         yield worked
 
 
-@pytest.fixture
-def report(worked: Worked, spark_session: Any, profiles: Path) -> Any:
-    """Runs a job: ``report("lag", every=60.0)`` returns its summary, and its tables' rows by name."""
-    from emsworker.spark.jobs import load
+@pytest.fixture(params=["spark", "polars"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    """What a job is run with: a session of Spark, or nothing."""
+    return request.getfixturevalue("spark_session") if request.param == "spark" else None
 
+
+@pytest.fixture
+def run(worked: Worked, profiles: Path) -> Callable[..., JobResult]:
+    """Runs a job: ``run(session, "lag", every=60.0)``."""
     profiles.write_text(f"[test]\nurl = {worked.stream.url}\n", encoding="utf-8")
 
-    def run(name: str, **options: Any) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    def run_job(spark: Any, name: str, **options: Any) -> JobResult:
         job = load(name)
-        result = job.run(spark_session, job.options(profile="test", **options))
-        assert result.failure is None
+        result = job.run(spark, job.options(profile="test", **options))
+        assert result.failure is None and result.report is not None
+        return result
+
+    return run_job
+
+
+@pytest.fixture
+def report(run: Callable[..., JobResult], engine: Any) -> Any:
+    """Runs a job by an engine: ``report("lag", every=60.0)`` returns its summary, and its tables' rows by name."""
+
+    def tables(name: str, **options: Any) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+        result = run(engine, name, **options)
         assert result.report is not None
         return dict(result.summary), {table.name: table.records() for table in result.report.tables}
 
-    return run
+    return tables
 
 
 def test_the_stream_has_something_of_everything(worked: Worked) -> None:
@@ -225,14 +244,10 @@ def test_a_replay_file_runs_the_chosen_dead_letters_again(worked: Worked, report
 
 @pytest.mark.parametrize("name", ["lag", "trace"])
 def test_every_table_can_be_written_as_parquet_and_html(
-    worked: Worked, spark_session: Any, report: Any, name: str, tmp_path: Path
+    worked: Worked, spark_session: Any, run: Callable[..., JobResult], engine: Any, name: str, tmp_path: Path
 ) -> None:
-    from emsworker.spark.jobs import load
-    from emsworker.spark.jobs.output import write
-
     options = {"trace": {"id": "invoice", "header": "ems-task", "topic": ("invoices",)}, "lag": {"every": 3600.0}}[name]
-    job = load(name)
-    result = job.run(spark_session, job.options(profile="test", **options))
+    result = run(engine, name, **options)
     assert result.report is not None
     files = write(result.report, "parquet", tmp_path / "tables", result.summary)
     for table, file in zip(result.report.tables, files, strict=True):
@@ -244,3 +259,36 @@ def test_every_table_can_be_written_as_parquet_and_html(
     text = page.read_text()
     assert "src=" not in text and "http" not in text, "nothing is loaded from anywhere"
     assert ("<svg" in text) is bool(result.report.charts)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lag", {"every": 0.07}),
+        ("lag", {"every": 3600.0, "topic": ("orders",), "group": "sellers"}),
+        ("topics", {"window": 0.3, "by": "bytes", "top": 2}),
+        ("latency", {}),
+        ("latency", {"by": ("hour",), "topic": ("orders", "mails")}),
+        ("latency", {"group": "export"}),
+        ("trace", {"id": "order", "header": "ems-task"}),
+        ("trace", {"id": "eu", "header": "region", "topic": ("orders",), "group": "export"}),
+        ("deadletters", {"samples": 1}),
+    ],
+)
+@pytest.mark.parametrize("half", ["all", "since", "until"])
+def test_both_engines_say_the_same(
+    worked: Worked, run: Callable[..., JobResult], spark_session: Any, name: str, options: dict[str, Any], half: str
+) -> None:
+    times = sorted(sent.born for sent in worked.messages.values())
+    middle = datetime.fromtimestamp(times[len(times) // 2] // 1_000_000, UTC)
+    if half != "all":
+        options = {**options, half: middle + timedelta(seconds=half == "until")}
+    one, other = (run(spark, name, **options) for spark in (spark_session, None))
+    assert one.report is not None and other.report is not None
+    for table in [table for report in (one.report, other.report) for table in report.tables if table.name == "now"]:
+        table.rows[:] = [(*row[:-1], None) for row in table.rows]  # the age of the oldest message grows meanwhile
+    assert plain(one.summary) == plain(other.summary)
+    assert as_json(one.report, {}) == as_json(other.report, {})
+    assert [table.kinds for table in one.report.tables] == [table.kinds for table in other.report.tables]
+    assert one.report.charts == other.report.charts
+    assert half != "all" or all(table.rows for table in one.report.tables if table.name != "attempts")

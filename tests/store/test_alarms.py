@@ -18,11 +18,11 @@ from emsworker.admin import receivers as delivery
 from emsworker.admin.monitoring import Monitoring
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
-from emsworker.beat.intake import Intake
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
 from emsworker.core.model import Group, Topic
+from emsworker.publish.intake import take_in
 from emsworker.store.cluster import alarms
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress
@@ -197,14 +197,14 @@ def test_a7_a_breach_must_last_and_the_next_leader_goes_on_counting(stream: Stre
 
 
 def test_refused_rows_are_an_alarm_and_a_metric_of_the_whole_stream(stream: Stream) -> None:
-    admin, turn, take = Admin(stream.app()), _duty(stream), Intake()
+    admin, turn = Admin(stream.app()), _duty(stream)
     with receiver() as web:
         admin.alarms.create("not-sent", on="refused", alertmanager=web.url)
         admin.alarms.create("many", on="refused", above=2)
         turn()
         assert not any(watched.alarms for watched in admin.alarms.list())
         stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1'), ('', '1'), ('ordres', '{')")
-        take(stream.session, SETTINGS)
+        take_in(stream.session, SETTINGS, 10)
         stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('other', '1')")  # not looked at yet
         assert Monitoring(stream.app()).refused() == 3 and Monitoring(stream.app()).refused(2) == 2
         turn()

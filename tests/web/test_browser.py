@@ -4,9 +4,7 @@
 """
 
 import os
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,17 +14,19 @@ from typing import Any
 import pytest
 import uvicorn
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from emsworker.local import LocalDatabase
 from emsworker.web import Visitor, ems_web
+from tests.support.browser import browser, set_scheme, set_width
 from tests.support.recycling import recycled_database
 from tests.support.servers import TestServers, few_flavors, fresh_database
 from tests.support.streams import Stream, open_stream
 from tests.support.waiting import until
 from tests.web.stage import furnish
+
+__all__ = ["browser"]
 
 pytestmark = pytest.mark.slow
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
@@ -38,10 +38,6 @@ PAGES = (
     "/alarms", "/check", "/audit", "/topics/gone",
 )  # fmt: skip
 PICTURES = {"overview": "/", "trace": "/trace?id=orders/0/1", "dead": "/dead"}
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb",
-)  # fmt: skip
 _WAIT_S = 60
 # Links of the menu that are outside of the window, and tables that are wider than their place.
 _CUT = """
@@ -83,47 +79,14 @@ def site(stream: Stream) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        if os.environ.get("CI"):
-            pytest.fail("chromium and chromedriver are needed")
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with tempfile.TemporaryDirectory(prefix="ems-browser-", ignore_cleanup_errors=True) as profile:
-        for flag in (*_FLAGS, f"--user-data-dir={profile}"):
-            options.add_argument(flag)
-        made = webdriver.Chrome(options=options, service=Service(driver))
-        try:
-            yield made
-        finally:
-            made.quit()
-
-
 @pytest.fixture(autouse=True)
 def fresh(browser: webdriver.Chrome, site: str) -> None:
     """Begin each test with a wide window in the light scheme, and without anything kept."""
-    _scheme(browser, "light")
-    _width(browser, 1280)
+    set_scheme(browser, "light")
+    set_width(browser, 1280)
     browser.get(f"{site}/topics")
     browser.execute_script("localStorage.clear()")
     browser.get_log("browser")
-
-
-def _scheme(browser: webdriver.Chrome, scheme: str) -> None:
-    features = [
-        {"name": "prefers-color-scheme", "value": scheme},
-        {"name": "prefers-reduced-motion", "value": "reduce"},
-    ]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def _width(browser: webdriver.Chrome, width: int, height: int = 860) -> None:
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
 def _loud(browser: webdriver.Chrome) -> list[str]:
@@ -144,8 +107,8 @@ def test_pages_keep_to_the_policy_and_are_accessible(
     browser: webdriver.Chrome, site: str, scheme: str, width: int
 ) -> None:
     """Also with markup in every text of a user: a script that ran would leave an alert, and fail the next command."""
-    _scheme(browser, scheme)
-    _width(browser, width)
+    set_scheme(browser, scheme)
+    set_width(browser, width)
     axe = AXE.read_text(encoding="utf-8")
     serious = []
     for page in PAGES:
@@ -161,7 +124,7 @@ def test_pages_keep_to_the_policy_and_are_accessible(
 
 
 def test_pages_fit_a_small_screen(browser: webdriver.Chrome, site: str) -> None:
-    _width(browser, 320, 640)
+    set_width(browser, 320, 640)
     for page in PAGES:
         browser.get(site + page)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 320, page
@@ -269,9 +232,9 @@ def test_pictures_of_the_documentation(browser: webdriver.Chrome, server: LocalD
         furnish(stream, rich=True)
         with serving(url) as address:
             for scheme in ("light", "dark"):
-                _scheme(browser, scheme)
+                set_scheme(browser, scheme)
                 for name, page in PICTURES.items():
-                    _width(browser, 1180, 660)
+                    set_width(browser, 1180, 660)
                     browser.get(address + page)
                     assert browser.save_screenshot(str(folder / f"{name}-{scheme}.png"))
     for name in PICTURES:

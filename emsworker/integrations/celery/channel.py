@@ -25,6 +25,7 @@ from emsworker.core.process import forks
 from emsworker.integrations.celery.error_in_hand import error_in_hand
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
+from emsworker.integrations.celery.inbox import Delivery
 from emsworker.integrations.celery.messages import Envelope, Published, Stored
 from emsworker.integrations.celery.names import GROUP
 from emsworker.store import topics
@@ -320,8 +321,9 @@ class Channel(StdChannel):
             self.no_ack_consumers.add(tag)
         local = self._stream.local.get(queue)
         if local is not None:
-            local.on_message = lambda: self._inbox.put([lambda: self._deliver_local(local)])
-            self._inbox.put([lambda: self._deliver_local(local)] * len(local.waiting))
+            item = Delivery(self, queue, partial(self._deliver_local, local), lambda: None)
+            local.on_message = lambda: self._inbox.put([item])
+            self._inbox.put([item] * len(local.waiting))
             return tag
         known = self._known(queue)
         self._feeding().add(known)
@@ -340,6 +342,7 @@ class Channel(StdChannel):
         if self._feeder is not None:
             for queue in [one for one in self._feeder.queues.values() if one.name == consumer.queue]:
                 self._feeder.remove(queue)
+            self._inbox.withdraw(self, consumer.queue)
 
     def _feeding(self) -> Feeder:
         pull = self._pulling()
@@ -358,7 +361,13 @@ class Channel(StdChannel):
             return self._pull
 
     def _arrive(self, arrivals: list[Arrival]) -> None:
-        self._inbox.put([lambda one=arrival: self._deliver(one) for arrival in arrivals])  # type: ignore[misc]
+        self._inbox.put(
+            Delivery(self, one.queue, partial(self._deliver, one), partial(self._release, one.message))
+            for one in arrivals
+        )
+        for queue in {one.queue for one in arrivals}:
+            if self._consumer_of(queue) is None:  # it was cancelled meanwhile
+                self._inbox.withdraw(self, queue)
 
     def _deliver(self, arrival: Arrival) -> bool:
         consumer = self._consumer_of(arrival.queue)
@@ -377,7 +386,7 @@ class Channel(StdChannel):
         return True
 
     def _consumer_of(self, queue: str) -> _Consumer | None:
-        return next((one for one in self._consumers.values() if one.queue == queue), None)
+        return next((one for one in list(self._consumers.values()) if one.queue == queue), None)
 
     def _hand_over(self, consumer: _Consumer, unacked: _Unacked, *, redelivered: bool) -> None:
         message = self._to_message(unacked, consumer.tag, redelivered=redelivered)
@@ -495,7 +504,8 @@ class Channel(StdChannel):
         self.stop()
 
     def stop(self) -> None:
-        """End the side threads, and give back what is in hand; a forked child leaves all to its parent."""
+        """Send what was published, end the side threads, and give back what is in hand."""
+        self._stream.sender.flush()
         feeder, self._feeder = self._feeder, None
         pull, self._pull = self._pull, None
         if feeder is not None:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _SHORTEST_S, _LONGEST_S = 0.005, 0.2  # Celery's remote control waits a second for its answers
 _AWAY_S = 0.5
 _BATCH, _BATCH_BYTES = 500, 4 << 20
-_SWEEP_S = 5.0
+_SWEEP_S, _LAST_S = 5.0, 5.0
 _MOST_OF_TAGS = 3000  # characters that the server compares
 
 
@@ -154,9 +154,14 @@ class LocalQueues:
                 self.delete(queue.name)
 
     def close(self) -> None:
-        """End the thread."""
-        if self._reader is not None:
-            self._reader.stop()
+        """End the thread, and drop all queues."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+            self._queues.clear()
+        if reader is not None:
+            self._broker.wakes.remove(reader.wake)
+            reader.stop()
+            reader.join(_LAST_S)
 
 
 class _Reader(Runnable):

@@ -77,8 +77,9 @@ class Feeder(Runnable):
         if self._waiting() >= _MOST:
             self.sleep(_FULL_S)
             return
+        messages: list[StreamMessage] = []
         try:
-            messages = self._pull.fetch(_MOST, _WAIT_S)
+            messages += self._pull.fetch(_MOST, _WAIT_S)
             while messages and len(messages) < _MOST and (more := self._pull.fetch(_MOST - len(messages), 0)):
                 messages += more
         except StoreUnavailable as error:
@@ -89,10 +90,9 @@ class Feeder(Runnable):
                 self._on_loss(error)
                 self.stop()
             return
-        else:
-            if messages:
-                messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
-                self._arrive(self.sort_out(messages))
+        if messages:  # also those that came before an error
+            messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
+            self._arrive(self.sort_out(messages))
         if self._pull.losses and not self.stopping.is_set():
             self._on_loss(LeaseLost("the lease ran out; what was in hand is delivered to others"))
             self.stop()

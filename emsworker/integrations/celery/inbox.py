@@ -6,11 +6,25 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from emsworker.core.process import forks
 
-Delivery = Callable[[], bool]
-"""Delivers a message to its consumer; returns false if there is none any more, or the message has expired."""
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """A message for a consumer.
+
+    Attributes:
+        owner, queue: the channel, and the name of the queue.
+        deliver: gives it to the consumer; returns false if there is none any more, or the message has expired.
+        undo: returns it to its queue.
+    """
+
+    owner: object
+    queue: str
+    deliver: Callable[[], bool]
+    undo: Callable[[], object]
 
 
 class Inbox:
@@ -76,6 +90,15 @@ class Inbox:
             found = list(self._items)
             self._items.clear()
             return found
+
+    def withdraw(self, owner: object, queue: str) -> None:
+        """Return what waits of a queue that a channel no longer consumes from."""
+        with self._lock:
+            found = [item for item in self._items if item.owner is owner and item.queue == queue]
+            for item in found:
+                self._items.remove(item)
+        for item in found:
+            item.undo()
 
     def close(self) -> None:
         """Close the pipe."""

@@ -101,8 +101,9 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         schedules.add_runs(session, self._name, fresh)
         runs = schedules.list_runs(session, self._name)
         schedules.delete_runs(session, self._name, [name for name in runs if name not in schedule])
-        for name, entry in schedule.items():
-            entry.last_run_at, entry.total_run_count = runs[name].at.astimezone(self.app.timezone), runs[name].runs
+        for name in schedule.keys() & runs.keys():  # a leader of older code may have deleted one just now
+            entry, run = schedule[name], runs[name]
+            entry.last_run_at, entry.total_run_count = run.at.astimezone(self.app.timezone), run.runs
         self._heap = None
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.errors import MessageTooLarge
 from emsworker.core.model import NewMessage, Topic
+from emsworker.core.process import forks
+from emsworker.integrations.celery.background import Background
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Stored
 from emsworker.integrations.celery.options import Options
@@ -22,6 +24,8 @@ class Sender:
 
     def __init__(self, broker: MysqlBroker, bindings: Bindings, options: Options) -> None:
         self._broker, self._bindings, self._options = broker, bindings, options
+        self._lock = forks.Lock()
+        self._background: Background | None = None
 
     def send(self, stored: Stored, exchange: str, routing_key: str) -> None:
         """Send a message to wherever an exchange routes it; nowhere, if no queue is bound.
@@ -41,8 +45,22 @@ class Sender:
             return
         if later:
             self._broker.outbox.send_together(later)
-        if now:
+        if now and self._options.confirm_publish:
             self._broker.producer.send_together(now)
+        elif now:
+            self._in_background().put(now)
+
+    def _in_background(self) -> Background:
+        with self._lock:
+            if self._background is None or not self._background.is_alive():
+                self._background = Background(self._broker.producer)
+                self._background.start()
+            return self._background
+
+    def flush(self) -> None:
+        """Wait until everything that was published without confirmation is sent."""
+        if self._background is not None:
+            self._background.flush(self._broker.settings.publish_timeout_s)
 
     def places(self, stored: Stored, exchange: str, routing_key: str) -> tuple[Places, Places]:
         """Return the copies of a message with their topics: those that wait in the outbox, and those for now."""

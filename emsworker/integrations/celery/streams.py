@@ -23,6 +23,8 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import current_version, migrate
 from emsworker.store.engine.session import Session
 
+_LAST_S = 5.0
+
 
 class Stream:
     """A stream that is used by Celery; thread-safe, and one for all connections of a process with the same URL.
@@ -45,6 +47,23 @@ class Stream:
         self._lock = forks.Lock()
         self._probe: Session | None = None
         self._beat: Beat | None = None
+        self._users = 0
+
+    def enter(self) -> None:
+        """Note one more connection."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """End the side threads with the last connection."""
+        with self._lock:
+            self._users -= 1
+            beat, self._beat = (self._beat, None) if not self._users else (None, self._beat)
+            if not self._users:
+                self.local.close()
+        if beat is not None:
+            beat.stop()
+            beat.join(_LAST_S)
 
     def connect(self, timeout_s: float | None = None) -> None:
         """Check that the stream can be used; a database without tables gets them, if the user may create some.

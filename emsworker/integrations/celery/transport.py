@@ -13,7 +13,7 @@ from kombu.exceptions import ChannelError, ConnectionError
 from kombu.transport import base
 
 from emsworker import __version__
-from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, StoreUnavailable
+from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.channel import Channel as StreamChannel
 from emsworker.integrations.celery.inbox import Inbox
@@ -41,6 +41,7 @@ class Link:
         self.transport, self.client = transport, client
         self.stream = open_stream(StreamUrl.of_connection(client), client.transport_options or {})
         self.stream.connect(client.connect_timeout)
+        self.stream.enter()
         self.inbox = Inbox()
         self.connected = True
         self.channels: list[StreamChannel] = []
@@ -71,7 +72,7 @@ class Link:
         until = None if timeout is None else ticks() + timeout
         while True:
             left_s = _SLICE_S if until is None else max(0.0, until - ticks())
-            delivered = [deliver() for deliver in self.inbox.take(min(left_s, _SLICE_S))]
+            delivered = [item.deliver() for item in self.inbox.take(min(left_s, _SLICE_S))]
             if any(delivered):
                 return
             if until is not None and ticks() >= until:
@@ -83,20 +84,20 @@ class Link:
         Args:
             in_background: the stream may not answer, and nobody waits for it.
         """
-        self.connected = False
-        if os.getpid() != self._pid:
+        was_connected, self.connected = self.connected, False
+        if os.getpid() != self._pid or not was_connected:
             return
         channels, self.channels = self.channels, []
         if in_background:
-            threading.Thread(target=_close_all, args=(channels, self.inbox), daemon=True).start()
+            threading.Thread(target=self._close_all, args=(channels,), name="ems-celery-close", daemon=True).start()
         else:
-            _close_all(channels, self.inbox)
+            self._close_all(channels)
 
-
-def _close_all(channels: list[StreamChannel], inbox: Inbox) -> None:
-    for channel in channels:
-        channel.close()
-    inbox.close()
+    def _close_all(self, channels: list[StreamChannel]) -> None:
+        for channel in channels:
+            channel.close()
+        self.inbox.close()
+        self.stream.leave()
 
 
 class Transport(base.Transport):
@@ -159,7 +160,7 @@ class Transport(base.Transport):
         try:
             return Link(self, self.client)
         except ValueError as error:
-            raise ConfigError([]) from error
+            raise ConfigError([Problem("broker_url", self.as_uri(""), str(error))]) from error
 
     def verify_connection(self, connection: Link) -> bool:
         """Return whether a connection can be used."""
@@ -195,5 +196,5 @@ class Transport(base.Transport):
         loop.remove_reader(connection.inbox.fileno())
 
     def _on_arrival(self, connection: Link) -> None:
-        for deliver in connection.inbox.take(0):
-            deliver()
+        for item in connection.inbox.take(0):
+            item.deliver()

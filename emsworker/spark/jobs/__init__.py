@@ -15,6 +15,7 @@ from emsworker.spark.jobs.job import Job, JobResult, Options, WrongOption
 
 JOBS: dict[str, tuple[str, str]] = {
     "archive": ("archive.archive", "Move what retention may drop to Parquet files, compare, and only then drop it."),
+    "compact": ("archive.compact", "Rewrite small files of an archive as few large ones."),
     "restore": (
         "archive.restore",
         "Send archived messages into a topic, in order, with headers naming their origin.",

@@ -5,90 +5,12 @@ Our own files become visible atomically: written under another name and renamed;
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
+from emsworker.arrow.folder import TEMPORARY, Folder, is_hidden, is_local, local_folder
 from emsworker.core.errors import ConfigError, Problem
-
-_TEMPORARY = ".tmp"
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
-
-
-class LocalFolder:
-    """A folder on this machine, or on a disk that all machines share.
-
-    Files are named by their paths below the folder, with ``/`` between their parts.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def url(self, path: str = "") -> str:
-        """Return a path as a URL for Spark."""
-        return f"file://{self._root / path}"  # not percent-encoded: Hadoop takes it as it is
-
-    def write(self, path: str, text: str) -> None:
-        """Create or replace a small file atomically; when this returns, the file survives a crash."""
-        target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}{_TEMPORARY}")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        for folder in (target.parent, *target.parent.parents):
-            _fsync(folder)
-            if folder == self._root:
-                break
-
-    def read(self, path: str) -> str:
-        """Return the text of a small file."""
-        return (self._root / path).read_text(encoding="utf-8")
-
-    def children(self, path: str) -> list[str]:
-        """List the names in a folder, sorted; empty if the folder does not exist."""
-        folder = self._root / path
-        return sorted(one.name for one in folder.iterdir() if not _hidden(one.name)) if folder.is_dir() else []
-
-    def files(self, path: str) -> dict[str, int]:
-        """Map the relative paths of all files below a folder to their sizes; hidden files are left out."""
-        folder = self._root / path
-        found = {one.relative_to(folder).as_posix(): one for one in folder.rglob("*") if one.is_file()}
-        return {name: one.stat().st_size for name, one in sorted(found.items()) if not _hidden(name)}
-
-    def remove(self, path: str) -> None:
-        """Delete a file, or a folder with its content; do nothing if it does not exist."""
-        target = self._root / path
-        if target.is_dir():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
-
-    def settle(self, path: str) -> None:
-        """Ensure that the files that Spark wrote below a folder survive a crash of the machine."""
-        folder = self._root / path
-        for one in sorted(folder.rglob("*"), reverse=True):
-            _fsync(one)
-        for one in (folder, *folder.parents):
-            _fsync(one)
-            if one == self._root:
-                break
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class HadoopFolder:
@@ -114,7 +36,7 @@ class HadoopFolder:
     def write(self, path: str, text: str) -> None:
         """Create or replace a small file: by a rename if it is atomic, else in one PUT."""
         target = self._path(path)
-        temporary = self._path(str(PurePosixPath(path).with_name(f".{PurePosixPath(path).name}{_TEMPORARY}")))
+        temporary = self._path(str(PurePosixPath(path).with_name(f".{PurePosixPath(path).name}{TEMPORARY}")))
         renames = self._system.getUri().getScheme() in ("hdfs", "file", "abfs", "abfss", "viewfs")
         out = self._system.create(temporary if renames else target, True)
         try:
@@ -141,7 +63,7 @@ class HadoopFolder:
         if not self._system.exists(self._path(path)):
             return []
         names = [status.getPath().getName() for status in self._system.listStatus(self._path(path))]
-        return sorted(name for name in names if not _hidden(name))
+        return sorted(name for name in names if not is_hidden(name))
 
     def files(self, path: str) -> dict[str, int]:
         """Map the files below a folder to their sizes."""
@@ -150,7 +72,7 @@ class HadoopFolder:
             return {}
         prefix = self._system.makeQualified(root).toUri().getPath().rstrip("/") + "/"
         found = {one.getPath().toUri().getPath().removeprefix(prefix): one.getLen() for one in self._walk(root)}
-        return {name: int(size) for name, size in sorted(found.items()) if not _hidden(name)}
+        return {name: int(size) for name, size in sorted(found.items()) if not is_hidden(name)}
 
     def _walk(self, root: Any) -> Iterator[Any]:
         listing = self._system.listFiles(root, True)
@@ -169,19 +91,10 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-Folder = LocalFolder | HadoopFolder
-
-
 def open_folder(spark: Any, location: str) -> Folder:
     """Open the folder at a location: a path, or a URL of one of Spark's file systems.
 
     Raises:
         ConfigError: it cannot be used.
     """
-    parts = urlsplit(location)
-    if len(parts.scheme) < 2 or parts.scheme == "file":
-        path = Path(unquote(parts.path) if parts.scheme == "file" else location).expanduser().absolute()
-        if path.exists() and not path.is_dir():
-            raise ConfigError([Problem("--folder", location, "is no folder; name one, which is made if it is missing")])
-        return LocalFolder(path)
-    return HadoopFolder(spark, location)
+    return local_folder(location, "--folder") if is_local(location) else HadoopFolder(spark, location)

@@ -107,9 +107,12 @@ class Job(Generic[C]):
         options: the class of its options, a dataclass made with :func:`option`.
         run: takes a Spark session and the options.
         needs_spark: returns from the options whether ``run`` uses the session; if not, ``run`` gets ``None``.
+        size: returns from the options how many rows a run reads, approximately. A job that has it also runs without a
+            session, in this process.
     """
 
     name: str
     options: type[C]
     run: Callable[[Any, C], JobResult]
     needs_spark: Callable[[C], bool] = lambda config: True
+    size: Callable[[C], int] | None = None

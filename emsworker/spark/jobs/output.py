@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from emsworker.arrow.columns import schema_of
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.spark.jobs.page import page
 from emsworker.spark.jobs.report import JobReport, Table, plain, shown
@@ -106,9 +107,5 @@ def _write_parquet(table: Table, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = None
-    if table.schema is not None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = to_arrow_schema(table.schema, timezone="UTC")
+    schema = None if table.kinds is None else schema_of(table.kinds)
     pq.write_table(pa.Table.from_pylist(table.records(), schema), path)

@@ -20,10 +20,10 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: min(90rem, 94vw); padding: 0 1rem }
 body { color: #222; background: #fff }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-table { border-collapse: collapse; font-size: .9rem } .wide { overflow-x: auto }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top }
-td { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 3rem; max-width: 32rem }
-td.number, th { white-space: nowrap }
+table { border-collapse: collapse; font-size: .85rem } .wide { overflow-x: auto }
+th, td { padding: .25rem .45rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top }
+td { white-space: pre-wrap; overflow-wrap: break-word; max-width: 32rem }
+td.number { white-space: nowrap } th { vertical-align: bottom }
 th { border-bottom: 2px solid #999 } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: currentColor }
 .key { margin-right: 1.2rem } .key i { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem }
@@ -62,10 +62,11 @@ def _table(table: Table) -> str:
     def row(tag: str, texts: Iterable[str]) -> str:
         return _tag("tr", *(_tag(tag, escape(text), **mark) for text, mark in zip(texts, marks, strict=True)))
 
+    head = row("th", (column.replace("_", " ") for column in table.columns))
     body = "\n".join(row("td", map(_grouped, values)) for values in table.rows)
     return title + _tag(
         "div",
-        _tag("table", _tag("thead", row("th", table.columns)), "\n", _tag("tbody", body)),
+        _tag("table", _tag("thead", head), "\n", _tag("tbody", body)),
         class_="wide",
     )
 

@@ -1,21 +1,22 @@
-"""Input of the reports: options for topics, group and time, and the datasets of ``format("ems")`` within them."""
+"""Input of the reports: options for topics, group and time, and what they choose of a stream."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from emsworker.admin import Admin
 from emsworker.admin.monitoring import GroupLag, Monitoring
-from emsworker.arrow.profile import closing_session, open_stream
+from emsworker.arrow import planning
+from emsworker.arrow.columns import parse_columns
+from emsworker.arrow.options import read_options
+from emsworker.arrow.profile import call, closing_session, open_stream
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import UnknownGroup
 from emsworker.core.selection.filters import Filter
 from emsworker.spark.jobs.job import OfGroups, Options, WrongOption, option
-from emsworker.spark.jobs.session import prepared
 
 
 def read_time(text: str) -> datetime:
@@ -68,6 +69,9 @@ def read_whole(least: int, most: int) -> Callable[[str], int]:
 
 read_partition = read_whole(0, 65535)
 
+CURSORS = parse_columns("group string, topic string, partition int, cursor bigint")
+"""Columns of the cursors of groups."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(OfGroups):
@@ -86,61 +90,44 @@ class Reading(OfGroups):
         if wrong := next((name for name in self.topic if not name or "," in name), None):
             raise WrongOption("--topic", repr(wrong), "names one topic; give the option once for each")
 
-    def between(self, frame: Any, time: str) -> Any:
-        """Filter a data frame by the time in one of its columns."""
-        if self.since is not None:
-            frame = frame.where(frame[time] >= self.since)
-        return frame if self.until is None else frame.where(frame[time] < self.until)
 
-
-class Datasets:
-    """The datasets of a stream as data frames.
+class ReportScope:
+    """The part of a stream that a report is about.
 
     Args:
-        spark: any session; its settings are not changed. With ``None`` only the groups can be read.
-        config: selects the part of the stream.
+        config: the options that choose it.
 
     Raises:
         UnknownTopic: a given topic does not exist.
     """
 
-    def __init__(self, spark: Any, config: Reading) -> None:
-        self._spark: Any = None if spark is None else prepared(spark)
-        self._config = config
+    def __init__(self, config: Reading) -> None:
+        self.config = config
         with closing_session(open_stream(config.profile).stream.database) as database:
             for name in config.topic:
                 Admin(database).topic(name)
 
-    def messages(self, columns: str, *, all_times: bool = False) -> Any:
-        """Read columns of the messages, given by their names with blanks between them; no others are read.
+    def message_options(self, *, all_times: bool = False) -> dict[str, str]:
+        """Return the options of ``format("ems")`` that read the messages.
 
         Args:
             all_times: include messages from before ``since``.
         """
-        options = {"failOnDataLoss": "false"}
-        config = replace(self._config, since=None) if all_times else self._config
-        if config.since is not None:
-            options |= {"startingTimestamp": _ms(config.since), "startingOffsetsByTimestampStrategy": "latest"}
-        if config.until is not None:
-            options["endingTimestamp"] = _ms(config.until)
-        frame = self._load("messages", columns, options)
-        # Offsets are only nearly in order of time: times are the server's, but two commits may overtake each other.
-        return config.between(frame, "timestamp") if "timestamp" in columns.split() else frame
+        options = self._options() | {"failOnDataLoss": "false"}
+        if self.config.since is not None and not all_times:
+            options |= {"startingTimestamp": _ms(self.config.since), "startingOffsetsByTimestampStrategy": "latest"}
+        if self.config.until is not None:
+            options["endingTimestamp"] = _ms(self.config.until)
+        return options
 
-    def log(self, dataset: str, columns: str) -> Any:
-        """Read columns of claims, attempts, retries or dead letters of all times: they are few."""
-        options = {} if self._config.group is None else {"group": self._config.group}
-        return self._load(dataset, columns, options)
+    def log_options(self, dataset: str) -> dict[str, str]:
+        """Return the options that read claims, attempts, retries or dead letters of all times: they are few."""
+        group = {} if self.config.group is None else {"group": self.config.group}
+        return self._options() | {"dataset": dataset} | group
 
-    def _load(self, dataset: str, columns: str, options: dict[str, str]) -> Any:
-        from emsworker.spark.columns import ddl
-
-        reader = self._spark.read.format("ems").schema(ddl(dataset, columns)).option("dataset", dataset)
-        if self._config.profile is not None:
-            reader = reader.option("profile", self._config.profile)
-        if self._config.topic:
-            return reader.option("subscribe", ",".join(self._config.topic)).options(**options).load()
-        return reader.option("subscribePattern", ".*").options(**options).load()
+    def _options(self) -> dict[str, str]:
+        topics = {"subscribe": ",".join(self.config.topic)} if self.config.topic else {"subscribePattern": ".*"}
+        return topics if self.config.profile is None else topics | {"profile": self.config.profile}
 
     def lags(self) -> list[GroupLag]:
         """Return the present lag of each chosen group.
@@ -148,7 +135,7 @@ class Datasets:
         Raises:
             UnknownGroup: the given group does not exist.
         """
-        config = self._config
+        config = self.config
         with closing_session(open_stream(config.profile).stream.database) as database:
             found = [
                 lag
@@ -168,14 +155,13 @@ class Datasets:
         """Return the filters of the groups that have one, by topic and group."""
         return {(lag.topic.name, lag.group.name): lag.group.filter for lag in self.lags() if lag.group.filter}
 
-    def cursors(self) -> Any:
-        """Return each group's cursor in each partition: ``group``, ``topic``, ``partition``, ``cursor``."""
-        rows = [
+    def cursors(self) -> list[tuple[str, str, int, int]]:
+        """Return each group's cursor in each partition, as in :data:`CURSORS`."""
+        return [
             (lag.group.name, lag.topic.name, part.partition, part.cursor)
             for lag in self.lags()
             for part in lag.partitions
         ]
-        return self._spark.createDataFrame(rows, "`group` string, topic string, partition int, cursor bigint")
 
 
 def _ms(time: datetime) -> str:
@@ -185,3 +171,10 @@ def _ms(time: datetime) -> str:
 def needs_spark(config: Options) -> bool:
     """Return False for a dry run, which reads the groups only."""
     return not config.dry_run
+
+
+def count_messages(config: Reading) -> int:
+    """Count the offsets that a report on messages reads."""
+    options = read_options(ReportScope(config).message_options(), streaming=False)
+    slices = call(config.profile, lambda session: planning.plan(session, options))
+    return sum(len(one.offsets) for one in slices)

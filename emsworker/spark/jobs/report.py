@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from emsworker.core.errors import EmsError
 
-_MOST_ROWS = 100_000
+MOST_ROWS = 100_000
+"""Rows of a table at most."""
 
 
 class ReportTooLarge(EmsError):
@@ -26,26 +28,33 @@ class Table:
         title: the heading above it.
         columns: their names, in order.
         rows: tuples with a value for each column.
-        schema: Spark's schema if the rows come from a data frame.
+        kinds: their types, as Spark writes them, if they are known.
     """
 
     name: str
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[Any, ...]]
-    schema: Any = None
+    kinds: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, name: str, title: str, frame: Any) -> Table:
-        """Make a table of all rows of a data frame, in its order.
+    def of(cls, name: str, title: str, kinds: Mapping[str, str], rows: Iterable[tuple[Any, ...]]) -> Table:
+        """Make a table of rows that an engine computed; its numbers are rounded to three digits.
+
+        Args:
+            kinds: the columns, in order, with their types.
 
         Raises:
-            ReportTooLarge: the data frame has more than 100,000 rows.
+            ReportTooLarge: there are more than 100,000 rows.
         """
-        rows = [tuple(map(_in_utc, row)) for row in frame.limit(_MOST_ROWS + 1).collect()]
-        if len(rows) > _MOST_ROWS:
-            raise ReportTooLarge(f"table {name!r} has more than {_MOST_ROWS} rows; narrow it by time, topic or --limit")
-        return cls(name, title, tuple(frame.columns), rows, frame.schema)
+        makers = [{"double": _rounded, "timestamp": _in_utc}.get(kind) for kind in kinds.values()]
+        found = [
+            tuple(value if make is None else make(value) for value, make in zip(row, makers, strict=True))
+            for row in rows
+        ]
+        if len(found) > MOST_ROWS:
+            raise ReportTooLarge(f"table {name!r} has more than {MOST_ROWS} rows; narrow it by time, topic or --limit")
+        return cls(name, title, tuple(kinds), found, kinds)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as dictionaries by column name."""
@@ -106,10 +115,13 @@ def shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
+def _rounded(value: float | None) -> float | None:
+    """Round to three digits as people do, half away from zero."""
+    if value is None:
+        return None
+    return float(Decimal(repr(float(value))).quantize(Decimal("0.001"), ROUND_HALF_UP))
+
+
 def _in_utc(value: Any) -> Any:
-    """Convert PySpark's values: nested rows to dictionaries, and naive local times to UTC."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC)
-    if hasattr(value, "asDict"):
-        return {name: _in_utc(one) for name, one in value.asDict().items()}
-    return [_in_utc(one) for one in value] if isinstance(value, list) else value
+    """Convert times to UTC; PySpark's are naive, in the zone of this process."""
+    return value.astimezone(UTC) if isinstance(value, datetime) else value

@@ -23,7 +23,7 @@ from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.process import forks
 from emsworker.spark.jobs.alerts.group_alarms import RULES
 from emsworker.spark.jobs.job import Job, JobResult, OfGroups, option
-from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count, read_span, read_whole
+from emsworker.spark.jobs.reading import Reading, ReportScope, needs_spark, read_count, read_span, read_whole
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _GONE_SAMPLES, _GONE_LEAST_S = 5, 30.0
@@ -197,7 +197,7 @@ def run(spark: Any, config: AlertOptions) -> JobResult:
     }
     if config.dry_run:
         reading = Reading(profile=config.profile, topic=config.topic, group=config.group)
-        return JobResult(summary | {"groups": Datasets(None, reading).groups()})
+        return JobResult(summary | {"groups": ReportScope(reading).groups()})
     from pyspark.errors import StreamingQueryException
 
     delivery = AlertDelivery(config, config.progress)

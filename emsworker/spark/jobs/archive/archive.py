@@ -7,7 +7,7 @@ For each topic whose retention waits for the archive (``ems topics change orders
 3. a *segment*, the offsets between what is deleted and the log start offset, is copied to Parquet files, with the
    claims that are done and end below it, and the attempts that no dead letter keeps;
 4. MySQL counts and hashes its rows, Spark those of the files: at any difference the job stops and deletes nothing;
-5. the manifest is written: from here on the segment is archived;
+5. the manifest is written: from here on the segment is archived; its files are added to the Iceberg table, if any;
 6. attempts, then claims, then messages are deleted, exactly those that were copied.
 
 A run that is killed before step 5 leaves files that are never read; the next run removes them. If it is killed after
@@ -23,24 +23,29 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from emsworker.arrow.planning import Slice
-from emsworker.arrow.profile import closing_session, open_stream
-from emsworker.core.counted import counted
-from emsworker.core.errors import EmsError
-from emsworker.core.ids import new_uid
-from emsworker.core.offsets import OffsetRange
-from emsworker.spark.jobs.archive.copying import copy, cut
-from emsworker.spark.jobs.archive.manifest import (
+from emsworker.arrow.folder import Folder
+from emsworker.arrow.manifest import (
     File,
     Manifest,
     Part,
-    quoted,
-    read_files,
     read_manifests,
     segment_path,
-    sums,
 )
-from emsworker.spark.jobs.folder import Folder, open_folder
+from emsworker.arrow.planning import Slice
+from emsworker.arrow.profile import closing_session, open_stream
+from emsworker.core.counted import counted
+from emsworker.core.ids import new_uid
+from emsworker.core.offsets import OffsetRange
+from emsworker.spark.jobs.archive.copying import copy, cut
+from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
+from emsworker.spark.jobs.archive.reading import (
+    ArchiveDiffers,
+    read_files,
+    remove_unfinished,
+    segment_prefix,
+    written,
+)
+from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
@@ -56,10 +61,6 @@ _KEYS = 1000
 _EPOCH = datetime(1970, 1, 1)
 
 
-class ArchiveDiffers(EmsError):
-    """The files and the tables have different rows; nothing was deleted."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(OfTopics):
     """Options of ``ems pipeline archive``."""
@@ -70,6 +71,11 @@ class ArchiveOptions(OfTopics):
         help="Offsets in one segment at most: what is copied before any is deleted.",
         metavar="N",
         read=read_whole(1, 1_000_000_000),
+    )
+    iceberg: str | None = option(
+        None,
+        help="Keep Iceberg tables of the messages, too: catalog and namespace; the archive remembers them.",
+        metavar="CATALOG.NAMESPACE",
     )
 
 
@@ -87,7 +93,7 @@ def run(spark: Any, config: ArchiveOptions) -> JobResult:
 
     Raises:
         WrongOption: a topic cannot be archived.
-        ArchiveDiffers, ArchiveBusy, ArchiveDamaged: nothing more was deleted.
+        ArchiveDiffers, ArchiveBusy, ArchiveDamaged, IcebergFailed: nothing more was deleted.
     """
     app = open_stream(config.profile)
     with closing_session(app.stream.database) as database:
@@ -96,9 +102,10 @@ def run(spark: Any, config: ArchiveOptions) -> JobResult:
             return _plan(database, chosen)
         spark = prepared(spark)
         folder = open_folder(spark, config.folder)
+        tables = open_tables(folder, config.iceberg)
         tally = Tally()
         for kept in chosen.values():
-            _Archiver(spark, config, database, folder, str(app.stream.stream_id), kept, tally).run()
+            _Archiver(spark, config, database, folder, tables, str(app.stream.stream_id), kept, tally).run()
     summary = {"topics": list(chosen), "segments": tally.segments}
     return JobResult(summary | {"copied": tally.copied, "dropped": tally.dropped})
 
@@ -153,43 +160,48 @@ class _Archiver:
         config: ArchiveOptions,
         database: Database,
         folder: Folder,
+        tables: IcebergTables | None,
         stream: str,
         partitions: list[Kept],
         tally: Tally,
     ) -> None:
         self._spark, self._config, self._database, self._folder = spark, config, database, folder
         self._stream, self._partitions, self._tally = stream, partitions, tally
+        self._tables = tables
         self._topic, self._topic_id = partitions[0].topic, partitions[0].topic_id
-        # Segments of other streams and of topics that were deleted may be in the same folder.
-        self._prefix = f"{stream[:12]}-{self._topic_id}-"
+        self._prefix = segment_prefix(stream, self._topic_id)
         self._late: list[tuple[int, int]] = []  # places in the deleted range whose dead letters are gone
         self._left: list[tuple[int, int, int]] = []  # (group, partition, offset) of attempts there
 
     def run(self) -> None:
         lock = store.Lock(self._database, self._topic_id, self._topic)
         try:
-            self._clean()
-            for manifest in read_manifests(self._folder, self._topic):
-                if manifest.stream == self._stream and manifest.topic_id == self._topic_id:
-                    self._drop(manifest, lock)
+            remove_unfinished(self._folder, self._topic, self._prefix, self._tell)
+            mine = [one for one in read_manifests(self._folder, self._topic) if self._is_mine(one)]
+            self._add_to_tables(mine)
+            for manifest in mine:
+                self._drop(manifest, lock)
             while ranges := self._next_ranges():
                 self._find_left(ranges)
-                self._drop(self._archive(ranges, lock), lock)
+                manifest = self._archive(ranges, lock)
+                self._add_to_tables([manifest])
+                self._drop(manifest, lock)
                 work = partial(retention.delete_restored, topic_id=self._topic_id, places=self._late, archived=True)
                 self._database.call(work)
         finally:
             lock.close()
 
+    def _is_mine(self, manifest: Manifest) -> bool:
+        return (manifest.stream, manifest.topic_id) == (self._stream, self._topic_id)
+
+    def _add_to_tables(self, manifests: list[Manifest]) -> None:
+        """Add segments to their Iceberg table before their rows are deleted: at any time a row is in one of both."""
+        if self._tables is not None:
+            for name in self._tables.add(manifests):
+                self._tell(f"segment {name} is in the Iceberg table")
+
     def _tell(self, text: str) -> None:
         self._config.progress(f"{self._topic}: {text}")
-
-    def _clean(self) -> None:
-        """Remove the files of runs that died before they wrote their manifest."""
-        committed = {manifest.segment for manifest in read_manifests(self._folder, self._topic)}
-        for name in self._folder.children(f"data/{quoted(self._topic)}"):
-            if name.startswith(self._prefix) and name not in committed:
-                self._tell(f"removing segment {name}, which was never completed")
-                self._folder.remove(segment_path(self._topic, name))
 
     def _next_ranges(self) -> list[OffsetRange]:
         """Return the next offsets to archive, at most one segment."""
@@ -263,18 +275,11 @@ class _Archiver:
         Raises:
             ArchiveDiffers: names the first part that differs.
         """
-        path = segment_path(self._topic, segment)
-        listed = self._folder.files(path)
         parts: list[Part] = []
         files: list[File] = []
         for dataset in datasets:
-            mine = [
-                File(dataset, f"{path}/{name}", name.split("date=")[1].split("/")[0], 0, size)
-                for name, size in listed.items()
-                if name.startswith(f"{dataset}/") and name.endswith(".parquet")
-            ]
-            found, rows = sums(self._spark, self._folder, dataset, mine)
-            files += [replace(one, rows=rows.get("/".join(one.path.rsplit("/", 2)[1:]), 0)) for one in mine]
+            found, of_dataset = written(self._spark, self._folder, self._topic, segment, dataset)
+            files += of_dataset
             for part in self._expected(dataset, ranges):
                 spark_sum = found.pop((part.group, part.offsets.partition), Sum())
                 if spark_sum != part.sum:

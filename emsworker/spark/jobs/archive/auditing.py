@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from emsworker.arrow.folder import Folder
+from emsworker.arrow.manifest import (
+    Manifest,
+    list_topics,
+    quoted,
+    read_all_manifests,
+    segment_path,
+    without_replaced,
+)
 from emsworker.core.counted import counted
 from emsworker.core.offsets import OffsetRange
-from emsworker.spark.jobs.archive.manifest import Manifest, quoted, read_manifests, segment_path, sums, topics
-from emsworker.spark.jobs.folder import Folder
+from emsworker.spark.jobs.archive.reading import sums
 
 ERROR, NOTE = "error", "note"
 Trimmed = dict[tuple[str, int], int]
@@ -49,11 +57,12 @@ def audit(spark: Any, folder: Folder, wanted: tuple[str, ...], stream: str, trim
     Raises:
         ArchiveDamaged: a manifest cannot be read.
     """
-    for topic in topics(folder):
+    for topic in list_topics(folder):
         if wanted and topic not in wanted:
             continue
-        manifests = read_manifests(folder, topic)
-        yield from _stray(folder, topic, manifests)
+        every = read_all_manifests(folder, topic)
+        yield from _stray(folder, topic, every)
+        manifests = without_replaced(every)
         for manifest in manifests:
             yield from _files(spark, folder, manifest)
         yield from _ranges(topic, manifests)

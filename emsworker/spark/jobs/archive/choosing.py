@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from emsworker.spark.jobs.archive.manifest import File, Manifest, read_files, read_manifests, topics
-from emsworker.spark.jobs.folder import Folder, open_folder
+from emsworker.arrow.folder import Folder
+from emsworker.arrow.manifest import File, Manifest, in_days, list_topics, read_manifests
+from emsworker.spark.jobs.archive.reading import read_files
+from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Options, WrongOption, option
 from emsworker.spark.jobs.reading import read_partition, read_time
 
@@ -59,7 +61,7 @@ def job_name(kind: str, config: Chosen, manifests: list[Manifest], target: str) 
             raise WrongOption("--job", config.job, f"must have 1 to {_LONGEST_JOB} bytes")
         return f"{kind}:{config.job}"
     asked: list[object] = [config.topic, config.partition, config.offsets, str(config.since), str(config.until)]
-    asked += [config.key, config.tag, config.where, target, sorted(one.segment for one in manifests)]
+    asked += [config.key, config.tag, config.where, target, sorted(name for one in manifests for name in one.held)]
     return f"{kind}:{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}"
 
 
@@ -73,7 +75,7 @@ def find(spark: Any, config: Chosen) -> tuple[Folder, list[Manifest]]:
     folder = open_folder(spark, config.folder)
     manifests = read_manifests(folder, config.topic)
     if not manifests:
-        there = ", ".join(topics(folder)) or "no topic at all"
+        there = ", ".join(list_topics(folder)) or "no topic at all"
         raise WrongOption("--topic", config.topic, f"the archive in {config.folder} has {there}")
     return folder, manifests
 
@@ -109,9 +111,8 @@ def choose(spark: Any, folder: Folder, manifests: list[Manifest], config: Chosen
 
 def _files(manifests: list[Manifest], config: Chosen) -> list[File]:
     """Return the files whose day is within the time range."""
-    first = "" if config.since is None else config.since.strftime("%Y-%m-%d")
-    last = "9999-99" if config.until is None else config.until.strftime("%Y-%m-%d")
-    return [file for manifest in manifests for file in manifest.files if first <= file.date <= last]
+    since, until = (None if time is None else time.strftime("%Y-%m-%d") for time in (config.since, config.until))
+    return [file for manifest in manifests for file in in_days(manifest.files, since, until)]
 
 
 def _micros(time: datetime) -> int:

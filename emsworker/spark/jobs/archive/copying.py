@@ -8,15 +8,17 @@ from typing import Any
 from emsworker.arrow import planning
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import call
-from emsworker.spark.jobs.archive.manifest import TIMES, schema_of
+from emsworker.spark.jobs.archive.reading import TIMES, schema_of
 
-_FILE_BYTES, _FILE_OFFSETS = 128 << 20, 250_000
+_FILE_BYTES = 128 << 20
+FILE_OFFSETS = 250_000
+"""Rows of a file at most."""
 _FETCH_BYTES = 8 << 20
 
 
 def cut(profile: str | None, dataset: str, slices: Sequence[Slice]) -> list[Slice]:
     """Split slices so that each makes a file of about 128 MiB and 250,000 offsets at most."""
-    sizes = {"most_bytes": _FILE_BYTES, "most_offsets": _FILE_OFFSETS}
+    sizes = {"most_bytes": _FILE_BYTES, "most_offsets": FILE_OFFSETS}
     return call(profile, lambda session: planning.split(session, dataset, slices, **sizes))
 
 
@@ -52,7 +54,12 @@ def frame_of(
 
 
 def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice], url: str) -> None:
-    """Write slices as Parquet files in a folder for each day; an existing folder is replaced.
+    """Write slices as Parquet files in a folder for each day."""
+    write_days(frame_of(spark, profile, dataset, slices), dataset, url)
+
+
+def write_days(frame: Any, dataset: str, url: str) -> None:
+    """Write rows as Parquet files in a folder for each day, sorted in each file; an existing folder is replaced.
 
     Spark does not commit the files of failed attempts of a task.
     """
@@ -60,8 +67,7 @@ def copy(spark: Any, profile: str | None, dataset: str, slices: Sequence[Slice],
 
     order = {"messages": ["offset"], "claims": ["lo", "claimId"], "attempts": ["offset", "endedAt", "attempt"]}[dataset]
     (
-        frame_of(spark, profile, dataset, slices)
-        .withColumn("date", F.to_date(TIMES[dataset]))
+        frame.withColumn("date", F.to_date(TIMES[dataset]))
         .sortWithinPartitions("date", "partition", *order)
         .write.mode("overwrite")
         .option("compression", "zstd")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
-from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count
+from emsworker.spark.jobs.reading import Reading, ReportScope, needs_spark, read_count
 from emsworker.spark.jobs.report import Chart, JobReport, Table
+from emsworker.spark.jobs.reports import open_engine
+from emsworker.spark.jobs.reports.engine import DEAD
 
-_COLUMNS = "group topic partition offset attempts reason error deadAt"
 _MOST_BARS = 20
 
 
@@ -31,64 +33,18 @@ class DeadOptions(Reading):
             raise WrongOption("--replay", self.replay, "what is run again belongs to one group; name it with --group")
 
 
-def classify(letters: Any) -> Any:
-    """Add to dead letters the ``exception`` that they ended with, and its ``line`` of the traceback.
-
-    Python writes the exception below the frames, which are indented; the last traceback has the exception raised last.
-    An error without an exception (for example, a worker died) is its own name.
-    """
-    from pyspark.sql import functions as F
-
-    last = F.element_at(F.split("error", r"Traceback \(most recent call last\):\n"), -1)
-    flush = F.filter(F.split(last, "\n"), lambda line: ~line.rlike(r"^\s|^$"))
-    line = F.coalesce(F.get(flush, F.lit(0)), F.col("reason"))
-    name = F.regexp_extract(line, r"^([A-Za-z_][\w.]*)(?::|$)", 1)
-    return letters.withColumn("line", line).withColumn("exception", F.when(name != "", name).otherwise(line))
-
-
-def kinds(letters: Any, samples: int) -> Any:
-    """Count dead letters by exception, topic and group, with first and last time, an example and the latest places."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    by = ("exception", "topic", "group")
-    place = F.concat_ws("/", "topic", "partition", "offset")
-    order = Window.partitionBy(*by).orderBy(F.col("deadAt").desc(), "partition", "offset")
-    numbered = letters.withColumn("number", F.row_number().over(order))
-    shown = F.when(F.col("number") <= samples, F.struct("number", place.alias("place")))
-    return (
-        numbered.groupBy(*by)
-        .agg(
-            F.count("*").alias("letters"),
-            F.min("deadAt").alias("first_seen"),
-            F.max("deadAt").alias("last_seen"),
-            F.max("attempts").alias("most_attempts"),
-            F.min_by("line", "number").alias("example"),
-            F.transform(F.array_sort(F.collect_list(shown)), lambda one: one["place"]).alias("samples"),
-        )
-        .orderBy(F.col("letters").desc(), *by)
-    )
-
-
-def choose(letters: Any, config: DeadOptions) -> Any:
-    """Filter dead letters by time and exception."""
-    letters = config.between(letters, "deadAt")
-    return letters if config.exception is None else letters.where(letters["exception"] == config.exception)
-
-
-def write_replay(letters: Any, path: Path) -> int:
-    """Write ``topic/partition/offset`` of each dead letter in the order of the stream, atomically.
+def write_replay(places: Iterable[tuple[str, int, int]], path: Path) -> int:
+    """Write places as ``topic/partition/offset``, atomically; return their number.
 
     Raises:
         ConfigError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.part")
     count = 0
-    rows = letters.select("topic", "partition", "offset").orderBy("topic", "partition", "offset")
     try:
         with part.open("w", encoding="utf-8") as file:
-            for row in rows.toLocalIterator():
-                file.write(f"{row.topic}/{row.partition}/{row.offset}\n")
+            for topic, partition, offset in places:
+                file.write(f"{topic}/{partition}/{offset}\n")
                 count += 1
         part.replace(path)
     except OSError as error:
@@ -100,13 +56,14 @@ def write_replay(letters: Any, path: Path) -> int:
 
 
 def run(spark: Any, config: DeadOptions) -> JobResult:
-    """Run ``ems pipeline deadletters``."""
-    data = Datasets(spark, config)
+    """Run ``ems pipeline deadletters``; without a session in this process."""
+    scope = ReportScope(config)
+    groups = scope.groups()  # an unknown group is an error, though the stream may have no topic at all
     if config.dry_run:
-        return JobResult({"groups": data.groups(), "replay": config.replay})
-    data.lags()  # an unknown group is an error here too, though the stream may have no topic at all
-    letters = choose(classify(data.log("deadletters", _COLUMNS)), config)
-    table = Table.of("deadletters", "Dead letters by exception, topic and group", kinds(letters, config.samples))
+        return JobResult({"groups": groups, "replay": config.replay})
+    engine = open_engine(spark, scope)
+    rows = engine.dead_letters(config.exception, config.samples)
+    table = Table.of("deadletters", "Dead letters by exception, topic and group", DEAD, rows)
     records = table.records()
     summary: dict[str, Any] = {
         "letters": sum(row["letters"] for row in records),
@@ -114,10 +71,16 @@ def run(spark: Any, config: DeadOptions) -> JobResult:
         "exceptions": sorted({row["exception"] for row in records}),
     }
     if config.replay is not None:
-        summary |= {"replay": config.replay, "to_replay": write_replay(letters, Path(config.replay))}
+        count = write_replay(engine.dead_places(config.exception), Path(config.replay))
+        summary |= {"replay": config.replay, "to_replay": count}
     labels = [f"{row['exception']} / {row['topic']} / {row['group']}" for row in records[:_MOST_BARS]]
     chart = Chart("Dead letters", "bar", labels, {"letters": [row["letters"] for row in records[:_MOST_BARS]]})
     return JobResult(summary, JobReport("Dead letters", [table], [chart] if labels else []))
 
 
-JOB = Job("deadletters", DeadOptions, run, needs_spark)
+def count_letters(config: DeadOptions) -> int:
+    """Count the dead letters of the chosen groups."""
+    return sum(lag.dead for lag in ReportScope(config).lags())
+
+
+JOB = Job("deadletters", DeadOptions, run, needs_spark, count_letters)

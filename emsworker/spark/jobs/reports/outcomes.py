@@ -7,10 +7,12 @@ the messages is then an equi-join, whose cost grows with the messages and not wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from emsworker.core.selection.filters import Filter
-from emsworker.spark.jobs.reading import Datasets
+from emsworker.spark.jobs.reading import CURSORS, Reading, ReportScope
+from emsworker.spark.jobs.session import prepared
 
 ONE = ("group", "topic", "partition", "offset")
 _PLACE = "group topic partition offset"
@@ -24,11 +26,58 @@ FAILURES = ("failed", "rejected", "timeout", "orphaned")
 """Outcomes of a failed attempt."""
 
 
+class Datasets:
+    """The datasets of a stream as Spark's data frames.
+
+    Args:
+        spark: any session; its settings are not changed.
+        scope: the part of the stream.
+    """
+
+    def __init__(self, spark: Any, scope: ReportScope) -> None:
+        self._spark: Any = prepared(spark)
+        self.scope = scope
+
+    def messages(self, columns: str, *, all_times: bool = False) -> Any:
+        """Read columns of the messages, given by their names with blanks between them; no others are read.
+
+        Args:
+            all_times: include messages from before ``since``.
+        """
+        config = self.scope.config
+        frame = self._load("messages", columns, self.scope.message_options(all_times=all_times))
+        # Offsets are only nearly in order of time: times are the server's, but two commits may overtake each other.
+        if "timestamp" not in columns.split():
+            return frame
+        return between(frame, "timestamp", replace(config, since=None) if all_times else config)
+
+    def log(self, dataset: str, columns: str) -> Any:
+        """Read columns of claims, attempts, retries or dead letters of all times."""
+        return self._load(dataset, columns, self.scope.log_options(dataset))
+
+    def _load(self, dataset: str, columns: str, options: dict[str, str]) -> Any:
+        from emsworker.spark.columns import ddl
+
+        return self._spark.read.format("ems").schema(ddl(dataset, columns)).options(**options).load()
+
+    def cursors(self) -> Any:
+        """Return each group's cursor in each partition."""
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in CURSORS.items())
+        return self._spark.createDataFrame(self.scope.cursors(), schema)
+
+
+def between(frame: Any, time: str, config: Reading) -> Any:
+    """Filter a data frame by the time in one of its columns."""
+    if config.since is not None:
+        frame = frame.where(frame[time] >= config.since)
+    return frame if config.until is None else frame.where(frame[time] < config.until)
+
+
 def unroll(claims: Any) -> Any:
     """Expand each claim of the stream to a row for each of its offsets, with the claim's facts about that message."""
     from pyspark.sql import functions as F
 
-    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / 1000.0D / (ackedTo - lo + 1)")
+    took = F.expr("(unix_micros(progressAt) - unix_micros(claimedAt)) / (1000.0D * (ackedTo - lo + 1))")
     finished = F.col("offset") <= F.col("ackedTo")
     taken = finished | (F.col("state") == "start")
     ranges = claims.where("source = 'stream' AND hi >= lo")
@@ -80,7 +129,7 @@ def outcomes(messages: Any, cursors: Any, stories: Any, filters: Filters | None 
             :data:`FILTER_COLUMNS`.
         cursors: see :meth:`Datasets.cursors`.
         stories: see :func:`stories`.
-        filters: see :meth:`Datasets.filters`.
+        filters: see :meth:`ReportScope.filters`.
 
     Returns:
         the columns of ``messages``, and ``group``; ``state`` (``unclaimed``, ``waiting``, ``claimed``, ``retry``,
@@ -153,7 +202,7 @@ def read_stories(data: Datasets, narrow: Callable[[Any], Any] = lambda claims: c
 
 def read_outcomes(data: Datasets, columns: str = "", *, all_times: bool = False) -> Any:
     """Read the outcomes of a stream's messages, with their places and the given columns of ``messages``."""
-    filters = data.filters()
+    filters = data.scope.filters()
     wanted = f"topic partition offset timestamp {columns} {FILTER_COLUMNS if filters else ''}"
     messages = data.messages(" ".join(dict.fromkeys(wanted.split())), all_times=all_times)
     return outcomes(messages, data.cursors(), read_stories(data), filters)

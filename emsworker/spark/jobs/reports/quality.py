@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from emsworker.arrow.manifest import File, read_manifests
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.counted import counted, plural
@@ -14,7 +15,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.spark.jobs.archive.auditing import ERROR, NOTE, AuditFinding, Trimmed, audit
 from emsworker.spark.jobs.archive.copying import cut, frame_of
-from emsworker.spark.jobs.archive.manifest import File, read_files, read_manifests
+from emsworker.spark.jobs.archive.reading import read_files
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.reading import read_span

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
-from emsworker.spark.jobs.reading import Datasets, Reading, needs_spark, read_count, read_span
+from emsworker.spark.jobs.reading import Reading, ReportScope, count_messages, needs_spark, read_count, read_span
 from emsworker.spark.jobs.report import Chart, JobReport, Table
-from emsworker.spark.jobs.reports.outcomes import ATTEMPT_COLUMNS, FAILURES
-
-RANKED = ("messages", "bytes", "errors")
+from emsworker.spark.jobs.reports import open_engine
+from emsworker.spark.jobs.reports.engine import RANKED, TOPICS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,61 +26,13 @@ class TopicsOptions(Reading):
             raise WrongOption("--group", self.group, "a topic is ranked over all its groups; leave it out")
 
 
-def spans(time: str, window_s: float) -> Any:
-    """Return the start of the window of a time; windows start at multiples of their length since 1970."""
-    from pyspark.sql import functions as F
-
-    return F.window(time, f"{round(window_s * 1_000_000)} microseconds")["start"]
-
-
-def ranking(messages: Any, attempts: Any, dead: Any, window_s: float) -> Any:
-    """Rank the topics in each window with any event.
-
-    A message counts at its birth, an error at the end of the attempt, a dead letter at its death.
-
-    Args:
-        messages: ``topic``, ``timestamp``, ``size``.
-        attempts: ``topic``, ``endedAt``, ``outcome``.
-        dead: ``topic``, ``deadAt``.
-
-    Returns:
-        ``window``, ``topic``, ``messages``, ``bytes``, ``errors``, ``dead``, and the rank by each of the first three.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    zero = F.lit(0).cast("bigint")
-    parts = (
-        (messages, "timestamp", (F.lit(1), F.col("size"), zero, zero)),
-        (attempts.where(F.col("outcome").isin(*FAILURES)), "endedAt", (zero, zero, F.lit(1), zero)),
-        (dead, "deadAt", (zero, zero, zero, F.lit(1))),
-    )
-    names = (*RANKED, "dead")
-    union: Any = None
-    for frame, time, values in parts:
-        counted = [value.cast("bigint").alias(name) for name, value in zip(names, values, strict=True)]
-        part = frame.select(spans(time, window_s).alias("window"), "topic", *counted)
-        union = part if union is None else union.unionByName(part)
-    sums = union.groupBy("window", "topic").agg(*(F.sum(name).alias(name) for name in names))
-    for name in RANKED:
-        order = Window.partitionBy("window").orderBy(F.col(name).desc())
-        sums = sums.withColumn(f"by_{name}", F.rank().over(order))
-    return sums
-
-
 def run(spark: Any, config: TopicsOptions) -> JobResult:
-    """Run ``ems pipeline topics``."""
-    from pyspark.sql import functions as F
-
-    data = Datasets(spark, config)
+    """Run ``ems pipeline topics``; without a session in this process."""
+    scope = ReportScope(config)
     if config.dry_run:
-        return JobResult({"window_s": config.window, "by": config.by, "groups": data.groups()})
-    messages = data.messages("topic timestamp size")
-    attempts = config.between(data.log("attempts", ATTEMPT_COLUMNS), "endedAt")
-    dead = config.between(data.log("deadletters", "topic deadAt"), "deadAt")
-    ranked = ranking(messages, attempts, dead, config.window)
-    frame = ranked.where(F.col(f"by_{config.by}") <= config.top).orderBy("window", f"by_{config.by}", "topic")
-    table = Table.of("topics", f"Topics by {config.by}, windows of {config.window:g} s", frame)
+        return JobResult({"window_s": config.window, "by": config.by, "groups": scope.groups()})
+    rows = open_engine(spark, scope).topics(config.window, config.by, config.top)
+    table = Table.of("topics", f"Topics by {config.by}, windows of {config.window:g} s", TOPICS, rows)
     records = table.records()
     totals: dict[str, int] = {}
     for row in records:
@@ -96,4 +47,4 @@ def run(spark: Any, config: TopicsOptions) -> JobResult:
     return JobResult(summary, JobReport("Topics", [table], [chart] if first else []))
 
 
-JOB = Job("topics", TopicsOptions, run, needs_spark)
+JOB = Job("topics", TopicsOptions, run, needs_spark, count_messages)

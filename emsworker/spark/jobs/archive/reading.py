@@ -1,128 +1,46 @@
-"""Manifests of an archive, one for each segment, and readers of the files that they list.
-
-``manifests/TOPIC/SEGMENT.json`` is the commit of a segment: files without one belong to a job that died, and are never
-read. It names the offsets of each partition in the segment, with row counts and checksums, and lists its files.
-"""
+"""Reading of an archive with Spark, and the checksums that prove its files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from emsworker.arrow.folder import Folder
+from emsworker.arrow.manifest import File, in_days, quoted, read_all_manifests, read_manifests, segment_path
 from emsworker.core.errors import EmsError
-from emsworker.core.offsets import OffsetRange
-from emsworker.spark.jobs.folder import Folder, open_folder
+from emsworker.spark.jobs.folder import open_folder
 from emsworker.store.stream.archive import Sum
 
-VERSION = 1
+
+class ArchiveDiffers(EmsError):
+    """The files that were written have other rows than what they were made from; nothing was deleted or replaced."""
 
 
-class ArchiveDamaged(EmsError):
-    """A manifest cannot be read, or a file that it names is missing."""
+def segment_prefix(stream: str, topic_id: int) -> str:
+    """Return what the names of a topic's segments begin with: other streams and deleted topics may share the folder."""
+    return f"{stream[:12]}-{topic_id}-"
 
 
-@dataclass(frozen=True)
-class Part:
-    """The rows of one dataset, partition and group.
-
-    Attributes:
-        group, group_id: empty and 0 for messages.
-        checksum: the sum of its rows' hashes.
-    """
-
-    dataset: str
-    offsets: OffsetRange
-    rows: int
-    checksum: int
-    group: str = ""
-    group_id: int = 0
-
-    @property
-    def sum(self) -> Sum:
-        """Rows and checksum."""
-        return Sum(self.rows, self.checksum)
+def remove_unfinished(folder: Folder, topic: str, prefix: str, tell: Callable[[str], None]) -> None:
+    """Remove the files of jobs that died before they wrote their manifest."""
+    committed = {manifest.segment for manifest in read_all_manifests(folder, topic)}
+    for name in folder.children(f"data/{quoted(topic)}"):
+        if name.startswith(prefix) and name not in committed:
+            tell(f"removing segment {name}, which was never completed")
+            folder.remove(segment_path(topic, name))
 
 
-@dataclass(frozen=True)
-class File:
-    """A Parquet file; its path is relative to the archive's folder."""
-
-    dataset: str
-    path: str
-    date: str
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The manifest of a segment.
-
-    Attributes:
-        stream: the id of the stream that the segment came from.
-        archived_at: time of the commit, ISO 8601.
-    """
-
-    segment: str
-    stream: str
-    topic: str
-    topic_id: int
-    archived_at: str
-    parts: Sequence[Part]
-    files: Sequence[File]
-    version: int = VERSION
-
-    def of(self, dataset: str) -> list[Part]:
-        """Return the parts of a dataset."""
-        return [part for part in self.parts if part.dataset == dataset]
-
-    def write(self, folder: Folder) -> None:
-        """Commit the segment."""
-        folder.write(manifest_path(self.topic, self.segment), json.dumps(asdict(self), indent=1) + "\n")
-
-
-def quoted(topic: str) -> str:
-    """Convert a topic's name to a folder name; the colon is the one allowed character that file systems may reject."""
-    return topic.replace(":", "%3A")
-
-
-def manifest_path(topic: str, segment: str) -> str:
-    """Return the path of a segment's manifest."""
-    return f"manifests/{quoted(topic)}/{segment}.json"
-
-
-def segment_path(topic: str, segment: str) -> str:
-    """Return the folder of a segment's files."""
-    return f"data/{quoted(topic)}/{segment}"
-
-
-def topics(folder: Folder) -> list[str]:
-    """List the topics of an archive."""
-    return [name.replace("%3A", ":") for name in folder.children("manifests")]
-
-
-def read_manifests(folder: Folder, topic: str) -> list[Manifest]:
-    """Read the manifests of a topic's committed segments, oldest first.
-
-    Raises:
-        ArchiveDamaged: a manifest cannot be read.
-    """
-    names = [name.removesuffix(".json") for name in folder.children(f"manifests/{quoted(topic)}")]
-    found = [_parse(manifest_path(topic, name), folder.read(manifest_path(topic, name))) for name in names]
-    return sorted(found, key=lambda one: (one.archived_at, one.segment))
-
-
-def _parse(path: str, text: str) -> Manifest:
-    try:
-        raw: dict[str, Any] = json.loads(text)
-        if raw["version"] != VERSION:
-            raise ArchiveDamaged(f"{path} is of version {raw['version']}; this code reads {VERSION}: upgrade emsworker")
-        parts = tuple(Part(**one | {"offsets": OffsetRange(**one["offsets"])}) for one in raw.pop("parts"))
-        return Manifest(**{**raw, "parts": parts, "files": tuple(File(**one) for one in raw["files"])})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveDamaged(f"{path} is no manifest ({error}); restore it from a backup") from None
+def written(spark: Any, folder: Folder, topic: str, segment: str, dataset: str) -> tuple[dict[Key, Sum], list[File]]:
+    """Read back a dataset that Spark wrote for a segment: its sums by group and partition, and its files."""
+    path = f"{segment_path(topic, segment)}/{dataset}"
+    mine = [
+        File(dataset, f"{path}/{name}", name.split("date=")[1].split("/")[0], 0, size)
+        for name, size in folder.files(path).items()
+        if name.endswith(".parquet")
+    ]
+    found, rows = sums(spark, folder, dataset, mine)
+    return found, [replace(one, rows=rows.get("/".join(one.path.rsplit("/", 2)[1:]), 0)) for one in mine]
 
 
 def read_files(spark: Any, folder: Folder, dataset: str, files: Iterable[File]) -> Any:
@@ -161,12 +79,7 @@ def read_archive(
         ArchiveDamaged: a manifest cannot be read.
     """
     folder = open_folder(spark, location)
-    files = [
-        one
-        for manifest in read_manifests(folder, topic)
-        for one in manifest.files
-        if (since is None or one.date >= since) and (until is None or one.date <= until)
-    ]
+    files = [one for manifest in read_manifests(folder, topic) for one in in_days(manifest.files, since, until)]
     return read_files(spark, folder, dataset, files)
 
 

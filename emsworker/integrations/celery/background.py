@@ -1,0 +1,92 @@
+"""Publishing without waiting for the commit: a thread sends what is queued, many messages in one transaction."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from collections import deque
+from collections.abc import Sequence
+
+from emsworker.core.errors import EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
+from emsworker.core.model import NewMessage, Topic
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.runnable import Runnable
+from emsworker.publish.producer import Producer
+
+log = logging.getLogger(__name__)
+
+_MOST, _BATCH, _BYTES = 10_000, 500, 4 << 20
+_PAUSE_S, _LAST_S = 0.5, 30.0
+
+Places = Sequence[tuple[Topic, NewMessage]]
+
+
+class Background(Runnable):
+    """The thread that sends; its queue is bounded, so that a caller waits if it is too fast.
+
+    What is queued when the process is killed is lost. It is sent when the process ends by itself.
+
+    Args:
+        producer: of this process.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__("ems-celery-publish", lambda name, error: None)
+        self._producer = producer
+        self._queue: deque[Places] = deque()
+        self._changed = forks.Condition()
+        self._sending = False
+        flush = weakref.WeakMethod(self.flush)
+        atexit.register(lambda: (call := flush()) and call(_LAST_S))
+
+    def put(self, places: Places) -> None:
+        """Queue the copies of a message."""
+        with self._changed:
+            while len(self._queue) >= _MOST and self.is_alive():
+                self._changed.wait(_PAUSE_S)
+            self._queue.append(places)
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the queue is empty; return false if that was not so in time."""
+        until = ticks() + timeout_s
+        with self._changed:
+            while (self._queue or self._sending) and self.is_alive() and ticks() < until:
+                self._changed.wait(_PAUSE_S)
+            return not self._queue and not self._sending
+
+    def step(self) -> None:
+        """Send what is queued."""
+        with self._changed:
+            if not self._queue:
+                self._changed.wait(_PAUSE_S)
+            batch: list[tuple[Topic, NewMessage]] = []
+            size = 0
+            while self._queue and len(batch) < _BATCH and size < _BYTES:
+                places = self._queue.popleft()
+                batch += places
+                size += sum(len(message.body) for _, message in places)
+            self._sending = bool(batch)
+        if batch:
+            self._send(batch)
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
+
+    def _send(self, places: Places) -> None:
+        """Send until it is known that all were: an id is written once."""
+        while True:
+            try:
+                self._producer.send_together(places)
+                return
+            except (StoreUnavailable, PublishTimeout) as error:
+                log.warning("%d messages wait for the stream: %s", len(places), error)
+                self.sleep(_PAUSE_S)
+            except TopicDeleted as error:
+                log.warning("messages to a queue that was deleted are dropped: %s", error)
+                return
+            except EmsError as error:
+                log.error("%d messages cannot be sent: %s", len(places), error)
+                return

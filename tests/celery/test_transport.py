@@ -1,0 +1,376 @@
+"""The transport of kombu on private servers: what kombu's own suite leaves open."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kombu
+import pymysql
+import pytest
+from amqp.exceptions import NotFound, PreconditionFailed
+
+from emsworker.core.errors import MessageTooLarge
+from emsworker.core.url import DatabaseUrl
+from emsworker.integrations.celery.bindings import matches
+from emsworker.integrations.celery.names import bus_topic, queue_topic
+from emsworker.store.routing import ExchangeKind
+from tests.celery.brokers import Broker
+from tests.support.waiting import until
+
+
+class Program:
+    """A program with a connection of its own; others see only what it writes to the stream.
+
+    Args:
+        event_ttl_s: differs, so that each program in this process has a stream of its own.
+    """
+
+    def __init__(self, broker: Broker, event_ttl_s: float, **options: Any) -> None:
+        given = {"event_ttl_s": event_ttl_s, "lease_s": 3, **options}
+        self.connection = kombu.Connection(broker.url, transport_options=given)
+        self.channel = self.connection.channel()
+        self.got: list[kombu.Message] = []
+
+    def send(self, body: Any, queue: kombu.Queue | None = None, **options: Any) -> None:
+        """Publish a message, by the default exchange if a queue is given."""
+        if queue is not None:
+            options |= {"routing_key": queue.name, "declare": [queue]}
+        kombu.Producer(self.channel).publish(body, **options)
+
+    def consume(self, *queues: kombu.Queue, **options: Any) -> kombu.Consumer:
+        """Consume from queues into ``got``."""
+        consumer = kombu.Consumer(self.channel, list(queues), on_message=self.got.append, **options)
+        consumer.consume()
+        return consumer
+
+    def drain(self, seconds: float = 1.0) -> list[Any]:
+        """Deliver what is there and return the bodies of all messages so far."""
+        with suppress(socket.timeout):
+            self.connection.drain_events(timeout=seconds)
+        return [message.decode() for message in self.got]
+
+    def until(self, count: int) -> list[kombu.Message]:
+        """Deliver until there are so many messages."""
+        until(lambda: len(self.drain(0.1)) >= count, 30, f"{count} messages")
+        return self.got
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.release()
+
+
+@pytest.fixture
+def program(broker: Broker) -> Iterator[Callable[..., Program]]:
+    """``program()``: one more program."""
+    with ExitStack() as stack:
+        count = iter(range(100, 200))
+
+        def make(**options: Any) -> Program:
+            made = Program(broker, next(count), **options)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def rows(broker: Broker) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+    """``rows(sql)``: what is in the database."""
+    at = DatabaseUrl.parse(broker.url.removeprefix("ems+"))
+    account = {"host": at.host, "port": at.port, "user": at.user, "password": at.password}
+    with pymysql.connect(**account, database=at.database, autocommit=True) as connection:
+
+        def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, args)
+                return list(cursor.fetchall())
+
+        yield read
+
+
+WORK = kombu.Queue("work", routing_key="work")
+
+
+def test_a_message_comes_back_as_it_was_sent(program: Callable[..., Program]) -> None:
+    sender, reader = program(), program()
+    headers = {"text": "ü", "number": 7, "list": [1, {"a": None}], "when": datetime(2030, 1, 2, tzinfo=UTC)}
+    sender.send(b"\x00\xff" * 700_000, WORK, headers=headers, correlation_id="c", reply_to="r", priority=3)
+    reader.consume(WORK)
+    (message,) = reader.until(1)
+    assert message.body == b"\x00\xff" * 700_000 and message.content_type == "application/data"
+    assert message.headers == headers
+    assert (message.properties["correlation_id"], message.properties["reply_to"]) == ("c", "r")
+    info = message.delivery_info
+    assert (info["exchange"], info["routing_key"], info["redelivered"], info["priority"]) == ("", "work", False, 3)
+    message.ack()
+
+
+def test_a_body_over_the_limit_is_refused(program: Callable[..., Program]) -> None:
+    sender = program(max_message_bytes=1000)
+    with pytest.raises(MessageTooLarge, match="1001 bytes"):
+        sender.send(b"x" * 1001, WORK)
+
+
+def test_without_confirmation_everything_is_sent_when_the_connection_closes(program: Callable[..., Program]) -> None:
+    sender, reader = program(confirm_publish=False), program()
+    for number in range(200):
+        sender.send(number, WORK)
+    sender.close()
+    reader.consume(WORK)
+    assert [message.decode() for message in reader.until(200)] == list(range(200))
+
+
+def test_the_prefetch_bounds_what_is_in_hand_and_acks_make_room(program: Callable[..., Program]) -> None:
+    sender, reader, other = program(), program(), program()
+    for number in range(5):
+        sender.send(number, WORK)
+    reader.consume(WORK, prefetch_count=2)
+    first = reader.until(2)
+    assert reader.drain(0.5) == [0, 1]
+    other.consume(WORK, prefetch_count=2)
+    other.until(2)
+    assert other.drain(0.5) == [2, 3]
+    first[1].ack()
+    assert [message.decode() for message in reader.until(3)] == [0, 1, 4]
+
+
+def test_a_message_that_is_requeued_too_often_is_dead_and_can_be_requeued(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    queue = kombu.Queue("limited", routing_key="limited", queue_arguments={"x-delivery-limit": 3})
+    sender, reader = program(), program()
+    sender.send("poison", queue)
+    reader.consume(queue)
+    for count in range(1, 4):
+        message = reader.until(count)[-1]
+        assert message.delivery_info["redelivered"] == (count > 1)
+        try:
+            raise RuntimeError("the worker was lost")
+        except RuntimeError:
+            message.requeue()
+    until(lambda: rows("SELECT attempts FROM ems_dead") == [(3,)], 10, "it is dead")
+    assert reader.drain(0.5) == ["poison"] * 3
+    ((kind, error),) = rows("SELECT error_type, error FROM ems_dead")
+    assert kind == "RuntimeError" and "Traceback" in error and "the worker was lost" in error
+
+
+def test_a_rejected_message_is_a_dead_letter(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sender, reader = program(), program()
+    sender.send("odd", WORK, headers={"task": "shop.pay"})
+    reader.consume(WORK)
+    reader.until(1)[0].reject()
+    until(lambda: rows("SELECT task, reason FROM ems_dead") == [("shop.pay", "rejected by its consumer")], 10, "dead")
+
+
+def test_what_a_cancelled_consumer_was_not_given_goes_to_others(program: Callable[..., Program]) -> None:
+    sender, reader, other = program(), program(), program()
+    for number in range(10):
+        sender.send(number, WORK)
+    consumer = reader.consume(WORK)
+    until(lambda: len(reader.connection.connection.inbox) == 10, 30, "it has claimed all")
+    consumer.cancel()
+    other.consume(WORK)
+    assert sorted(message.decode() for message in other.until(10)) == list(range(10))
+    assert not any(message.delivery_info["redelivered"] for message in other.got)
+
+
+def test_settled_in_any_order_and_closed_nothing_is_lost_or_repeated(program: Callable[..., Program]) -> None:
+    sender, reader, other = program(), program(), program()
+    for number in range(30):
+        sender.send(number, WORK)
+    reader.consume(WORK, prefetch_count=30)
+    for message in reader.until(30)[::-3]:
+        message.ack()
+    reader.close()
+    other.consume(WORK)
+    left = [number for number in range(30) if number % 3 != 2]
+    assert sorted(message.decode() for message in other.until(len(left))) == left
+
+
+def test_exchanges_feed_exchanges_and_every_copy_is_sent_or_none(program: Callable[..., Program]) -> None:
+    sender, reader = program(), program()
+    news, sport = kombu.Exchange("news", "topic"), kombu.Exchange("sport", "fanout")
+    paper = kombu.Queue("paper", news, routing_key="#")
+    fans = [kombu.Queue(f"fans{number}", sport) for number in range(2)]
+    for queue in (paper, *fans):
+        queue(sender.channel).declare()
+    sport(sender.channel).bind_to(news, routing_key="sport.*")
+    sender.send("goal", exchange=news, routing_key="sport.football")
+    sender.send("rain", exchange=news, routing_key="weather")
+    reader.consume(paper, *fans)
+    reader.until(4)
+    assert sorted(reader.drain(0.3)) == ["goal", "goal", "goal", "rain"]
+    assert {message.delivery_info["routing_key"] for message in reader.got} == {"sport.football", "weather"}
+
+
+def test_an_exchange_cannot_be_declared_as_another_type(program: Callable[..., Program]) -> None:
+    one = program()
+    kombu.Exchange("kind", "topic")(one.channel).declare()
+    with pytest.raises(PreconditionFailed, match="'topic'"):
+        kombu.Exchange("kind", "fanout")(one.channel).declare()
+    with pytest.raises(NotFound):
+        kombu.Queue("nowhere")(one.channel).queue_declare(passive=True)
+
+
+def test_a_reply_queue_has_no_rows_and_gets_what_is_sent_after_its_binding(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    server, client, third = program(), program(), program()
+    bus = kombu.Exchange("bus", "fanout")
+    server.channel.exchange_declare("bus", "fanout")
+    inboxes = [kombu.Queue(f"inbox@{number}", bus, durable=False, auto_delete=True, expires=10) for number in range(2)]
+    server.send("too early", exchange=bus)
+    client.consume(inboxes[0], no_ack=True)
+    third.consume(inboxes[1], no_ack=True)
+    server.send("hello", exchange=bus)
+    assert [message.decode() for message in (*client.until(1), *third.until(1))] == ["hello", "hello"]
+    server.send("for one", routing_key="inbox@1")
+    assert [message.decode() for message in third.until(2)] == ["hello", "for one"]
+    assert client.drain(0.5) == ["hello"]
+    assert rows("SELECT COUNT(*) FROM ems_queue") == [(0,)]
+    counts = dict(
+        rows("SELECT t.name, COUNT(*) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id GROUP BY t.id")
+    )
+    assert counts == {bus_topic("bus"): 1, bus_topic(""): 1}, "one row each, however many read it"
+
+
+def test_queues_that_nobody_uses_expire(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emsworker.integrations.celery.feeder._SWEEP_S", 0.2)
+    one, other = program(), program()
+    used, unused = (kombu.Queue(name, routing_key=name, expires=1.5) for name in ("used", "unused"))
+    other.send("gone with it", unused)
+    one.consume(used)
+    until(lambda: rows("SELECT name FROM ems_queue") == [(b"used",)], 30, "the other one is deleted")
+    until(lambda: not rows("SELECT 1 FROM ems_topic WHERE name = %s", queue_topic("unused")), 30, "and its topic")
+    other.send("still there", used)
+    assert [message.decode() for message in one.until(1)] == ["still there"]
+
+
+def test_size_and_purge_leave_what_is_in_hand(program: Callable[..., Program]) -> None:
+    sender, reader = program(), program()
+    for number in range(6):
+        sender.send(number, WORK)
+    reader.consume(WORK, prefetch_count=2)
+    held = reader.until(2)
+    bound = WORK(sender.channel)
+    assert bound.queue_declare(passive=True).message_count == 4
+    assert bound.purge() == 4
+    assert bound.queue_declare(passive=True).message_count == 0
+    for message in held:
+        message.ack()
+    sender.send("new", WORK)
+    assert reader.until(3)[-1].decode() == "new"
+
+
+def test_a_far_eta_waits_in_the_stream_and_a_near_one_in_the_worker(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sender, reader = program(eta_threshold_s=2), program()
+    for seconds in (1.0, 4.0, 600.0):
+        sender.send(seconds, WORK, headers={"eta": (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()})
+    assert rows("SELECT COUNT(*) FROM ems_outbox") == [(2,)]
+    reader.consume(WORK)
+    assert [message.decode() for message in reader.until(1)] == [1.0]
+    assert [message.decode() for message in reader.until(2)] == [1.0, 4.0]
+    assert rows("SELECT COUNT(*) FROM ems_outbox") == [(1,)]
+
+
+def test_killed_connections_are_not_noticed(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sender, reader = program(), program()
+    reader.consume(WORK, prefetch_count=10)
+    for number in range(30):
+        sender.send(number, WORK)
+        if number % 10 == 5:
+            for (thread,) in rows(
+                "SELECT id FROM information_schema.PROCESSLIST WHERE id <> CONNECTION_ID() AND db = DATABASE()"
+            ):
+                with suppress(pymysql.err.OperationalError):
+                    rows("KILL %s", thread)
+    seen = 0
+    while seen < 30:
+        reader.until(seen + 1)
+        for message in reader.got[seen:]:
+            message.ack()
+        seen = len(reader.got)
+    assert sorted(message.decode() for message in reader.got) == list(range(30))
+
+
+def test_a_lost_lease_is_a_connection_error(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sender, reader, other = program(), program(), program()
+    sender.send("once", WORK)
+    reader.consume(WORK)
+    reader.until(1)
+    rows("DELETE FROM ems_client")  # as if the process had been stopped for long
+
+    def lost() -> bool:
+        try:
+            reader.connection.drain_events(timeout=0.2)
+        except TimeoutError:
+            return False
+        except reader.connection.connection_errors:
+            return True
+        return False
+
+    until(lost, 60, "it is told")
+    other.consume(WORK)
+    assert other.until(1)[0].decode() == "once"
+
+
+def test_an_unreachable_server_is_told_at_once(broker: Broker) -> None:
+    connection = kombu.Connection(broker.dead)
+    began = time.monotonic()
+    with pytest.raises(connection.connection_errors):
+        connection.connect()
+    assert time.monotonic() - began < 15
+
+
+def test_a_forked_child_leaves_its_parents_messages_alone(program: Callable[..., Program]) -> None:
+    sender, reader = program(), program()
+    for number in range(3):
+        sender.send(number, WORK)
+    reader.consume(WORK)
+    held = reader.until(3)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            reader.connection.collect()
+            sender.send("from the child", kombu.Queue("childs", routing_key="childs"))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for message in held:
+        message.ack()
+    reader.consume(kombu.Queue("childs", routing_key="childs"))
+    assert [message.decode() for message in reader.until(4)][3:] == ["from the child"]
+    assert reader.channel._pull is not None and reader.channel._pull.losses == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "expected"),
+    [
+        ("t.*", "t.1", True),
+        ("t", "t.1", False),
+        ("#", "", True),
+        ("a.#", "a", True),
+        ("#.z", "a.b.z", True),
+        ("a.*.c", "a.c", False),
+        ("a.#.c", "a.c", True),
+        ("a.b", "axb", False),
+    ],
+)
+def test_words_of_topic_exchanges(pattern: str, key: str, expected: bool) -> None:
+    assert matches(ExchangeKind.TOPIC, pattern, key) is expected

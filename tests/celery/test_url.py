@@ -1,0 +1,65 @@
+"""URLs of a stream as kombu and Celery hand them over, and the options in them."""
+
+import kombu
+import pytest
+
+from emsworker.core.errors import ConfigError
+from emsworker.core.url import DatabaseUrl
+from emsworker.integrations.celery import registration
+from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.url import StreamUrl
+
+
+def of(url: str, **arguments: object) -> StreamUrl:
+    return StreamUrl.of_connection(kombu.Connection(url, **arguments))
+
+
+def test_a_url_with_a_prefix_keeps_servers_tls_and_options() -> None:
+    assert registration.SCHEMES
+    url = of("ems+mysql://me:p%40ss@db1:3307,db2/shop?ssl_ca=/ca.pem&lease_s=30&redis_url=redis://:s@r:6379/0")
+    database = DatabaseUrl.parse(url.database)
+    assert database.servers == (("db1", 3307), ("db2", 3306))
+    assert (database.user, database.password, database.database) == ("me", "p@ss", "shop")
+    assert database.options == {"ssl_ca": "/ca.pem"}
+    options = Options.load(url.options, {"lease_s": 5, "delivery_limit": 3, "visibility_timeout": 60})
+    assert (options.lease_s, options.redis_url, options.delivery_limit) == (30, "redis://:s@r:6379/0", 3)
+    assert "p@ss" not in url.shown() and "p%40ss" not in url.shown()
+
+
+def test_a_url_that_kombu_takes_apart_is_put_together_again() -> None:
+    url = of("ems://me:p%40ss%2F@db1:3307/shop?ssl_ca=/ca.pem")
+    database = DatabaseUrl.parse(url.database)
+    assert (database.host, database.port, database.user, database.password) == ("db1", 3307, "me", "p@ss/")
+    assert database.options == {"ssl_ca": "/ca.pem"}
+
+
+def test_a_connection_that_switched_to_its_alternate_has_the_alternates_address() -> None:
+    connection = kombu.Connection("ems+mysql://me:a@db1/shop;ems+mysql://you:b@db2:3307/other")
+    connection.maybe_switch_next()
+    for one in (connection, connection.clone()):
+        database = DatabaseUrl.parse(StreamUrl.of_connection(one).database)
+        assert (database.host, database.port, database.user, database.database) == ("db2", 3307, "you", "other")
+
+
+def test_tls_as_celery_asks_for_it() -> None:
+    assert DatabaseUrl.parse(of("ems+mysql://db/shop", ssl=True).database).options == {"ssl_mode": "required"}
+    wanted = {"ca_certs": "/ca.pem", "certfile": "/c.pem", "keyfile": "/k.pem"}
+    options = DatabaseUrl.parse(of("ems+mysql://db/shop", ssl=wanted).database).options
+    assert options == {"ssl_ca": "/ca.pem", "ssl_cert": "/c.pem", "ssl_key": "/k.pem"}
+
+
+@pytest.mark.parametrize(
+    "url", ["ems+redis://db/shop", "mysql:/db", "ems+mysql://db", "ems+mysql://me:secret@db:port/x"]
+)
+def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match=r"stream|://") as refused:
+        StreamUrl.parse(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_all_wrong_options_are_named() -> None:
+    with pytest.raises(ConfigError) as refused:
+        Options.load({"lease": "5", "delivery_limit": "many"}, {"beats": True})
+    assert [one.name for one in refused.value.problems] == ["beats", "lease", "delivery_limit"]
+    with pytest.raises(ConfigError, match="lease_s"):
+        Options(lease_s=0.1)
