@@ -84,7 +84,8 @@ def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
 
 def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, everything: bool) -> Result:
     """Celery's integration tests: all, or what CI runs."""
-    chosen = arguments or (("t/integration",) if everything else BOUNDED)
+    named = any(one.startswith("t/") for one in arguments)
+    chosen = arguments if named else (*arguments, *(("t/integration",) if everything else BOUNDED))
     several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
     options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
     return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])

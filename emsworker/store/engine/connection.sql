@@ -13,6 +13,7 @@ SET SESSION time_zone = '+00:00', SESSION sql_mode = 'STRICT_TRANS_TABLES,ERROR_
   /*!80000 , SESSION transaction_isolation = 'READ-COMMITTED', SESSION transaction_read_only = 0, SESSION max_execution_time = 0 */
   /*M! , SESSION tx_isolation = 'READ-COMMITTED', SESSION tx_read_only = 0, SESSION max_statement_time = 0,
   SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, SESSION idle_write_transaction_timeout = 0 */
+  /*M!110200 , SESSION character_set_collations = '' */
 
 -- name: set_autocommit
 SET SESSION autocommit = 1
