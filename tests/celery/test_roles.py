@@ -4,22 +4,19 @@ import socket
 from contextlib import suppress
 
 import kombu
-import pymysql
 
-from emsworker.core.url import DatabaseUrl
-from emsworker.store.engine.grants import statements
+from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker
+from tests.support.roles import users
 from tests.support.waiting import until
 
 
-def test_the_role_celery_is_enough(broker: Broker) -> None:
-    admin = DatabaseUrl.parse(broker.url.removeprefix("ems+"))
-    account = {"host": admin.host, "port": admin.port, "user": admin.user, "password": admin.password}
-    user = f"c{admin.database[-12:]}"
-    with pymysql.connect(**account, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'secret'")
-        for statement in statements("celery", admin.database, f"{user}@%"):
-            cursor.execute(statement)
+def test_the_role_celery_is_enough(broker: Broker, server: LocalDatabase) -> None:
+    with users(server, broker.url) as make:
+        _use(make("celery"))
+
+
+def _use(url: str) -> None:
     bodies = []
 
     def got(message: kombu.Message) -> None:
@@ -30,7 +27,7 @@ def test_the_role_celery_is_enough(broker: Broker) -> None:
         "work", kombu.Exchange("e", "topic"), routing_key="#", max_priority=9, max_length=100, expires=60
     )
     replies = kombu.Queue("replies", exclusive=True, durable=False, auto_delete=True)
-    with kombu.Connection(f"ems+mysql://{user}:secret@{admin.host}:{admin.port}/{admin.database}") as connection:
+    with kombu.Connection(url) as connection:
         channel = connection.channel()
         with kombu.Consumer(channel, [queue, replies], on_message=got):
             producer = kombu.Producer(connection.channel())
