@@ -8,6 +8,7 @@ import click
 
 from .common import (
     DURATION,
+    as_far_as_allowed,
     common_options,
     delete_named,
     duration_option,
@@ -75,7 +76,9 @@ def _row(watched: Watched) -> dict[str, Any]:
 @common_options
 def list_(as_json: bool) -> None:
     """List the rules, and for how many groups each fires at present; JSON names them."""
-    rows = [_row(watched) for watched in open_stream().admin().alarms.list()]
+    alarms = open_stream().admin().alarms
+    found = as_far_as_allowed(lambda details: alarms.list(addresses=details), "receivers")
+    rows = [_row(watched) for watched in found]
     receivers = [name for name in ("webhook", "slack", "alertmanager", "command") if any(row[name] for row in rows)]
     columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", *receivers]
     empty = "There are no alarms; `ems alarms create NAME` makes one."
@@ -109,8 +112,8 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
     "--on",
     required=True,
     is_eager=True,  # --above is read in its unit
-    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate"]),
-    help="What is measured of each group.",
+    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused"]),
+    help="What is measured of each group; refused: rows of ems_publish, of the whole stream.",
 )
 @click.option(
     "--above",

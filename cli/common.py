@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from emsworker.core.config import Settings
     from emsworker.store.engine.database import Database
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL, REDIS_URL, TRACEBACK = "ems.url", "ems.redis_url", "ems.traceback"
@@ -35,6 +36,23 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
             ctx.meta[key] = value  # shared with the commands below, so the option may stand before or after them
 
     return callback
+
+
+def as_far_as_allowed(read: Callable[[bool], T], details: str) -> T:
+    """Return what is read with details; without them, with a note, if this user may not read them.
+
+    Args:
+        read: called with whether to read the details.
+        details: names them.
+    """
+    from emsworker.core.errors import AccessDenied
+
+    try:
+        return read(True)
+    except AccessDenied:
+        found = read(False)
+    click.echo(f"Left out: {details}, which this database user may not read (see `ems grants`).", err=True)
+    return found
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -15,8 +15,11 @@ from .output import print_json
 @click.option("--user", "account", required=True, metavar="USER@HOST", help="The user, who must exist.")
 @click.option("--database", metavar="NAME", help="The stream's database; that of --url or EMS_URL.")
 @click.option("--allow", multiple=True, type=click.Choice(ALLOWANCES), help="Permit this as well; repeatable.")
+@click.option("--group-replication", "in_group", is_flag=True, help="The servers are members of a replication group.")
 @common_options
-def grants(role: str, account: str, database: str | None, allow: tuple[str, ...], as_json: bool) -> None:
+def grants(
+    role: str, account: str, database: str | None, allow: tuple[str, ...], in_group: bool, as_json: bool
+) -> None:
     """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
 
     A publisher sends by plain SQL; a producer sends; a worker runs tasks, does the beat's services and sends; a reader
@@ -27,7 +30,7 @@ def grants(role: str, account: str, database: str | None, allow: tuple[str, ...]
     from emsworker.store.engine.grants import statements
 
     name = database or DatabaseUrl.parse(open_stream().url).database
-    needed = statements(role, name, account, allow)
+    needed = statements(role, name, account, allow, in_group=in_group)
     if as_json:
         print_json(needed)
     for statement in () if as_json else needed:

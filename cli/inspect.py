@@ -12,7 +12,7 @@ import click
 from emsworker.core.counted import counted
 from emsworker.core.errors import error_line
 
-from .common import common_options, open_stream
+from .common import as_far_as_allowed, common_options, open_stream
 from .completing import complete_topics
 from .output import print_json, print_record, print_rows, shown_priority, text_of
 
@@ -96,7 +96,13 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
     from emsworker.admin import parse_place
 
     monitoring = open_stream().monitoring()
-    found = [monitoring.trace_at(*parse_place(message))] if "/" in message else monitoring.trace(message, topic)
+
+    def read(details: bool) -> Sequence[Trace]:
+        if "/" in message:
+            return [monitoring.trace_at(*parse_place(message), details=details)]
+        return monitoring.trace(message, topic, details=details)
+
+    found = as_far_as_allowed(read, "headers and errors")
     if as_json:
         print_json([_record(one) | {"groups": [_group(group) for group in one.groups]} for one in found])
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ _COMMANDS = {
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
-    "readers": ("readers", "List the positions of named readers of broadcast topics; delete old ones."),
+    "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
     "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
     "web": ("web", "Run the dashboard, a web site."),
@@ -91,7 +92,7 @@ class LazyGroup(click.Group):
 
 
 def _failure(error: Exception) -> CommandFailure:
-    from emsworker.core.errors import AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.errors import AccessDenied, AppNotFound, ConfigError, EmsError, InvalidName
     from emsworker.core.url import redact
     from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
     from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -101,9 +102,23 @@ def _failure(error: Exception) -> CommandFailure:
     text = redact(str(error))
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])
+    if isinstance(error, AccessDenied):
+        return CommandFailure([text + _roles_for(text)])
     if isinstance(error, (EmsError, ServerFailed, ServerMissing, StatementFailed, ConnectionLost, Conflict)):
         return CommandFailure([text])
     return CommandFailure([f"{type(error).__name__}: {text} (--traceback shows where)"])
+
+
+_DENIED = re.compile(r"(\w+) command denied to user \S+ for (?:column '(\w+)' in )?table [`']?(?:[\w-]+`?\.`?)?(\w+)")
+
+
+def _roles_for(text: str) -> str:
+    """Return which roles have the privilege that the server's refusal names, as the end of a sentence."""
+    from emsworker.store.engine.grants import roles_with
+
+    match = _DENIED.search(text)
+    roles = roles_with(match[1], match[3], match[2]) if match else []
+    return f"; the roles that have this privilege: {', '.join(roles)}" if roles else ""
 
 
 @click.command(

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from typing import Any
 
 import click
+
+from emsworker.admin.readers import Readers
 
 from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
 from .completing import complete_topics
 from .output import print_record, print_rows
 
+_COLUMNS = ["topic", "reader", "kind", "partition", "next_offset", "lag", "state", "age_s", "held_from", "expires_at"]
+
 
 @click.group()
 @stream_options
 def readers() -> None:
-    """List the positions of named readers of broadcast topics; delete old ones.
+    """List the readers that belong to no group; release their holds, delete their positions.
 
-    Only readers with a stable name are kept; the others begin at the end of the topic when they start.
+    Readers of broadcast topics are kept if they have a stable name; the others begin at the end of the topic when they
+    start. Streaming queries hold messages if they have a holdName.
     """
 
 
@@ -26,11 +32,39 @@ def readers() -> None:
 def list_(topic: str | None, as_json: bool) -> None:
     """List the readers of TOPIC, or of all topics, with their next offsets; times are UTC.
 
-    OPEN is yes from a reader's start to its end; it stays so when its process was killed.
+    The state of a broadcast reader is open from its start to its end, also when its process was killed. A hold is held
+    until it is not renewed in time; then it is lost, and retention goes on. AGE_S is the time since it was written.
     """
-    rows = [asdict(row) for row in open_stream().admin().readers.list(topic)]
-    columns = ["topic", "reader", "partition", "next_offset", "lag", "open", "stored_at"]
-    print_rows(rows, columns, as_json, "There are no named readers.", spare=["stored_at"])
+    print_rows([*_rows(open_stream().admin().readers, topic)], _COLUMNS, as_json, "There are no readers.",
+               spare=["age_s", "held_from"])  # fmt: skip
+
+
+def _rows(readers: Readers, topic: str | None) -> Iterator[dict[str, Any]]:
+    for row in readers.list(topic):
+        yield {
+            "topic": row.topic, "reader": row.reader, "kind": "broadcast", "partition": row.partition,
+            "next_offset": row.next_offset, "lag": row.lag, "state": "open" if row.open else "closed",
+            "age_s": round(row.age_s, 1), "held_from": None, "expires_at": None,
+        }  # fmt: skip
+    for hold in (row for view in readers.holds(topic) for row in view.rows):
+        yield {
+            "topic": hold.topic, "reader": hold.name, "kind": "hold", "partition": hold.partition,
+            "next_offset": hold.next_offset, "lag": hold.lag, "state": "lost" if hold.lost_at else "held",
+            "age_s": round(hold.age_s, 1), "held_from": hold.held_from, "expires_at": hold.expires_at,
+        }  # fmt: skip
+
+
+@readers.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("reader")
+@yes_option
+@common_options
+def release(topic: str, reader: str, yes: bool, as_json: bool) -> None:
+    """Delete the hold of READER on TOPIC, so that retention goes on; a query that still runs takes it again."""
+    admin = open_stream().admin()
+    confirm(f"Release the hold of {reader!r}? Messages of topic {topic!r} that it has not read may be deleted.", yes)
+    count = admin.readers.release(topic, reader)
+    print_record({"topic": topic, "reader": reader, "released_partitions": count}, as_json)
 
 
 @readers.command()
@@ -40,7 +74,7 @@ def list_(topic: str | None, as_json: bool) -> None:
 @yes_option
 @common_options
 def forget(topic: str, reader: str | None, idle_s: float | None, yes: bool, as_json: bool) -> None:
-    """Delete the position of READER in TOPIC, or of all readers; one that comes back begins at the end."""
+    """Delete the position of READER in broadcast TOPIC, or of all readers; one that comes back begins at the end."""
     if reader is None and idle_s is None:
         raise click.UsageError("Name a reader, or say --idle DURATION.")
     admin = open_stream().admin()

@@ -8,7 +8,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import common_options, confirm, open_stream, stream_options, yes_option
+from .common import as_far_as_allowed, common_options, confirm, open_stream, stream_options, yes_option
 from .output import print_done, print_rows
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(1), metavar="[ID]...")
@@ -25,12 +25,14 @@ def refused() -> None:
 
 
 @refused.command("list")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
 @click.option("--after", type=click.IntRange(0), default=0, metavar="ID", help="Only rows with higher ids.")
 @common_options
 def list_(limit: int, after: int, as_json: bool) -> None:
     """List the rows with their errors, in order of their ids; times are UTC."""
-    rows = [asdict(row) for row in open_stream().admin().refused.list(after=after, limit=limit)]
+    refused = open_stream().admin().refused
+    found = as_far_as_allowed(lambda details: refused.list(after=after, limit=limit, details=details), "errors")
+    rows = [asdict(row) for row in found]
     print_rows(rows, ["id", "topic", "task", "size", "created_at", "error"], as_json, "No row is refused.")
 
 

@@ -246,7 +246,7 @@ class Viewer:
         return Group(head, facts, table, foot, keys)
 
     def _table(self, rows: Sequence[Row], width: int, lines: int) -> Table:
-        """Return the rows around the selected one that fit into so many lines, below the headers."""
+        """Return the rows around the selected one that fit into this many lines, below the headers."""
         from rich.console import Console
 
         from .terminal import make_table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ def _row(
 
 
 @dataclass
-class Screen:
+class Screen(ABC):
     """One list of ``ems top``, with its sort order, its filter and its selected row.
 
     Attributes:
@@ -185,9 +186,9 @@ class Screen:
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _held: tuple[Any, ...] | None = None
 
+    @abstractmethod
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Return the rows."""
-        raise NotImplementedError
 
     def opens(self, row: Row) -> Screen | None:
         """Return the screen that a row opens."""
@@ -221,7 +222,7 @@ class Screen:
         return found
 
     def move(self, rows: int) -> None:
-        """Select another row, so many below."""
+        """Select the row that is this many below; above, if it is negative."""
         found = self.rows()
         self.selected = max(0, min(self.selected + rows, len(found) - 1))
         self._held = self._identity_of(found[self.selected]) if found else None

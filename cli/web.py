@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,7 +158,7 @@ def _rule(
     users: Sequence[str],
 ) -> AccessRule:
     """Return the rule of access that the options give."""
-    from emsworker.web.access import Local, Passwords, ProxyUsers, is_loopback
+    from emsworker.web.access import Local, Passwords, ProxyUsers, check_level, is_loopback
 
     _only_one(None, level, password_file, proxies)
     if bool(users) != bool(proxies):
@@ -168,8 +168,8 @@ def _rule(
     if proxies:
         if wrong := [one for one in users if not one.partition("=")[0] or "=" not in one]:
             raise click.BadParameter(f"{wrong[0]!r} is not a user; write NAME=LEVEL.", param_hint="--user")
-        levels = {name: level for name, _, level in (one.rpartition("=") for one in users)}
-        return ProxyUsers(proxies, levels, user_header)  # type: ignore[arg-type]  # it checks them
+        levels = {name: check_level(f"user {name}", level) for name, _, level in (one.rpartition("=") for one in users)}
+        return ProxyUsers(proxies, levels, user_header)
     if not is_loopback(host):
         raise WrongUsage([_UNSAFE.format(host)])
     return Local(level or "viewer")
@@ -186,13 +186,16 @@ def _openid(
     from emsworker.core.extras import require
 
     require("oidc", "--oidc-issuer")
+    from emsworker.web.access import check_level
     from emsworker.web.oidc import OpenIdUsers
 
     if client_id is None or not claims:
         raise click.UsageError("--oidc-issuer needs --oidc-client-id and --oidc-level, like groups=ops:operator.")
     if wrong := [one for one in claims if not all(one.rpartition(":"))]:
         raise click.BadParameter(f"{wrong[0]!r} is not a level; write CLAIM=VALUE:LEVEL.", param_hint="--oidc-level")
-    levels: Mapping[str, Level] = {claim: level for claim, _, level in (one.rpartition(":") for one in claims)}  # type: ignore[misc]  # it checks them
+    levels = {
+        claim: check_level(f"level of {claim}", level) for claim, _, level in (one.rpartition(":") for one in claims)
+    }
     return OpenIdUsers(
         issuer,
         client_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -230,11 +231,11 @@ def _serve(
     from dataclasses import replace
 
     from emsworker.observe.stream_routes import StreamRoutes
-    from emsworker.worker.probes import metrics_folder, probe_routes
+    from emsworker.worker.probes import metrics_folder, worker_routes
 
     with metrics_folder() as folder:
         supervisor = make(replace(spec, metrics=str(folder)))
-        routes = {**probe_routes(supervisor.health, folder), "scale": StreamRoutes(database).scale}
+        routes = {**worker_routes(supervisor.health, folder, supervisor.beat), "scale": StreamRoutes(database).scale}
         with listen(http, routes) as server:
             log.info("probes and metrics at %s", server.url)
             return run(supervisor)
@@ -264,22 +265,25 @@ def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
 
 
 @click.command()
+@http_option
 @log_options
 @stream_options
 @click.pass_context
-def beat(ctx: click.Context, log_level: str, log_format: str) -> None:
+def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_format: str) -> None:
     """Run the beat alone: background maintenance.
 
     Recovery of work whose worker died or hangs, and sweeping away old clients. Every worker does them too, unless it
     was started with --no-beat; several beats may run, one leads. SIGTERM or Ctrl-C stops it: it resigns, so that
     another leads at once.
     """
-    from emsworker.beat.leader import run_beat
+    from emsworker.beat.leader import Beat, run_beat
     from emsworker.core.errors import AccessDenied
+    from emsworker.core.process.outage import Outage
     from emsworker.observe.logs import configure_logging
     from emsworker.store.engine.schema import server_facts
     from emsworker.worker.banner import log_beat
     from emsworker.worker.preflight import check_stream
+    from emsworker.worker.probes import beat_routes
 
     claim_role("worker")
     configure_logging(log_level, log_format)
@@ -292,4 +296,9 @@ def beat(ctx: click.Context, log_level: str, log_format: str) -> None:
         raise WrongUsage([str(error)]) from None
     database = _database(stream)
     log_beat(stream.settings, server)
-    ctx.exit(run_beat(database, stream.settings, lambda: _announce(log_format, "Ready: the beat is running.")))
+    one = Beat(database, stream.settings, lambda name, error: None)
+    with contextlib.nullcontext() if http is None else listen(http, beat_routes(one.health)) as listening:
+        if listening is not None:
+            log.info("probes and metrics at %s", listening.url)
+        outage = Outage(log, database.servers)
+        ctx.exit(run_beat(one, outage, lambda: _announce(log_format, "Ready: the beat is running.")))

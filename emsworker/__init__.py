@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import ExtraMissing as ExtraMissing
     from emsworker.core.errors import FenceLost as FenceLost
     from emsworker.core.errors import GroupInUse as GroupInUse
+    from emsworker.core.errors import HoldTaken as HoldTaken
     from emsworker.core.errors import Ignore as Ignore
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import InvalidPriority as InvalidPriority
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import ServerUnsupported as ServerUnsupported
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
+    from emsworker.core.errors import StatementRefused as StatementRefused
     from emsworker.core.errors import StoreUnavailable as StoreUnavailable
     from emsworker.core.errors import TaskFailed as TaskFailed
     from emsworker.core.errors import TimeLimitExceeded as TimeLimitExceeded
@@ -105,6 +107,7 @@ _HOME = {
     "ConnectionLostInHandler": "emsworker.core.errors",
     "FenceLost": "emsworker.core.errors",
     "GroupInUse": "emsworker.core.errors",
+    "HoldTaken": "emsworker.core.errors",
     "Ignore": "emsworker.core.errors",
     "InvalidName": "emsworker.core.errors",
     "InvalidPriority": "emsworker.core.errors",
@@ -121,6 +124,7 @@ _HOME = {
     "SchemaMissing": "emsworker.core.errors",
     "ServerUnsupported": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",
+    "StatementRefused": "emsworker.core.errors",
     "StoreUnavailable": "emsworker.core.errors",
     "TaskFailed": "emsworker.core.errors",
     "TimeLimitExceeded": "emsworker.core.errors",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.options import refuse, whole
+from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import lazy
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.selection.predicate import Predicate
@@ -149,6 +151,7 @@ class Messages:
         scan: int = SCAN,
         newest: bool = False,
         bodies: bool = True,
+        within_s: float = inf,
         progress: Callable[[int], None] = lambda offsets: None,
     ) -> Page:
         """Return one page of the selected messages, in order of partition and offset.
@@ -162,6 +165,8 @@ class Messages:
             scan: the maximum number of offsets to examine (rounded up to a step).
             newest: from the end towards the beginning.
             bodies: read the bodies too; a predicate on bodies reads them anyway.
+            within_s: the page ends about so many seconds after its search began, too; at least one step, or 4 MB of
+                bodies, is examined.
             progress: called with the number of offsets of each step.
 
         Raises:
@@ -174,16 +179,21 @@ class Messages:
         messages: list[StoredMessage] = []
         looked_at = unreadable = 0
         last: Place | None = None
+        until = ticks() + within_s
         for step in in_steps(ranges, STEP, after, newest=newest):
-            if len(messages) >= limit or looked_at >= scan:
+            if len(messages) >= limit or looked_at >= scan or (looked_at and ticks() >= until):
                 return Page(tuple(messages), looked_at, unreadable, last)
-            one = MessageSearch(self._database, where, step, choice.predicate, bodies=bodies, newest=newest)
+            one = MessageSearch(
+                self._database, where, step, choice.predicate, bodies=bodies, newest=newest, until=until
+            )
             messages += one.first(limit - len(messages))
-            looked_at, unreadable = looked_at + len(step), unreadable + one.unreadable
-            far_end = step.start if newest else step.end - 1
-            last = messages[-1].place if len(messages) >= limit else (step.partition, far_end)
-            progress(len(step))
-        more = len(messages) >= limit and any(in_steps(ranges, STEP, last, newest=newest))
+            seen = one.examined
+            looked_at, unreadable = looked_at + len(seen), unreadable + one.unreadable
+            far_end = seen.start if newest else seen.end - 1
+            last = messages[-1].place if len(messages) >= limit else (seen.partition, far_end)
+            progress(len(seen))
+        stopped = len(messages) >= limit or ticks() >= until  # perhaps before the end of the last step
+        more = stopped and any(in_steps(ranges, STEP, last, newest=newest))
         return Page(tuple(messages), looked_at, unreadable, last if more else None)
 
     def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN) -> Page:
@@ -273,8 +283,10 @@ class MessageSearch:
         wanted: a group's filter.
         bodies: read the bodies, even if the predicate does not need them.
         newest: from the range's end to its beginning.
+        until: by :func:`ticks`, when to stop; the first bodies are examined regardless.
 
     Attributes:
+        examined: the range, or the part of it that was examined in time.
         unreadable: the number of messages whose bodies the predicate needs, and which cannot be read.
     """
 
@@ -288,9 +300,11 @@ class MessageSearch:
         *,
         bodies: bool = True,
         newest: bool = False,
+        until: float = inf,
     ) -> None:
         self._database, self._topic, self._predicate = database, topic, predicate
         self._bodies, self._newest, self._offsets, self._wanted = bodies, newest, offsets, wanted
+        self._until, self.examined = until, offsets
         self.unreadable = 0
 
     def first(self, limit: int) -> list[StoredMessage]:
@@ -317,7 +331,15 @@ class MessageSearch:
                 yield message
 
     def _with_bodies(self, rows: list[Found]) -> Iterator[StoredMessage]:
-        for batch in in_batches(rows, lambda row: row.size, _BODIES_BYTES):
+        for number, batch in enumerate(in_batches(rows, lambda row: row.size, _BODIES_BYTES)):
+            if number and ticks() >= self._until:
+                at, whole_range = batch[0].offset, self._offsets
+                self.examined = (
+                    whole_range.part(at + 1, whole_range.end)
+                    if self._newest
+                    else whole_range.part(whole_range.start, at)
+                )
+                return
             bodies = self._database.call(partial(search.read_bodies, topic_id=self._topic.id, found=batch))
             for row in batch:
                 if row.offset in bodies:

@@ -29,6 +29,7 @@ from emsworker.store.inspect import trace as trace_store
 from emsworker.store.inspect.monitoring import PartitionLag
 from emsworker.store.inspect.samples import SamplePoint
 from emsworker.store.inspect.trace import MessageHistory, MessageRow
+from emsworker.store.stream.intake import count_refused
 
 _POINTS = whole(2, 10_000)
 _SERIES = timedelta(hours=72)
@@ -157,6 +158,10 @@ class Monitoring:
                 them; ``None`` counts all.
         """
         return self._database.call(lambda session: read_lags(session, most))
+
+    def refused(self, most: int = 1000) -> int:
+        """Count the rows of ``ems_publish`` that are refused; ``most`` stands for so many or more."""
+        return self._database.call(lambda session: count_refused(session, most))
 
     def series(
         self,

@@ -1,18 +1,56 @@
-"""Positions of the named readers of broadcast topics, behind ``ems readers``."""
+"""Readers outside the groups, behind ``ems readers``: named ones of broadcast topics, and those that hold messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from emsworker.core.errors import UnknownReader
+from emsworker.core.durations import LONGEST_S
+from emsworker.core.errors import ConfigError, Problem, UnknownReader
+from emsworker.core.ids import check_name, new_uid
 from emsworker.core.model import Topic, TopicKind
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import broadcast as store
+from emsworker.store.stream import holds as hold_store
 from emsworker.store.stream.broadcast import ReaderRow
+from emsworker.store.stream.holds import HOLD_FOR_S, Hold, HoldRow
+
+
+@dataclass(frozen=True)
+class HoldView:
+    """A reader of a topic that holds messages, over all its partitions.
+
+    Attributes:
+        rows: one for each partition, in order.
+    """
+
+    topic: str
+    name: str
+    rows: tuple[HoldRow, ...]
+
+    @property
+    def lags(self) -> list[int]:
+        """Messages that it has not read, by partition."""
+        return [row.lag for row in self.rows]
+
+    @property
+    def lost(self) -> bool:
+        """True if some of its hold is lost, because it was not renewed in time."""
+        return any(row.lost_at is not None for row in self.rows)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was renewed."""
+        return min(row.age_s for row in self.rows)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until some of it is lost; 0 if it is."""
+        return min(row.left_s for row in self.rows)
 
 
 class Readers:
-    """Stored reader positions of a stream.
+    """Readers of a stream that belong to no group.
 
     Args:
         database: the database of the stream.
@@ -24,14 +62,13 @@ class Readers:
         self._topic = topic
 
     def list(self, topic: str | None = None) -> list[ReaderRow]:
-        """Return all positions, or those of one topic, by name and partition.
+        """Return all stored positions of broadcast readers, or those of one topic, by name and partition.
 
         Raises:
             UnknownTopic: there is no topic of that name.
-            ConfigError: it is not a broadcast topic.
         """
         if topic is not None:
-            self._topic(topic).check_kind(TopicKind.BROADCAST)
+            self._topic(topic)
         return [row for row in self._database.call(store.list_positions) if topic in (None, row.topic)]
 
     def forget(self, topic: str, name: str | None = None, *, idle_s: float = 0.0) -> int:
@@ -53,5 +90,68 @@ class Readers:
         if not count and name is not None and not idle_s:
             raise UnknownReader(
                 f"topic {topic!r} keeps no position of a reader {name!r}; `ems readers list` shows those that it keeps"
+            )
+        return count
+
+    # -- holds ---------------------------------------------------------------------------------------------------------
+
+    def holds(self, topic: str | None = None) -> Sequence[HoldView]:
+        """Return the readers that hold messages, of all topics or of one, by topic and name.
+
+        Raises:
+            UnknownTopic: there is no topic of that name.
+        """
+        if topic is not None:
+            self._topic(topic)
+        found: dict[tuple[str, str], tuple[HoldRow, ...]] = {}
+        for row in self._database.call(hold_store.list_holds):
+            if topic in (None, row.topic):
+                found[row.topic, row.name] = (*found.get((row.topic, row.name), ()), row)
+        return [HoldView(*place, rows) for place, rows in found.items()]
+
+    def hold(self, topic: str, name: str, offsets: Mapping[int, int], *, hold_for_s: int = HOLD_FOR_S) -> None:
+        """Keep retention from what a reader has not read, until it is called again or the time is over.
+
+        Streaming queries of Spark do this by themselves, with the option ``holdName``.
+
+        Args:
+            name: the reader; whoever calls this with the same name moves its hold, forwards or back.
+            offsets: the next offset that it reads, by partition.
+            hold_for_s: seconds after which the hold is lost.
+
+        Raises:
+            ConfigError: an offset or the time is out of range.
+            InvalidName: the name breaks the rules.
+            TopicDeleted: the topic has no such partition.
+            UnknownTopic: there is no topic of that name.
+        """
+        check_name("reader", name)
+        problems = [
+            Problem(f"offset of partition {number}", str(offset), "must be 1 or more")
+            for number, offset in offsets.items()
+            if offset < 1
+        ]
+        if not 1 <= hold_for_s <= LONGEST_S:
+            problems.append(Problem("hold_for_s", str(hold_for_s), "must be a number of seconds from 1 to 100 years"))
+        if problems:
+            raise ConfigError(problems)
+        place, reader = self._topic(topic), new_uid()
+        wanted = [Hold(place.id, name, number, reader, at, at, int(hold_for_s)) for number, at in offsets.items()]
+        self._database.call(lambda session: hold_store.take(session, wanted))
+
+    def release(self, topic: str, name: str) -> int:
+        """Delete a reader's hold, so that retention goes on; a query that still runs takes it again.
+
+        Returns:
+            the number of partitions that it held.
+
+        Raises:
+            UnknownTopic, UnknownReader: there is no such topic or hold.
+        """
+        place = self._topic(topic)
+        count = self._database.call(lambda session: hold_store.release(session, place.id, name))
+        if not count:
+            raise UnknownReader(
+                f"no reader {name!r} holds messages of topic {topic!r}; `ems readers list` shows those that do"
             )
         return count

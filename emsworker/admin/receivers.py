@@ -87,7 +87,7 @@ def _for_alertmanager(body: str) -> str:
     It resolves an alert at its end. One that fires ends after some repeats, or after a day if it is not repeated.
     """
     alarm = json.loads(body)
-    labels = {name: str(alarm[name]) for name in ("metric", "topic", "group")}
+    labels = {name: str(alarm[name]) for name in ("metric", "topic", "group") if alarm[name]}
     if alarm["event"] == "test":
         labels["event"] = "test"  # or it would resolve an alert that fires
     at = datetime.fromisoformat(alarm["at"])

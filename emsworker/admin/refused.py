@@ -23,14 +23,16 @@ class Refused:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def list(self, *, after: int = 0, limit: int = 100) -> list[RefusedRow]:
+    def list(self, *, after: int = 0, limit: int = 100, details: bool = True) -> list[RefusedRow]:
         """List them by id.
 
         Args:
             after: only higher ids: the last of the list before.
             limit: the maximum number.
+            details: with tasks, keys, sizes and errors, which the role ``viewer`` may not read.
         """
-        return self._database.call(lambda session: intake.list_refused(session, after, limit))
+        read = intake.list_refused if details else intake.outline_refused
+        return self._database.call(lambda session: read(session, after, limit))
 
     def count(self) -> int:
         """Count them; a thousand stands for a thousand or more."""

@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.durations import LONGEST_S, parse_duration
+from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.ids import check_name
+from emsworker.store.stream.holds import HOLD_FOR_S
 
 T = TypeVar("T")
 Offsets = dict[str, dict[int, int]]
@@ -22,6 +24,7 @@ DATASETS = ("messages", "claims", "attempts", "retries", "deadletters")
 
 _ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
 _STREAM = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+_HOLDS = ("holdname", "holdfor")
 _CLIENTS = (
     "groupidprefix",
     "kafkaconsumer.polltimeoutms",
@@ -111,6 +114,8 @@ def _fix(name: str, for_what: str) -> str:
         return "a stream has no end; take it out, or end by trigger(availableNow=True)"
     if name.lower() in _STREAM:
         return "it is for readStream; minPartitions and maxRecordsPerPartition cut a batch read"
+    if name.lower() in _HOLDS:
+        return "it is for readStream; whoever reads in batches holds messages by Admin(app).readers.hold(...)"
     if name.lower() in ("url", "user", "password", "host"):
         return "options land in plans and logs; name the server by EMS_URL or a profile"
     return f"{for_what} has no such option; docs/how-to/spark.md lists them"
@@ -152,6 +157,21 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return word
 
     return read
+
+
+def reader_name(text: str) -> str:
+    """Parse the name of a reader that holds messages."""
+    try:
+        return check_name("reader", text)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
+def _whole_seconds(text: str) -> int:
+    seconds = parse_duration(text)
+    if not 1 <= seconds <= LONGEST_S:
+        raise ValueError("must be a duration of a second or more, like 12h or 7d")
+    return int(seconds)
 
 
 def _milliseconds(text: str) -> int:
@@ -255,6 +275,8 @@ class ReadOptions:
     max_offsets: int | None = _option("maxOffsetsPerTrigger", positive)
     min_offsets: int | None = _option("minOffsetsPerTrigger", positive)
     max_trigger_delay_s: float = _option("maxTriggerDelay", parse_duration, 900.0)
+    hold_name: str | None = _option("holdName", reader_name)
+    hold_for_s: int = _option("holdFor", _whole_seconds, HOLD_FOR_S)
 
 
 _SIMPLE: dict[str, tuple[str, Callable[[str], Any], Any]] = {
@@ -278,7 +300,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     Raises:
         ConfigError: names every wrong option.
     """
-    known = _KNOWN if streaming else _KNOWN - set(_STREAM) | set(_ENDS)
+    known = _KNOWN if streaming else _KNOWN - set(_STREAM) - set(_HOLDS) | set(_ENDS)
     options_in = OptionReader(given, known, "a streaming read" if streaming else "a batch read")
     options = ReadOptions(
         subscription=_subscription(options_in),
@@ -336,5 +358,7 @@ def _check_together(options_in: OptionReader, options: ReadOptions, streaming: b
         options_in.problem("dataset", "only messages can be streamed; the log of a group changes while it is read")
     if options.include_cancelled and options.dataset != "messages":
         options_in.problem("includeCancelled", "it goes with dataset=messages")
+    if options_in.has("holdFor") and not options_in.has("holdName"):
+        options_in.problem("holdFor", "it goes with holdName, the name under which the query holds messages")
     if options.min_offsets and options.max_offsets and options.min_offsets > options.max_offsets:
         options_in.problem("minOffsetsPerTrigger", "must not be above maxOffsetsPerTrigger")

@@ -1,4 +1,4 @@
-"""Beat service that pings a dead-man's switch while all is well: whoever owns the URL raises an alarm if it stops.
+"""Beat service that pings a dead-man's switch while all is well: its owner raises an alarm if the pings stop.
 
 It is pinged while this beat leads, the database answers, and no delivery of an alarm has failed for long. So silence
 means that workers, the database, or the way to the receivers of alarms is broken.

@@ -1,4 +1,4 @@
-"""Beat services that delete what has expired: clients, keys, results, progress reports, notices and slots."""
+"""Beat services that delete what has expired: clients, keys, results, progress reports, notices, slots and holds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import logging
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
+from emsworker.core.durations import format_duration
 from emsworker.store.celery import chords
 from emsworker.store.celery import results as celery_results
 from emsworker.store.cluster import clients, once
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
-from emsworker.store.stream import dedup
+from emsworker.store.stream import dedup, holds
 
 log = logging.getLogger(__name__)
 
 _CLIENT_BEATS = 5
 _CHUNK = 1000
 _KEYS = 200
+_LOST_HOLD_S = 90 * 86_400  # until then lists show it
 _PAUSE_BEATS = 10  # swept rows no longer have an effect; only their space is freed later
 
 
@@ -58,6 +60,22 @@ def sweep_slots(session: Session, settings: Settings) -> float:
     """Delete the slots of clients that are gone; they no longer count anyway."""
     limits.sweep(session)
     return _PAUSE_BEATS * settings.beat_s
+
+
+def sweep_holds(session: Session, settings: Settings) -> float:
+    """Let retention go on without readers that did not renew their holds in time, and say so."""
+    for one in holds.mark_lost(session):
+        log.warning(
+            "reader %s of topic %s has lost its hold of partition %d from offset %d on: it was not renewed for %s; "
+            "retention goes on without it",
+            one.name,
+            one.topic,
+            one.partition,
+            one.held_from,
+            format_duration(one.limit_s),
+        )
+    holds.delete_lost(session, _LOST_HOLD_S)
+    return _CLIENT_BEATS * settings.beat_s
 
 
 def sweep_celery(session: Session, settings: Settings) -> float:

@@ -15,18 +15,21 @@ import re
 import signal
 import socket
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from emsworker.beat.services import SERVICES, STANDBY, Service
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES, Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +37,54 @@ LEADER_OF_BEAT = "beat"
 _LOOK_S = 0.2
 _RENEWALS = 3  # within a lease
 _LAST_S = 5.0
+_STUCK_S = 180.0  # of the beat's loop; longer than a call of the server may take
+_SILENT_S = 10.0  # without an answer of the server, beyond the time between two questions
 _LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True)
+class BeatHealth:
+    """A beat at one moment.
+
+    Attributes:
+        alive: its thread runs.
+        leading: it leads; otherwise it stands by.
+        answered: the server has answered it once.
+        silent_s: seconds since the server's last answer, if that is too long; else 0.
+        turned_s: seconds since its loop turned, beyond its pause.
+        runs, failures: of each service, since the start.
+    """
+
+    alive: bool
+    leading: bool
+    answered: bool
+    silent_s: float
+    turned_s: float
+    runs: Mapping[str, int]
+    failures: Mapping[str, int]
+
+    @property
+    def unlive(self) -> str:
+        """Why the beat cannot help itself; empty if it can, also while the server is away."""
+        if not self.alive:
+            return "the beat's thread has ended"
+        return f"the beat has made no progress for {self.turned_s:.0f} s" if self.turned_s > _STUCK_S else ""
+
+    @property
+    def unready(self) -> str:
+        """Why the beat does nothing now; empty if it leads, or stands by."""
+        if self.unlive or self.unstarted:
+            return self.unlive or self.unstarted
+        return f"the server has not answered for {self.silent_s:.0f} s" if self.silent_s else ""
+
+    @property
+    def unstarted(self) -> str:
+        """Why the beat has not started yet; empty from the server's first answer."""
+        return "" if self.answered else "the server has not answered yet"
+
+    def to_json(self, problem: str) -> dict[str, Any]:
+        """Return the answer of a probe that found ``problem``, or nothing."""
+        return {"ok": not problem, "reason": problem, "leading": self.leading}
 
 
 @dataclass
@@ -70,6 +120,31 @@ class Beat(Runnable):
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
         self._failing: dict[Service, _Failing] = {}
+        self._answered = False
+        self._answered_at = self._sleeps_until = ticks()
+        self._runs: Counter[str] = Counter({_name(service): 0 for service in SERVICES})
+        self._failures: Counter[str] = Counter(self._runs)
+
+    def health(self) -> BeatHealth:
+        """Return the health of the beat; may be called from any thread."""
+        now = ticks()
+        silent_s = now - self._answered_at
+        return BeatHealth(
+            alive=self.is_alive(),
+            leading=self.leading,
+            answered=self._answered,
+            silent_s=silent_s if silent_s > self._claim_every_s + _SILENT_S else 0.0,
+            turned_s=max(0.0, now - max(self.turned_at, self._sleeps_until)),
+            runs=dict(self._runs),
+            failures=dict(self._failures),
+        )
+
+    @property
+    def _claim_every_s(self) -> float:
+        return max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
+
+    def _note_answer(self) -> None:
+        self._answered, self._answered_at = True, ticks()
 
     def step(self) -> None:
         """Try to lead if it is time, run the services that are due, and sleep until the next one."""
@@ -85,16 +160,21 @@ class Beat(Runnable):
         else:
             self._pause_s = self._settings.beat_s
             self._trouble.over("the beat does its turns")
-        self.sleep(min([self._next_claim_of_leadership, *self._next[self.leading].values()]) - ticks())
+        self._rest_until(min([self._next_claim_of_leadership, *self._next[self.leading].values()]))
+
+    def _rest_until(self, then: float) -> None:
+        self._sleeps_until = then
+        self.sleep(then - ticks())
 
     def _skip_turn(self, error: Exception, pause_s: float, *, exc_info: bool = False) -> None:
         self._trouble.note("a service of the beat failed", error, exc_info=exc_info)
         self._next_claim_of_leadership = 0.0
-        self.sleep(pause_s)
+        self._rest_until(ticks() + pause_s)
 
     def _lead(self) -> None:
-        self._next_claim_of_leadership = ticks() + max(self._settings.beat_s, self._settings.beat_lease_s / _RENEWALS)
+        self._next_claim_of_leadership = ticks() + self._claim_every_s
         leads = clients.try_to_lead(self._session, LEADER_OF_BEAT, self._holder, self._settings.beat_lease_s)
+        self._note_answer()
         if leads != self.leading:
             log.info("this beat %s", "leads" if leads else "leads no longer")
         self.leading = leads
@@ -108,14 +188,18 @@ class Beat(Runnable):
     def _do(self, service: Service) -> float:
         """Run a service and return the seconds until its next run; a failure, at a damaged row, stops no other."""
         try:
+            self._runs[_name(service)] += 1
             pause_s = service(self._session, self._settings)
         except (ConnectionLost, Conflict):
+            self._failures[_name(service)] += 1
             raise
         except Exception as error:
+            self._failures[_name(service)] += 1
             failing = self._failing.setdefault(service, _Failing(Trouble(log), self._settings.beat_s))
             failing.trouble.note(f"the beat cannot {_name(service)}", error, exc_info=not isinstance(error, EmsError))
             failing.pause_s = min(2 * failing.pause_s, _LONGEST_PAUSE_S)
             return failing.pause_s
+        self._note_answer()
         if (failed := self._failing.pop(service, None)) is not None:
             failed.trouble.over(f"the beat can {_name(service)}")
         return pause_s
@@ -125,26 +209,26 @@ class Beat(Runnable):
         try:
             if self.leading:
                 clients.resign(self._session, LEADER_OF_BEAT, self._holder)
-        except (ConnectionLost, Conflict, EmsError):
+        except (*TROUBLES, EmsError):
             log.info("could not resign; the lease runs out by itself")
         self._session.close()
 
 
-def run_beat(database: Database, settings: Settings, on_start: Callable[[], None] = lambda: None) -> int:
-    """Run the beat in the main thread until SIGTERM or SIGINT, and return the exit code.
+def run_beat(beat: Beat, outage: Outage, on_start: Callable[[], None] = lambda: None) -> int:
+    """Run a beat until SIGTERM or SIGINT, and return the exit code; to be called in the main thread.
 
     Args:
+        outage: logs that the server does not answer.
         on_start: called once signals are handled.
     """
     numbers = {signal.SIGTERM, signal.SIGINT}
     # The beat's thread inherits the mask; we fetch the signals ourselves, and they stay blocked until the process ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     began = ticks()
-    beat = Beat(database, settings, lambda name, error: None)
     beat.start()
     on_start()
     while beat.is_alive() and signal.sigtimedwait(numbers, _LOOK_S) is None:
-        pass
+        outage.note(beat.health().silent_s or None)
     died = not beat.is_alive()
     beat.stop()
     beat.join(_LAST_S)

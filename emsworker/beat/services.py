@@ -9,6 +9,7 @@ from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
     sweep_celery,
     sweep_clients,
+    sweep_holds,
     sweep_keys,
     sweep_notices,
     sweep_once,
@@ -17,11 +18,10 @@ from emsworker.beat.expiry import (
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
-from emsworker.beat.intake import Intake
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
-from emsworker.beat.samples import prune_samples, take_samples
+from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
@@ -36,8 +36,8 @@ SERVICES: tuple[Service, ...] = (
     recover_claims,
     sweep_clients,
     fire_schedules,
-    Intake(),
     Relay(),
+    sweep_holds,
     trim,
     resolve,
     skip_backlogs,
@@ -48,7 +48,7 @@ SERVICES: tuple[Service, ...] = (
     sweep_slots,
     sweep_notices,
     sweep_celery,
-    take_samples,
+    TakeSamples(),
     prune_samples,
     WatchAlarms(),
     PingDeadMan(),

@@ -99,6 +99,9 @@ class MysqlChannel:
             meaning = session.rolled_back or translate(error)
             if isinstance(meaning, ConnectionLost) and not session.alive:
                 raise _lost(meaning) from meaning  # ours, not that of a service which the handler calls
+            if (refused := session.refused) is not None:  # whatever the handler made of it
+                session.drop()
+                raise _lost(refused) from error
             if isinstance(meaning, Conflict):
                 session.rollback()
                 raise meaning from error

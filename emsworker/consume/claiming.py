@@ -20,7 +20,7 @@ from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES, ConnectionLost
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
 
@@ -194,7 +194,7 @@ class Claiming:
             assert before is not None, "only the previous claim is fenced"
             in_hand.lose(before[0], error)
             return NothingClaimed.BUSY
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             if isinstance(error, ConnectionLost):
                 self._doubtful.append((claimant, ticks() + _DOUBT_S))
             if before is not None:
@@ -251,7 +251,7 @@ class Claiming:
             return
         try:
             self._limiter.leave()
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             log.info("the slot is given up later: %s", error)
         finally:
             self.mutex.release()

@@ -23,7 +23,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Completer(Runnable):
                 self._look_after(claim_run, ticks())
             except FenceLost:
                 log.warning("the claim of %s is run elsewhere by now", claim_run.claim.place)
-            except (ConnectionLost, Conflict) as error:
+            except TROUBLES as error:
                 self._trouble.note("cannot write progress down", error)
             else:
                 self._trouble.over("progress is written down")
@@ -188,7 +188,7 @@ class Completer(Runnable):
             for claim_run in claim_runs:
                 try:
                     claim_run.give_back(MysqlChannel(session))
-                except (ConnectionLost, Conflict, EmsError) as error:
+                except (*TROUBLES, EmsError) as error:
                     log.warning("could not give back the claim of %s: %s", claim_run.claim.place, error)
 
     def shut_down(self) -> None:

@@ -17,7 +17,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class LeaseRenewer(Runnable):
         try:
             with self._database.session() as session:  # this is not the renewer's own thread
                 clients.delete_process(session, self._process_id)
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.warning("could not end the leases: %s", error)
 
     def step(self) -> None:
@@ -123,7 +123,7 @@ class LeaseRenewer(Runnable):
             began = ticks()
             try:
                 renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
-            except (ConnectionLost, Conflict) as error:
+            except TROUBLES as error:
                 self._trouble.note("cannot renew the leases", error)
                 return
             self._trouble.over("the leases are renewed")

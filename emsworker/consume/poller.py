@@ -22,7 +22,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import AvailableWork, find_work
 from emsworker.store.stream.messages import close_hole
@@ -189,7 +189,7 @@ class Poller(Runnable):
             self._look()
             if self._also is not None and self._also(self._session, notified):
                 self._interval.note()
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             self._trouble.note("cannot look for work", error)
             with self._lock:
                 self._hints, self._open = [], {}  # what was found may have been paused or claimed since

@@ -13,7 +13,7 @@ from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Settler(Runnable):
             pulled.send(self._channel, write, holds=self._claiming.holds(pulled))
         except FenceLost as error:
             self._in_hand.lose(pulled, error)
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             write.in_doubt = True
             self._trouble.note("cannot write down what was settled", error)
             return False

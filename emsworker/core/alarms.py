@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 from emsworker.core.durations import LONGEST_S, format_duration, parse_duration
+from emsworker.core.errors import Problem
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.options import Check, at_most, is_number, option, problems_in, refuse, seconds, text, whole
 
@@ -34,8 +35,12 @@ GONE = "the group is gone"
 """Reason for which an alarm of a deleted group is resolved."""
 
 
+STREAM = ("", "")
+"""Topic and group of an alarm of the whole stream."""
+
+
 class Metric(StrEnum):
-    """Quantity that a rule measures for each group."""
+    """Quantity that a rule measures, for each group or for the whole stream."""
 
     LAG = "lag"
     OLDEST = "oldest"
@@ -44,6 +49,7 @@ class Metric(StrEnum):
     NO_CONSUMER = "no_consumer"
     STUCK = "stuck"
     ERROR_RATE = "error_rate"
+    REFUSED = "refused"
 
     @property
     def threshold(self) -> Check:
@@ -62,7 +68,12 @@ class Metric(StrEnum):
     @property
     def is_counted(self) -> bool:
         """True if the value is a count of rows; rows are counted only up to the rule's limit."""
-        return self in (Metric.RETRIES, Metric.DEAD)
+        return self in (Metric.RETRIES, Metric.DEAD, Metric.REFUSED)
+
+    @property
+    def of_stream(self) -> bool:
+        """True if it is measured once for the whole stream, at :data:`STREAM`, and not for each group."""
+        return self is Metric.REFUSED
 
 
 def _check_span(value: Any) -> None:
@@ -129,7 +140,8 @@ class Rule:
         metric: ``lag``: messages that are unclaimed, or claimed and unfinished; ``oldest``: age in seconds of the
             oldest unfinished message; ``retries``: messages that wait for a retry; ``dead``: messages that became dead
             letters within ``within_s``; ``no_consumer``: messages that wait while the group has no client; ``stuck``:
-            seconds for which a claim has made no progress; ``error_rate``: share of attempts that failed.
+            seconds for which a claim has made no progress; ``error_rate``: share of attempts that failed;
+            ``refused``: rows of ``ems_publish`` that are refused, in the whole stream.
         above: the threshold; a value above it is a breach.
         for_s: seconds for which the breach must last without interruption.
         within_s: the period of ``dead`` and ``error_rate``, in seconds.
@@ -163,7 +175,12 @@ class Rule:
         check_name("alarm", self.name)
         limit = self.metric.threshold.problems("above", self.above)
         of = f"of {self.metric} "
-        refuse([*(replace(one, fix=of + one.fix) for one in limit), *problems_in(self)])
+        refuse([*(replace(one, fix=of + one.fix) for one in limit), *self._problems_of_place(), *problems_in(self)])
+
+    def _problems_of_place(self) -> Iterator[Problem]:
+        for name, value in (("topic", self.topic), ("group", self.group)):
+            if self.metric.of_stream and value is not None:
+                yield Problem(name, repr(value), f"must be left out: {self.metric} is measured for the whole stream")
 
     def covers(self, topic: str, group: str) -> bool:
         """True if the rule covers this group."""
@@ -273,6 +290,11 @@ class Alarm:
     told_at: datetime | None = None
     muted: bool = False
 
+    @property
+    def where(self) -> str:
+        """The group, as topic/group, or the stream."""
+        return "the stream" if (self.topic, self.group) == STREAM else f"{self.topic}/{self.group}"
+
     @classmethod
     def begin(cls, rule: str, topic: str, group: str, value: float, since: datetime) -> Alarm:
         """Make the alarm of a breach; its id follows from the other arguments but the value."""
@@ -360,7 +382,7 @@ def _sentence(rule: Rule, alarm: Alarm) -> str:
     above = _shown(rule.metric, rule.above)
     if rule.metric.is_counted and alarm.value > rule.above:
         value = f"more than {above}"
-    return f"{rule.metric.value} of {alarm.topic}/{alarm.group} is {value} (alarm above {above})"
+    return f"{rule.metric.value} of {alarm.where} is {value} (alarm above {above})"
 
 
 def _shown(metric: Metric, value: float) -> str:

@@ -256,6 +256,7 @@ _OTHER_VARIABLES = frozenset(
         "EMS_HTTP",
         "EMS_LOCAL_DIR",
         "EMS_APP",
+        "EMS_MARIADB_ROOT",
         "EMS_MYSQL_ROOT",
         "EMS_CACHE_DIR",
         "EMS_PROFILES",

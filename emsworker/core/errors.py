@@ -110,6 +110,10 @@ class UnknownReader(EmsError):
     """No position is stored for a reader of that name."""
 
 
+class HoldTaken(EmsError):
+    """Another process uses the name under which this reader holds messages."""
+
+
 class UnknownAlarm(EmsError):
     """No alarm of that name exists."""
 
@@ -164,6 +168,10 @@ class ServerUnsupported(EmsError):
 
 class SchemaMissing(EmsError):
     """The tables are missing or of another version; ``ems migrate`` creates them."""
+
+
+class StatementRefused(EmsError):
+    """MySQL refused a statement of EMS, or a value in it; another try would end in the same way."""
 
 
 class FenceLost(EmsError):

@@ -13,6 +13,7 @@ from emsworker.local.errors import ServerFailed, ServerMissing
 Flavor = Literal["mariadb", "mysql"]
 
 MYSQL_ROOT_VARIABLE = "EMS_MYSQL_ROOT"
+MARIADB_ROOT_VARIABLE = "EMS_MARIADB_ROOT"
 
 _MARIADB_MISSING = (
     "no MariaDB server found. Install one: Debian/Ubuntu `apt-get install mariadb-server`, "
@@ -23,6 +24,19 @@ _MYSQL_MISSING = (
     "Ubuntu `apt-get install mysql-server-core-8.0` or later, Fedora `dnf install mysql-server`, "
     f"macOS `brew install mysql`; or set {MYSQL_ROOT_VARIABLE} to a folder that MySQL was unpacked in"
 )
+# What mariadb-install-db does, for a server that runs by a loader of its own, which that script knows nothing of.
+_BOOTSTRAP = r"""
+mkdir -p "$1/mysql"
+{
+  printf '%s\n' 'USE mysql;' 'SET @auth_root_socket = NULL;'
+  cd "$2"
+  cat mariadb_system_tables.sql mariadb_performance_tables.sql mariadb_system_tables_data.sql fill_help_tables.sql \
+    maria_add_gis_sp_bootstrap.sql
+} | {
+  shift 2
+  exec "$@"
+}
+"""
 
 
 class Engine(ABC):
@@ -77,21 +91,50 @@ class Engine(ABC):
 
 
 class MariaDB(Engine):
-    """MariaDB, as distributions install it."""
+    """MariaDB: as distributions install it, or unpacked in a folder."""
 
     flavor = "mariadb"
+    _messages: Path | None = None
 
     @classmethod
     def find(cls) -> Self:
-        """Return the installed MariaDB.
+        """Return the MariaDB in the folder that EMS_MARIADB_ROOT names, or else the installed one.
 
         Raises:
             ServerMissing: it is not installed; the message says what to install.
+            ServerFailed: the one in EMS_MARIADB_ROOT cannot be run.
         """
+        if root := os.environ.get(MARIADB_ROOT_VARIABLE):
+            return cls.in_root(Path(root).resolve())
         for program in find_programs(("mariadbd", "mysqld")):
             if "MariaDB" in (line := version_line([str(program)])):
                 return cls([str(program)], version_number(line))
         raise ServerMissing(_MARIADB_MISSING)
+
+    @classmethod
+    def in_root(cls, root: Path) -> Self:
+        """Return the MariaDB that was unpacked in a folder, with the libraries that it needs; see MySQL's.
+
+        Args:
+            root: a folder like `/` (with `usr/sbin/mariadbd`).
+
+        Raises:
+            ServerMissing: there is no mariadbd in it.
+            ServerFailed: it cannot be run.
+        """
+        program = root / "usr/sbin/mariadbd"
+        if not program.exists():
+            raise ServerMissing(f"no usr/sbin/mariadbd in {root} ({MARIADB_ROOT_VARIABLE}); {_MARIADB_MISSING}")
+        command, messages = [*_loader(root), str(program)], root / "usr/share/mariadb"
+        options = [
+            f"--basedir={root / 'usr'}",
+            f"--plugin-dir={root / 'usr/lib/mysql/plugin'}",
+            f"--lc-messages-dir={messages}",
+            f"--character-sets-dir={messages / 'charsets'}",
+        ]
+        engine = cls(command, version_number(version_line(command)), options)
+        engine._messages = messages
+        return engine
 
     def initialize_command(self, data: Path) -> list[str]:
         """Return the command that fills a new data folder.
@@ -102,6 +145,9 @@ class MariaDB(Engine):
         Raises:
             ServerMissing: the set-up script is not installed.
         """
+        if self._messages is not None:
+            server = [*self.base_command, "--bootstrap", f"--datadir={data}", "--skip-log-bin"]
+            return ["/bin/sh", "-euc", _BOOTSTRAP, "bootstrap", str(data), str(self._messages), *server]
         script = next(find_programs(("mariadb-install-db", "mysql_install_db")), None)
         if script is None:
             raise ServerMissing(f"mariadb-install-db is missing: {_MARIADB_MISSING}")

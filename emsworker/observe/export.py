@@ -9,6 +9,7 @@ from typing import Any
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _PLACE = '{topic=~"$topic",group=~"$group"}'
+_TOPIC = '{topic=~"$topic"}'
 _RATE = "[$__rate_interval]"
 _FAILED = 'outcome=~"failed|rejected|timeout|orphaned"'
 _WIDTH, _HEIGHT = 8, 8
@@ -43,7 +44,7 @@ def _of_group(*names: str) -> str:
     return " + ".join(f"sum by (topic, group) (ems_group_{name}{_PLACE})" for name in names)
 
 
-_GROUP, _TASK = "{{topic}}/{{group}}", "{{task}}"
+_GROUP, _READER, _TASK = "{{topic}}/{{group}}", "{{topic}}/{{reader}}", "{{task}}"
 
 PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
@@ -64,7 +65,25 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Waiting for a retry", "short", ((_of_group("retries"), _GROUP),)),
             Panel("Dead letters", "short", ((_of_group("dead"), _GROUP),)),
+            Panel("Refused rows of ems_publish", "short", (("ems_publish_refused", "refused"),)),
             Panel("Busy workers", "short", ((f"max by (topic, group) (ems_group_busy_workers{_PLACE})", _GROUP),)),
+        ),
+    ),
+    (
+        "Readers",
+        (
+            Panel(
+                "Offsets behind the end",
+                "short",
+                ((f"max by (topic, reader) (ems_reader_max_offsets_behind{_TOPIC})", _READER),),
+                "Of streaming queries that hold messages, in the partition with most of them.",
+            ),
+            Panel(
+                "Time until a hold is lost",
+                "s",
+                ((f"min by (topic, reader) (ems_reader_hold_left_seconds{_TOPIC})", _READER),),
+                "At 0 retention goes on without the reader.",
+            ),
         ),
     ),
     (
@@ -96,6 +115,12 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Child processes started",
                 "short",
                 ((f"sum by (instance) (increase(ems_worker_starts_total{_RATE}))", "{{instance}}"),),
+            ),
+            Panel("Beats that lead", "short", (("sum(ems_beat_leading)", "leading"),), "1, always."),
+            Panel(
+                "Failures of the beat's services",
+                "ops",
+                ((f"sum by (service) (rate(ems_beat_failures_total{_RATE}))", "{{service}}"),),
             ),
             Panel(
                 "Messages sent by tasks",

@@ -131,12 +131,21 @@ def share_metrics(folder: Path, number: int) -> None:
     values.ValueClass = values.MultiProcessValue(place)
 
 
-def render_worker(folder: Path, children: Mapping[str, int], starts: int) -> bytes:
-    """Return the metrics of a worker as text: the sums over its children, and its children by state.
+class BeatCounts(NamedTuple):
+    """A beat's numbers: whether it leads, and how often each service has run and failed."""
+
+    leading: bool
+    runs: Mapping[str, int]
+    failures: Mapping[str, int]
+
+
+def render_worker(folder: Path, children: Mapping[str, int], starts: int, beat: BeatCounts | None = None) -> bytes:
+    """Return the metrics of a worker as text: the sums over its children, its children by state, and its beat.
 
     Args:
         children: the number of children in each state.
         starts: child processes that have been started.
+        beat: the numbers of the beat in it, if it has one.
 
     Raises:
         ExtraMissing: prometheus_client is not installed.
@@ -147,6 +156,8 @@ def render_worker(folder: Path, children: Mapping[str, int], starts: int) -> byt
 
     registry = CollectorRegistry()
     registry.register(_Children(children, starts))
+    if beat is not None:
+        registry.register(_Beat(beat))
     collector: Any = MultiProcessCollector  # it has no types
     collector(registry, str(folder))
     for tries in range(_TRIES):
@@ -156,6 +167,40 @@ def render_worker(folder: Path, children: Mapping[str, int], starts: int) -> byt
             if tries == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")
+
+
+def render_beat(beat: BeatCounts) -> bytes:
+    """Return the metrics of a beat as text.
+
+    Raises:
+        ExtraMissing: prometheus_client is not installed.
+    """
+    require("metrics", "/metrics")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Beat(beat))
+    return bytes(generate_latest(registry))
+
+
+class _Beat:
+    """Collector of the metrics of a beat."""
+
+    def __init__(self, beat: BeatCounts) -> None:
+        self._beat = beat
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        yield GaugeMetricFamily("ems_beat_leading", "1 if this beat leads, else 0", value=float(self._beat.leading))
+        for name, text, counts in (
+            ("ems_beat_runs", "Runs of the beat's services", self._beat.runs),
+            ("ems_beat_failures", "Runs of the beat's services that failed", self._beat.failures),
+        ):
+            family = CounterMetricFamily(name, text, labels=("service",))
+            for service, count in counts.items():
+                family.add_metric((service,), count)
+            yield family
 
 
 class _Children:

@@ -1,12 +1,14 @@
-"""Prometheus metrics of the stream itself: the lag of each group, read at every scrape."""
+"""Prometheus metrics of the stream itself: the lag of each group and reader, and refused rows, read at every scrape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from emsworker.admin import Admin
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import GroupLag, Monitoring
+from emsworker.admin.readers import HoldView
 from emsworker.app import Ems
 from emsworker.core.extras import require
 from emsworker.core.model import Group, Topic
@@ -30,16 +32,21 @@ class StreamMetrics:
     def __init__(self, stream: Ems | Database) -> None:
         require("metrics", type(self).__name__)
         self._monitoring, self._demands = Monitoring(stream), Demands(stream)
+        self._readers = Admin(stream).readers
 
     def describe(self) -> Iterator[Any]:
         """Return the metrics without numbers, so that registering asks no server."""
         yield from self._families([])
         yield from _demand_families([])
+        yield _refused_family([])
+        yield from _reader_families([])
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics with their present numbers."""
         yield from self._families(self._monitoring.lag(_MOST_COUNTED))
         yield from _demand_families(self._demands.list())
+        yield _refused_family([self._monitoring.refused(_MOST_COUNTED)])
+        yield from _reader_families(self._readers.holds())
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -65,6 +72,15 @@ class StreamMetrics:
         yield skipped
 
 
+def _refused_family(counts: list[int]) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily("ems_publish_refused", "Rows of ems_publish that are refused")
+    for count in counts:
+        family.add_metric((), count)
+    return family
+
+
 def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
@@ -78,3 +94,25 @@ def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
         for topic, group, demand in found:
             family.add_metric((topic.name, group.name), number(demand))
         yield family
+
+
+def _reader_families(found: Sequence[HoldView]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauges: dict[str, tuple[str, Callable[[HoldView], float]]] = {
+        "avg_offsets_behind": ("Messages of a partition not read by a reader with a hold, mean", _mean_lag),
+        "max_offsets_behind": ("The same of the partition with most of them", lambda one: max(one.lags)),
+        "min_offsets_behind": ("The same of the partition with least of them", lambda one: min(one.lags)),
+        "hold_age_seconds": ("Time since the reader renewed its hold", lambda one: one.age_s),
+        "hold_left_seconds": ("Time until the hold is lost unless it is renewed", lambda one: one.left_s),
+        "hold_lost": ("1 if the hold is lost and retention goes on without the reader", lambda one: one.lost),
+    }
+    for name, (text, number) in gauges.items():
+        family = GaugeMetricFamily(f"ems_reader_{name}", text, labels=("topic", "reader"))
+        for view in found:
+            family.add_metric((view.topic, view.name), number(view))
+        yield family
+
+
+def _mean_lag(view: HoldView) -> float:
+    return sum(view.lags) / len(view.lags)

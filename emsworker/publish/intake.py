@@ -50,8 +50,6 @@ def take_in(session: Session, settings: Settings, limit: int) -> TakenIn:
     Raises:
         AssertionBroken: a topic was deleted meanwhile; nothing was moved.
     """
-    if not intake.is_any_waiting(session):  # one statement, which is all that an idle beat asks
-        return TakenIn(0, 0)
 
     def attempt() -> TakenIn:
         session.begin()

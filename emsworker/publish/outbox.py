@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Protocol, Unpack
 
 from emsworker.core.errors import (
-    AccessDenied,
     EmsError,
     MessageTooLarge,
     SoftTimeLimitExceeded,
@@ -35,7 +34,14 @@ from emsworker.publish.outgoing import Outgoing, SendOptions
 from emsworker.publish.transaction import Transaction
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, TransactionGone, translate
+from emsworker.store.engine.errors import (
+    TROUBLES,
+    AssertionBroken,
+    Conflict,
+    ConnectionLost,
+    TransactionGone,
+    translate,
+)
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, outbox
 from emsworker.store.stream.messages import row_bytes
@@ -286,7 +292,7 @@ class Outbox:
     def _move(self, session: Session) -> None:
         try:
             self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
-        except (ConnectionLost, Conflict, AccessDenied) as error:  # a producer may lack the privilege
+        except TROUBLES as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 
     @contextlib.contextmanager
@@ -336,7 +342,7 @@ class _Mover:
             while self._goes_on():
                 try:
                     moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
-                except (ConnectionLost, Conflict, EmsError) as error:
+                except (*TROUBLES, EmsError) as error:
                     log.info("the outbox could not move messages; the beat will: %s", error)
                 except Exception:  # a thread that died here would never be started again
                     log.warning("the outbox could not move messages; the beat will", exc_info=True)

@@ -25,6 +25,7 @@ from emsworker.arrow.planning import DataLoss, Slice, Source
 from emsworker.arrow.profile import call
 from emsworker.core.offsets import OffsetRange
 from emsworker.spark.batch import SlicePartition, read
+from emsworker.spark.hold import HeldPlace, QueryHold
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
 
@@ -37,7 +38,8 @@ _AT_TIME = -3
 class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, in one process for the life of the query, and reads them on the executors.
 
-    ``commit`` does nothing: the progress of a query is in its checkpoint alone, and no group's cursor is moved.
+    The progress of a query is in its checkpoint alone: no group's cursor is moved, and nothing is deleted. With
+    ``holdName`` the offsets of the checkpoint hold retention.
     """
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
@@ -46,6 +48,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._high_watermarks: dict[tuple[int, int], int] = {}
         self._goal: dict[Place, int] | None = None
         self._waiting_since: float | None = None
+        self._hold = QueryHold(options.hold_name, options.hold_for_s) if options.hold_name else None
 
     # -- where from, where to ------------------------------------------------------------------------------------------
 
@@ -77,12 +80,19 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: a topic or partition no longer exists, and failOnDataLoss is on.
         """
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        sources, slices = call(self._options.profile, lambda session: self._readable(session, start, most))
+        sources, slices = call(self._options.profile, lambda session: self._held(session, start, most))
         begin = _places(start)
         known = all(begin.get(_place(source), EARLIEST) >= 0 for source in sources)
         if known and self._is_too_little(sum(len(one.offsets) for one in slices)):
             return start
         return _journal(sources, _share(slices, most))
+
+    def _held(self, session: Session, start: Journal, most: int | None) -> tuple[list[Source], list[Slice]]:
+        """Return the readable sources and slices, with a hold on them if the query has a name."""
+        sources, slices = self._readable(session, start, most)
+        if self._hold is not None and self._hold.keep(session, {_held_place(one): one.offsets.start for one in slices}):
+            return self._readable(session, start, most)  # retention may have been faster than the new hold
+        return sources, slices
 
     def _readable(self, session: Session, start: Journal, most: int | None) -> tuple[list[Source], list[Slice]]:
         """Return the sources with their readable slices.
@@ -186,7 +196,13 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, session: Session, start: Journal, end: Journal) -> list[Slice]:
         options = self._options
-        sources = {_place(source): source for source in planning.find_sources(session, options)}
+        found = planning.find_sources(session, options)
+        if self._hold is not None:
+            here = {(one.topic.id, one.bounds.partition) for one in found}
+            held = {place: offset for place, offset in _held_places(start).items() if place in here}
+            if self._hold.keep(session, held):
+                found = planning.find_sources(session, options)  # retention may have been faster than the new hold
+        sources = {_place(source): source for source in found}
         begin, slices = _places(start), []
         for place, hi in _places(end).items():
             lo, source = begin.get(place, EARLIEST), sources.get(place)
@@ -200,7 +216,10 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(self._schema, self._options, partition)
 
     def commit(self, end: Journal) -> None:
-        """Do nothing: Spark calls this one batch late, and not for the last one."""
+        """Move the hold forward: Spark calls this one batch late, and not for the last one, and never too early."""
+        if self._hold is not None:
+            hold, offsets = self._hold, _held_places(end)
+            call(self._options.profile, lambda session: hold.commit(session, offsets))
 
     def stop(self) -> None:
         """Do nothing: no resource is kept between calls."""
@@ -224,6 +243,20 @@ def _places(journal: Journal) -> dict[Place, int]:
         for topic, places in journal.items()
         for number, offset in places.items()
         if number != TOPIC_ID
+    }
+
+
+def _held_place(one: Slice) -> HeldPlace:
+    return one.offsets.topic_id, one.offsets.partition
+
+
+def _held_places(journal: Journal) -> dict[HeldPlace, int]:
+    """Return the concrete offsets of a journal by the ids of its topics."""
+    return {
+        (places[TOPIC_ID], int(number)): offset
+        for places in journal.values()
+        for number, offset in places.items()
+        if number != TOPIC_ID and offset >= 0 and TOPIC_ID in places
     }
 
 

@@ -143,6 +143,7 @@ def delete_topic(
         session.execute(_SQL.delete_partitions, {"topic_id": topic.id})
         session.execute(_SQL.delete_restored, {"topic_id": topic.id})
         session.execute(_SQL.delete_positions, {"topic_id": topic.id})
+        session.execute(_SQL.delete_holds, {"topic_id": topic.id})
         return groups
 
     for group in session.transaction(work):

@@ -92,6 +92,9 @@ DELETE FROM ems_restored WHERE topic_id = %(topic_id)s
 -- name: delete_positions
 DELETE FROM ems_position WHERE topic_id = %(topic_id)s
 
+-- name: delete_holds
+DELETE FROM ems_hold WHERE topic_id = %(topic_id)s
+
 -- name: delete_topic
 DELETE FROM ems_topic WHERE id = %(topic_id)s
 

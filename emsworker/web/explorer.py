@@ -19,6 +19,7 @@ from emsworker.web.page import View, Visit
 _PAGE = 50
 _AROUND = 12
 _SCAN = 20_000
+_SEARCH_S = 0.1  # bodies of any size, and a server as busy as it likes: a page is answered, and its reader goes on
 
 
 def messages(visit: Visit) -> Response:
@@ -35,6 +36,7 @@ def messages(visit: Visit) -> Response:
         "outline": None,
         "problem": None,
         "scan": _SCAN,
+        "limit": _PAGE,
     }
     if topic is None:
         return visit.render("messages.html", **values)
@@ -62,7 +64,7 @@ def _found(visit: Visit, topic: str, given: dict[str, str | None], newest: bool)
     )
     after = read_after(given["after"])
     found = visit.shared.admin.messages.list(
-        topic, selection, after=after, limit=_PAGE, scan=_SCAN, newest=newest, bodies=False
+        topic, selection, after=after, limit=_PAGE, scan=_SCAN, newest=newest, bodies=False, within_s=_SEARCH_S
     )
     return {"page": found}
 

@@ -37,7 +37,7 @@ from emsworker.web.page import environment, is_own_path
 _log = logging.getLogger(__name__)
 
 _CALLBACK = "/oidc/callback"
-# By public keys only: with a shared one, whoever can read the public key set could sign.
+# By public keys only: with a shared one, anybody who can read the public key set could sign.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 _SCOPES = ("openid", "profile", "email")
 _SESSION_S, _SIGN_IN_S, _DISCOVERY_S = 8 * 3600, 600, 600.0

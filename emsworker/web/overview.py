@@ -142,6 +142,8 @@ def topic(visit: Visit) -> Response:
         size=size,
         settings=[(key, getattr(found, key), one.help) for key, one in settings_of(type(found)).items()],
         lines=lines_of(visit, lags),
+        readers=[one for one in visit.shared.holds() if one.topic == name],
+        positions=[one for one in visit.shared.positions() if one.topic == name],
         most=MOST_COUNTED,
         charts=charts,
         hours=hours,

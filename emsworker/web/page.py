@@ -21,6 +21,7 @@ from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
 from emsworker.admin.operators import check_operator
+from emsworker.admin.readers import HoldView
 from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
 from emsworker.core.url import DatabaseUrl, redact_url
@@ -28,6 +29,7 @@ from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
 from emsworker.store.inspect.samples import SamplePoint
+from emsworker.store.stream.broadcast import ReaderRow
 from emsworker.web.access import Level, Visitor
 from emsworker.web.cache import SharedCache
 
@@ -131,6 +133,14 @@ class Shared:
     def rates(self) -> dict[tuple[str, str], SamplePoint]:
         """Return the latest sample of every group, with its rates, by topic and group."""
         return self.snapshot.get("rates", _SERIES_S, self.monitoring.rates)
+
+    def holds(self) -> Sequence[HoldView]:
+        """Return the readers that hold messages."""
+        return self.snapshot.get("holds", _FRESH_S, self.admin.readers.holds)
+
+    def positions(self) -> list[ReaderRow]:
+        """Return the positions of named readers of broadcast topics."""
+        return self.snapshot.get("positions", _FRESH_S, self.admin.readers.list)
 
     def clients(self) -> list[ClientView]:
         """Return every client with its lease."""

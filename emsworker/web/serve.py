@@ -39,7 +39,7 @@ def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) ->
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # uvicorn ends on them, and then gives them to whoever had them before
+    ):  # uvicorn ends on them, and then gives them to the handlers of before
         signal.signal(number, lambda *_: None)
     ready(address)
     uvicorn.Server(config).run(sockets=[listener])

@@ -92,7 +92,7 @@ def ems_web(
             A :class:`Visitor` also has a name, which the audit shows. Without a rule, only requests to the names of
             this machine (localhost) are admitted, as viewers.
         operator_url: a database user with the privileges of the role operator, by default ``EMS_WEB_OPERATOR_URL``.
-            Without one, nothing can be changed, whoever asks. At its first use it is checked: that it leads to the
+            Without one, nobody can change anything. At its first use it is checked: that it leads to the
             same stream, and has these privileges; if not, pages say so and nothing can be changed.
         redact: hides parts of bodies before they are shown: topic -> paths like ``card.number`` or ``items.*.price``,
             or a callable of the topic's name and the decoded body that returns what may be shown.

@@ -32,7 +32,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import broadcast as store
 from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
@@ -239,7 +239,7 @@ class BroadcastReader(Runnable):
             while not self.stopping.is_set() and self._read_round():
                 pass
             self._trouble.over("can read broadcasts")
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             self._trouble.note("cannot read broadcasts", error)
             self.sleep(_AWAY_S)
             self._notified.set()
@@ -389,7 +389,7 @@ class BroadcastReader(Runnable):
         try:
             with self._database.session() as session:  # the thread's own session may be in use
                 store.store_position(session, listener.reader, claim_run.claim.partition, offset + 1)
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -408,6 +408,6 @@ class BroadcastReader(Runnable):
                         self._keep(listener, partition)
                 if listener.reader is not None:
                     store.sign_off(self._session, listener.reader)
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.info("could not sign off: %s", error)
         self._session.close()

@@ -275,7 +275,9 @@ class Child:
     # -- health: without locks that a thread may hold while it waits for the server -----------------------------------
 
     def _health(self, now: float) -> ChildHealth:
-        return ChildHealth(self._stalled(now), self._away(now))
+        silent_s = now - self._context.poller.looked_at
+        silent_s = silent_s if silent_s > self._poll_max_s + _AWAY_S else 0.0
+        return ChildHealth(self._stalled(now), self._away(silent_s), silent_s)
 
     def _stalled(self, now: float) -> str:
         completer = self._context.completer
@@ -289,13 +291,10 @@ class Child:
                 return f"thread {thread.name} has made no progress for {now - last:.0f} s"
         return ""
 
-    def _away(self, now: float) -> str:
+    def _away(self, silent_s: float) -> str:
         if not self._context.lease.good:
             return "the server has not renewed its leases in time"
-        silent_s = now - self._context.poller.looked_at
-        if silent_s > self._poll_max_s + _AWAY_S:
-            return f"no look for work has succeeded for {silent_s:.0f} s"
-        return ""
+        return f"no look for work has succeeded for {silent_s:.0f} s" if silent_s else ""
 
     def _hangs(self, thread: Runnable) -> bool:
         if thread is self._broadcasts:

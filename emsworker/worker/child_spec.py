@@ -29,10 +29,12 @@ class ChildHealth:
     Attributes:
         stalled: why one of its threads makes no progress; empty if all do, also while the server is away.
         away: why it cannot take messages now, because of the server; empty if it can.
+        silent_s: seconds since the server's last answer to a look for work, if that is too long; else 0.
     """
 
     stalled: str = ""
     away: str = ""
+    silent_s: float = 0.0
 
     def to_text(self) -> str:
         """Serialize as a report on the status pipe."""

@@ -32,7 +32,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
@@ -143,7 +143,7 @@ class Consumer(Runnable):
                 return
             self._take_and_run()
             self._trouble.over(f"{self.name} has a connection")
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
                 self._trouble.note(f"{self.name} lost its connection", error)
             if self._in_doubt or self._client_id is None:
@@ -256,7 +256,7 @@ class Consumer(Runnable):
         except FenceLost:
             log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
-        except ConnectionLost as error:
+        except TROUBLES as error:
             self._before = claim_run.unfinished()
             if isinstance(error, LostUnderHandler):
                 self._lost_run = error.run, process.losses.note(error.run)
@@ -342,6 +342,6 @@ class Consumer(Runnable):
             try:
                 self._start_anew()
                 break
-            except (ConnectionLost, Conflict):
+            except TROUBLES:
                 forks.Event().wait(_LEASE_WAIT_S)
         self._channel.close()

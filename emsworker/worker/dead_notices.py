@@ -14,7 +14,7 @@ from emsworker.core.errors import TimeLimitExceeded, WorkerLost
 from emsworker.core.model import Message
 from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups.notices import Notice, take_notices
 from emsworker.tasks.middleware import Hooks
 
@@ -53,7 +53,7 @@ class DeadNotices(Runnable):
         """Take the notices of the process's groups, and call the hooks for each."""
         try:
             notices = take_notices(self._session, list(self._places), _MOST)
-        except (ConnectionLost, Conflict) as error:
+        except TROUBLES as error:
             self._trouble.note("cannot look for dead letters of processes that died", error)
             self.sleep(self._pause_s)
             return

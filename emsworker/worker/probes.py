@@ -1,4 +1,4 @@
-"""The routes of ``ems worker --http``: probes, and the metrics of the whole worker."""
+"""The routes of ``ems worker --http`` and ``ems beat --http``: probes, and the metrics of the whole program."""
 
 from __future__ import annotations
 
@@ -10,22 +10,51 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from emsworker.beat.leader import BeatHealth
 from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
-from emsworker.observe.metrics import render_worker
+from emsworker.observe.metrics import BeatCounts, render_beat, render_worker
 from emsworker.worker.health import ChildState, WorkerHealth
 
 _IN_MEMORY = Path("/dev/shm")  # a full or slow disk must not hurt a process that counts
 
 
-def probe_routes(health: Callable[[], WorkerHealth], metrics: Path) -> Mapping[str, Route]:
+def worker_routes(
+    health: Callable[[], WorkerHealth], metrics: Path, beat: Callable[[], BeatHealth | None] = lambda: None
+) -> Mapping[str, Route]:
     """Return the routes of a worker: ``/livez``, ``/readyz``, ``/startupz`` and ``/metrics``.
 
     Args:
         health: returns the health of the worker now.
         metrics: the folder in which its children count.
+        beat: returns the health of the beat that it runs, if any.
     """
 
-    def probe(judge: Callable[[WorkerHealth], str]) -> Route:
+    def page(_: HttpRequest) -> Answer:
+        now, led = health(), beat()
+        counts = None if led is None else BeatCounts(led.leading, led.runs, led.failures)
+        states = Counter(child.state for child in now.children)
+        children = {state.value: states[state] for state in ChildState}
+        return Answer(200, render_worker(metrics, children, now.starts, counts), METRICS)
+
+    return {**_probes(health), "metrics": page}
+
+
+def beat_routes(health: Callable[[], BeatHealth]) -> Mapping[str, Route]:
+    """Return the routes of ``ems beat``, named as those of a worker.
+
+    Args:
+        health: returns the health of the beat now.
+    """
+
+    def page(_: HttpRequest) -> Answer:
+        now = health()
+        return Answer(200, render_beat(BeatCounts(now.leading, now.runs, now.failures)), METRICS)
+
+    return {**_probes(health), "metrics": page}
+
+
+def _probes(health: Callable[[], WorkerHealth] | Callable[[], BeatHealth]) -> dict[str, Route]:
+    def probe(judge: Callable[[WorkerHealth | BeatHealth], str]) -> Route:
         def answer(_: HttpRequest) -> Answer:
             now = health()
             problem = judge(now)
@@ -33,17 +62,10 @@ def probe_routes(health: Callable[[], WorkerHealth], metrics: Path) -> Mapping[s
 
         return answer
 
-    def page(_: HttpRequest) -> Answer:
-        now = health()
-        states = Counter(child.state for child in now.children)
-        children = {state.value: states[state] for state in ChildState}
-        return Answer(200, render_worker(metrics, children, now.starts), METRICS)
-
     return {
         "livez": probe(lambda now: now.unlive),
         "readyz": probe(lambda now: now.unready),
         "startupz": probe(lambda now: now.unstarted),
-        "metrics": page,
     }
 
 

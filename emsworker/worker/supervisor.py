@@ -24,18 +24,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from emsworker.beat.leader import Beat
+from emsworker.beat.leader import Beat, BeatHealth
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.signals import blocked, ignore_stops
 from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.worker.child_spec import (
     AWAY,
     ENDING,
@@ -235,6 +236,7 @@ class Supervisor:
         self._session = database.session()
         self._settings = settings
         self._beat = Beat(database, settings, self._on_death) if with_beat else None
+        self._outage = Outage(log, database.servers)
         self._patient = patient
         self._on_ready = on_ready
         self._told_ready = False
@@ -260,6 +262,7 @@ class Supervisor:
             self._start_missing()
             self._wait()
             self._watch_silence()
+            self._watch_server()
             if self._kill_at is not None and ticks() > self._kill_at:
                 self._kill_rest()
         self._end()
@@ -279,6 +282,10 @@ class Supervisor:
     def request_restart(self) -> None:
         """Make the supervisor's own loop call :meth:`restart`; safe from any thread."""
         self._note_signal(signal.SIGHUP, None)
+
+    def beat(self) -> BeatHealth | None:
+        """Return the health of the worker's beat, ``None`` if it has none; may be called from any thread."""
+        return None if self._beat is None else self._beat.health()
 
     def health(self) -> WorkerHealth:
         """Return the health of the worker; may be called from any thread."""
@@ -329,6 +336,12 @@ class Supervisor:
             slot.process.kill()
             slot.process.wait()
 
+    def _watch_server(self) -> None:
+        """Log once for all children that the server answers none of them, and once that it answers again."""
+        silent = [slot.health.silent_s for slot in self._slots if slot.alive and slot.ready_at is not None]
+        if silent and not self._stopping:
+            self._outage.note(min(silent) or None)
+
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
         pid, slot.process = slot.process.pid, None
@@ -373,7 +386,7 @@ class Supervisor:
     def _end_leases(self, slot: _Slot) -> None:
         try:
             clients.delete_process(self._session, slot.process_id)
-        except (ConnectionLost, Conflict, EmsError) as error:
+        except (*TROUBLES, EmsError) as error:
             log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------

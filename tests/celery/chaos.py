@@ -97,12 +97,14 @@ class Outcome:
 
     Args:
         sent: tasks whose ``delay()`` returned.
+        hit: those that had not ended when the first fault came.
         lost: those of them that had not ended when the time was over.
         again: those that ended more than once.
         took_s: from the first fault until the last of them had ended.
     """
 
     sent: int
+    hit: int
     lost: int
     again: int
     took_s: float
@@ -113,16 +115,18 @@ def options_of(broker: Broker) -> dict[str, float]:
     return {"lease_s": LEASE_S} if broker.name == "ems" else {"visibility_timeout": LEASE_S}
 
 
-def _outcome(project: Project, sent: set[int], began: float, patience_s: float) -> Outcome:
+def _outcome(project: Project, sent: set[int], hit: int, began: float, patience_s: float) -> Outcome:
     with suppress(AssertionError):  # that is what the outcome tells
         until(lambda: sent <= set(project.count("ended")), patience_s, "all have ended", poll_s=0.1)
     took_s = time.monotonic() - began
     ended = project.count("ended")
-    return Outcome(len(sent), len(sent - set(ended)), sum(1 for number in sent if ended[number] > 1), took_s)
+    return Outcome(len(sent), hit, len(sent - set(ended)), sum(1 for number in sent if ended[number] > 1), took_s)
 
 
-def _some_ended(project: Project, count: int) -> None:
-    project.wait_ended(count)
+def _some_ended(project: Project, ended: int, sent: int) -> int:
+    """Wait until some have ended; returns how many have not."""
+    project.wait_ended(ended)
+    return sent - len(project.count("ended"))
 
 
 @contextmanager
@@ -147,11 +151,11 @@ def killed_worker(project: Project, faults: Faults, patience_s: float) -> Outcom
     """Kill -9 of one of two workers that acknowledge late, 40 tasks."""
     first, second = project.worker(), project.worker()
     first.wait_ready(), second.wait_ready()
-    publish(project, 40, seconds=0.2)
-    _some_ended(project, 5)
+    publish(project, 40, seconds=1.0)
+    hit = _some_ended(project, 5, 40)
     began = time.monotonic()
     first.kill()
-    return _outcome(project, set(range(40)), began, patience_s)
+    return _outcome(project, set(range(40)), hit, began, patience_s)
 
 
 def long_task(project: Project, faults: Faults, patience_s: float) -> Outcome:
@@ -164,17 +168,17 @@ def long_task(project: Project, faults: Faults, patience_s: float) -> Outcome:
     # A second delivery would have begun at once in the idle worker, and be still running.
     until(lambda: time.monotonic() > began + 6 * LEASE_S, 60, "a second one could have begun")
     again = sum(project.count("began").values()) - 1
-    return Outcome(1, 0, again, time.monotonic() - began)
+    return Outcome(1, 1, 0, again, time.monotonic() - began)
 
 
 def killed_server(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """Kill -9 of the server while 60 tasks are consumed."""
     project.worker().wait_ready()
-    publish(project, 60, seconds=0.1)
-    _some_ended(project, 10)
+    publish(project, 60, seconds=0.5)
+    hit = _some_ended(project, 10, 60)
     began = time.monotonic()
     faults.restart()
-    return _outcome(project, set(range(60)), began, patience_s)
+    return _outcome(project, set(range(60)), hit, began, patience_s)
 
 
 def cut_connections(project: Project, faults: Faults, patience_s: float) -> Outcome:
@@ -193,31 +197,31 @@ def cut_connections(project: Project, faults: Faults, patience_s: float) -> Outc
         until(lambda: len(project.count("ended")) > 150 and len(cuts) > 5, 60, "connections were cut")
     assert sender.returncode == 0, err
     sent = {int(line.split()[1]) for line in out.splitlines() if line.startswith("sent")}
-    return _outcome(project, sent, began, patience_s)
+    return _outcome(project, sent, len(sent), began, patience_s)
 
 
 def stopped_worker(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """SIGSTOP of one of two workers for three leases, then SIGCONT."""
     first, second = project.worker(), project.worker()
     first.wait_ready(), second.wait_ready()
-    publish(project, 60, seconds=0.1)
-    _some_ended(project, 5)
+    publish(project, 60, seconds=0.5)
+    hit = _some_ended(project, 5, 60)
     began = time.monotonic()
     first.send(signal.SIGSTOP)
     until(lambda: time.monotonic() > began + 3 * LEASE_S, 60, "three leases are over")
     first.send(signal.SIGCONT)
-    return _outcome(project, set(range(60)), began, patience_s)
+    return _outcome(project, set(range(60)), hit, began, patience_s)
 
 
 def cold_shutdown(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """SIGQUIT, the cold shutdown, while four tasks run and more are prefetched; then another worker."""
     worker = project.worker("-c", "4").wait_ready()
-    publish(project, 30, seconds=0.5)
-    _some_ended(project, 4)
+    publish(project, 30, seconds=1.0)
+    hit = _some_ended(project, 4, 30)
     began = time.monotonic()
     worker.stop(signal.SIGQUIT)
     project.worker("-c", "4").wait_ready()
-    return _outcome(project, set(range(30)), began, patience_s)
+    return _outcome(project, set(range(30)), hit, began, patience_s)
 
 
 def eta_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
@@ -229,7 +233,7 @@ def eta_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
     project.run("for number in range(300): work.apply_async((number,), countdown=1 + number % 9)")
     with _every(2.0, partial(_replace_one, project, workers)):
         until(lambda: time.monotonic() > began + 9, 60, "all are due")
-    outcome = _outcome(project, set(range(300)), began, patience_s)
+    outcome = _outcome(project, set(range(300)), 300, began, patience_s)
     early = [number for number, at in project.times("began").items() if at < sent_at + 1 + number % 9 - 0.05]
     assert not early, f"before their time: {early}"
     return outcome
@@ -258,7 +262,7 @@ def chord_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
     bodies = project.count("body")
     assert all(words[2] == "285" for words in project.lines() if words[0] == "body")
     again = sum(1 for count in bodies.values() if count > 1)
-    return Outcome(20, len(chords - set(bodies)), again, time.monotonic() - began)
+    return Outcome(20, 20, len(chords - set(bodies)), again, time.monotonic() - began)
 
 
 Scenario = Callable[[Project, Faults, float], Outcome]

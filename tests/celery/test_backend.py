@@ -89,7 +89,7 @@ def _sql(database: str, statement: str) -> Any:
 
 
 def test_a_url_alone_selects_the_backend_and_hides_its_password(app: Celery, database: str) -> None:
-    assert type(app.backend).__name__ == "EmsBackend"
+    assert type(app.backend).__name__ == "StreamBackend"
     secret = Celery(backend="ems+mysql://user:secret@db1,db2/stream").backend
     assert "secret" not in secret.as_uri()
     assert secret.as_uri(include_password=True) == "ems+mysql://user:secret@db1,db2/stream"

@@ -10,28 +10,19 @@ from tests.support.commands import Ems
 from tests.support.waiting import until
 
 PATIENCE_S = 60.0
-# How many tasks may end twice: those that had ended in a process that died or was stopped before it could say so.
-AGAIN = {
-    "killed_worker": 2,  # of a prefork pool of two
-    "long_task": 0,
-    "killed_server": 2,
-    "cut_connections": 300,
-    "stopped_worker": 60,
-    "cold_shutdown": 4,
-    "eta_storm": 300,
-    "chord_storm": 20,
-}
-_SLOW = {"long_task", "stopped_worker", "eta_storm", "chord_storm"}
+pytestmark = pytest.mark.slow
+PREFETCH = 8  # two processes, multiplier 4
+# How many tasks may end twice where one fault comes once: what one worker had in hand.
+AGAIN = {"killed_worker": PREFETCH, "long_task": 0, "killed_server": PREFETCH, "stopped_worker": PREFETCH}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name for name in SCENARIOS]
-)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost(start: Callable[..., Project], faults: DatabaseFaults, name: str) -> None:
     outcome = SCENARIOS[name](start(lease_s=LEASE_S), faults, PATIENCE_S)
-    assert outcome.sent > 0
+    assert outcome.hit > 0, outcome
     assert outcome.lost == 0, outcome
-    assert outcome.again <= AGAIN[name], outcome
+    if name in AGAIN:
+        assert outcome.again <= AGAIN[name], outcome
 
 
 def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[..., Project]) -> None:

@@ -124,10 +124,10 @@ def test_a_countdown_waits_from_the_commit_on(app: Celery, database: str) -> Non
 
 
 def test_the_error_of_a_statement_reaches_the_caller_and_nothing_is_published(app: Celery, database: str) -> None:
-    with _pymysql(database) as (connection, _):
-        connection.close()
-        with pytest.raises(pymysql.err.Error), in_transaction(connection):
-            app.send_task("bill", (1,))
+    connection = connect(database)
+    connection.close()
+    with pytest.raises(pymysql.err.Error), in_transaction(connection):
+        app.send_task("bill", (1,))
     app.send_task("bill", (2,))
     assert _received(app) == [2]
 

@@ -12,7 +12,7 @@ import pytest
 from emsworker.core.errors import MessageTooLarge
 from emsworker.integrations.celery.storage import Writer
 from emsworker.store.celery import results
-from emsworker.store.celery.results import Entry
+from emsworker.store.celery.results import StoredValue
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
 from tests.support.waiting import until
@@ -34,7 +34,7 @@ class Store:
         monkeypatch.setattr(results, "put", self._put)
         self.writer = Writer(lambda work: work(None), self.stored.extend)  # type: ignore[arg-type]
 
-    def _put(self, session: object, entries: Sequence[Entry]) -> None:
+    def _put(self, session: object, entries: Sequence[StoredValue]) -> None:
         keys = [entry.key for entry in entries]
         self.batches.append(keys)
         assert self.passes.acquire(timeout=10)
@@ -42,7 +42,7 @@ class Store:
             raise MessageTooLarge("too large")
 
     def put(self, key: bytes) -> "Put":
-        return Put(lambda: self.writer.put(Entry(key, b"", False, None)))
+        return Put(lambda: self.writer.put(StoredValue(key, b"", False, None)))
 
 
 class Put(threading.Thread):
@@ -112,7 +112,7 @@ def test_an_interrupted_thread_leaves_the_results_of_others_to_them(
 
     put, cut = store._put, []
 
-    def interrupted(session: object, entries: Sequence[Entry]) -> None:
+    def interrupted(session: object, entries: Sequence[StoredValue]) -> None:
         put(session, entries)
         if len(store.batches) == 2:
             cut.append(entries[0].key)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from emsworker import Ems as App
+from emsworker.admin import Admin
 from emsworker.core.errors import StoreUnavailable
 from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
@@ -619,3 +620,28 @@ def test_schedules_are_listed_and_deleted(ems: Ems, app: App) -> None:
     assert ems.ok("schedules", "delete", "report", "--yes", "--json").json == {"deleted": "report"}
     gone = ems("schedules", "delete", "report", "--yes")
     assert gone.code == 1 and "`ems schedules list`" in gone.err
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+def test_readers_that_hold_messages_are_listed_and_released(ems: Ems, app: App) -> None:
+    assert ems("readers", "list").err.strip() == "There are no readers."
+    admin = Admin(app)
+    admin.create_topic("t", partitions=2)
+    app.send_many("t", range(5), partition=0)
+    admin.readers.hold("t", "nightly", {0: 3, 1: 1}, hold_for_s=60)
+    found = ems.ok("readers", "list", "t", "--json").json
+    assert [
+        (row["reader"], row["kind"], row["partition"], row["held_from"], row["next_offset"], row["lag"], row["state"])
+        for row in found
+    ] == [("nightly", "hold", 0, 3, 3, 3, "held"), ("nightly", "hold", 1, 1, 1, 0, "held")]
+    assert all(0 <= row["age_s"] < 60 and row["expires_at"] for row in found)
+    assert "nightly" in ems.ok("readers", "list").out
+    execute(app.stream.url, "UPDATE ems_hold SET lost_at = NOW(6) WHERE `partition` = 1")
+    assert [row["state"] for row in ems.ok("readers", "list", "--json").json] == ["held", "lost"]
+    assert ems("readers", "release", "t", "nightly").code == 2, "nobody is there to be asked"
+    done = ems.ok("readers", "release", "t", "nightly", "--yes", "--json").json
+    assert done == {"topic": "t", "reader": "nightly", "released_partitions": 2}
+    gone = ems("readers", "release", "t", "nightly", "--yes")
+    assert gone.code == 1 and "no reader 'nightly' holds messages of topic 't'; `ems readers list`" in gone.err

@@ -35,7 +35,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     messages.contains dead
     dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test alarms.silence alarms.silences alarms.unsilence monitoring
-    monitoring.serve monitoring.export health readers readers.list readers.forget refused refused.list
+    monitoring.serve monitoring.export health readers readers.list readers.forget readers.release refused refused.list
     refused.retry refused.delete local local.start local.stop
     local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check
     web web.password audit"""

@@ -1,21 +1,24 @@
 """The commands on a terminal: tables that fit, colors, ``ems top``, and completion in the shell."""
 
 import io
+import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from emsworker import Ems as App
 from emsworker.admin.monitoring import Monitoring
 from emsworker.cli import pipeline
 from emsworker.cli.terminal import make_table
 from emsworker.cli.top import Viewer
-from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates, TraceScreen
+from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates, Reader, TraceScreen
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import new_client_id, short_client
 from emsworker.local import LocalDatabase
@@ -34,9 +37,13 @@ TEXT = "the bank is away, and so is everybody who works there"
 
 def drawn(width: int, row: dict[str, Any], *spare: str) -> list[str]:
     table, _ = make_table([row], list(row), spare, width)
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+    return printed(table, width)
+
+
+def printed(what: RenderableType, width: int) -> list[str]:
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None).print(what)
+    return text.getvalue().splitlines()
 
 
 def test_a_table_folds_text_and_leaves_out_what_is_spare() -> None:
@@ -69,9 +76,7 @@ def test_the_trace_in_top_folds_a_long_error_and_fits_the_screen() -> None:
     step = {"group": "", "state": "timeout", "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "client": "10.0.0.5"}
     screen._rows = [step | {"attempt": number, "text": f"Error: {TEXT} {TEXT} end"} for number in range(20)]
     screen.selected = 13
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(Viewer(None, screen, 1.0).draw(80, 24))  # type: ignore[arg-type]
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = printed(Viewer(Readings(), screen, 1.0).draw(80, 24), 80)
     (chosen,) = (number for number, line in enumerate(lines) if line.split()[:2] == ["timeout", "13"])
     assert len(lines) <= 24 and "2026-01-31 12:00:00Z" in lines[chosen] and lines[-1].startswith("q quit")
     assert "end" in " ".join(lines[chosen : chosen + 8]).split()
@@ -99,11 +104,14 @@ def test_rates_are_of_the_time_between_two_readings(ems: Ems, app: App, url: str
     assert rates.of == {("orders", "mail"): (2.0, 0.5)}
 
 
-class Readings:
+class Readings(Reader):
     """What a reader of a stream with two groups returns, until the server is away."""
 
     lags: ClassVar = {"mail": 1, "stats": 2}
     away = False
+
+    def __init__(self) -> None:
+        """Read from no database."""
 
     def groups(self) -> list[dict[str, Any]]:
         if self.away:
@@ -117,14 +125,14 @@ class Readings:
 
 def test_a_screen_keeps_its_row_and_its_rows() -> None:
     reader, screen = Readings(), GroupsScreen()
-    screen.refresh(reader)  # type: ignore[arg-type]
+    screen.refresh(reader)
     screen.move(1)
     assert [row["group"] for row in screen.rows()] == ["stats", "mail"] and screen.selected == 1
     reader.lags = {"mail": 3, "stats": 2}
-    screen.refresh(reader)  # type: ignore[arg-type]
+    screen.refresh(reader)
     assert screen.rows()[screen.selected]["group"] == "mail" and screen.selected == 0
     reader.away = True
-    screen.refresh(reader)  # type: ignore[arg-type]
+    screen.refresh(reader)
     assert len(screen.rows()) == 2 and screen.problem is not None and "geheim" not in screen.problem
 
 
@@ -247,3 +255,43 @@ def test_names_are_completed_and_errors_are_silent(ems: Ems, busy: str) -> None:
     assert completed(ems, "ems dead list --error Va") == ["ValueError"]
     assert completed(ems, "ems send orders 1 --task s", EMS_APP="shop") == ["shop.add"]
     assert completed(ems, "ems topics purge o", EMS_URL="mysql://u:p@127.0.0.1:1/x") == []
+
+
+def _shell(name: str) -> str:
+    """Return the path of a shell; skips the test without it, but not in CI."""
+    program = shutil.which(name)
+    if program is None:
+        assert not os.environ.get("CI"), f"{name} is not installed; `./dev setup` does that"
+        pytest.skip(f"{name} is not installed")
+    return program
+
+
+_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+_LOAD = {
+    "bash": ("--norc", "--noprofile", 'eval "$(ems completion bash)"'),
+    "zsh": ("-f", "-i", 'autoload -U compinit; compinit -u -d dump; eval "$(ems completion zsh)"'),
+}
+
+
+@pytest.mark.parametrize("shell", _LOAD)
+def test_a_real_shell_completes_names(ems: Ems, busy: str, shell: str) -> None:
+    *options, load = _LOAD[shell]
+    program = [_shell(shell), *options]
+    with terminal(ems, program=program, PATH=_PATH, HOME=str(ems.folder), columns=200) as screen:
+        screen.press(f'{load}; echo load""ed\r')
+        screen.wait("loaded")
+        screen.press("ems topics purge o\t")
+        screen.wait("orders")
+        screen.press("\x15ems groups reset orders s\t")
+        screen.wait("stats")
+
+
+def test_fish_completes_names(ems: Ems, busy: str) -> None:
+    """By its own command for what the Tab key would offer."""
+    script = 'ems completion fish | source; complete -C "ems topics purge o"; complete -C "ems groups reset orders "'
+    environ = environment({**ems.environ, "PATH": _PATH, "HOME": str(ems.folder)})
+    done = subprocess.run(
+        [_shell("fish"), "--no-config", "-c", script], env=environ, cwd=ems.folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["orders", "mail", "stats"]

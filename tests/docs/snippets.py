@@ -122,6 +122,8 @@ class Reader:
             self._close()
         for terminal in self._terminals:
             stopped = (0, 130, -signal.SIGINT) if terminal.pid in self._ports else (0,)
+            if "exec celery " in str(terminal.args):
+                stopped = (1,)  # Celery's code for a warm shutdown by Ctrl-C
             assert terminal.returncode in stopped, self._output(f"a terminal ended with {terminal.returncode}")
 
     def _do(self, block: Block) -> None:
@@ -198,7 +200,8 @@ class Reader:
             return
         with connect(self.url_of()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT client_id FROM ems_client WHERE expires_at > NOW(6)")
-            supervisors = {_parent(client_id.split("-")[1]) for (client_id,) in cursor.fetchall()}
+            pids = {client_id.split("-")[1] for (client_id,) in cursor.fetchall()}
+            supervisors = {_parent(pid) for pid in pids} | set(map(int, pids))  # a Celery worker is its own client
             yield from (terminal.args for terminal in workers if terminal.pid not in supervisors)
 
     def _unhandled(self) -> Iterator[object]:

@@ -64,9 +64,9 @@ class Stream:
         """Start a worker and wait until it is ready; ``options`` as those of the command."""
         return self.start("worker", settings, app=app, **options).wait_ready()
 
-    def beat(self, settings: dict[str, Any] | None = None) -> Program:
-        """Start a beat alone."""
-        return self.start("beat", settings)
+    def beat(self, settings: dict[str, Any] | None = None, **options: Any) -> Program:
+        """Start a beat alone; ``options`` as those of the command."""
+        return self.start("beat", settings, **options)
 
     def start(self, what: str, settings: dict[str, Any] | None = None, **options: Any) -> Program:
         """Start a program without waiting for it."""

@@ -1,6 +1,7 @@
 """The probes of ``ems worker --http``: what hangs, what has died and a server that is away are told apart."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -90,3 +91,54 @@ def test_probes_tell_what_hangs_what_died_and_a_server_that_is_away_apart(one_st
     assert ask(worker, "startupz")[0] == 200, "it has started once"
     assert ask(worker, "scale/holds/workers")[1]["workers"] == 0
     assert worker.stop() == 0
+
+
+_SILENT = r"the server 127\.0\.0\.1:\d+ has not answered for \d+ s, since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_is_logged_once_and_once_again_when_it_answers(one_stream: Stream) -> None:
+    worker = one_stream.worker(processes=2, http="0", settings={"auto_create": 1})
+    beat = one_stream.beat(http="0")
+    wait_for(beat, "startupz", 200)
+    wait_for(beat, "readyz", 200)
+    kill(one_stream.server.pid, signal.SIGSTOP)
+    try:
+        for program in (worker, beat):
+            until(lambda program=program: re.search(_SILENT, program.text()), 40, "it says that the server hangs")
+        assert ask(beat, "readyz")[0] == 503 and "has not answered for" in ask(beat, "readyz")[1]["reason"]
+        assert ask(beat, "livez")[0] == 200, "a restart would not help"
+    finally:
+        kill(one_stream.server.pid, signal.SIGCONT)
+    for program in (worker, beat):
+        until(lambda program=program: "answers again, after" in program.text(), 40, "it says that it answers again")
+        assert len(re.findall(_SILENT, program.text())) == program.text().count("answers again, after") == 1
+    wait_for(beat, "readyz", 200)
+    assert health(beat, "--ready").stdout == "ok\n" and beat.stop() == 0 and worker.stop() == 0
+
+
+def test_a_beat_counts_what_it_does(one_stream: Stream) -> None:
+    beat = one_stream.beat(http="0")
+    wait_for(beat, "readyz", 200)
+    until(lambda: ask(beat, "readyz")[1]["leading"], 20, "it leads")
+    one_stream.run("ALTER TABLE ems_schedule RENAME TO ems_schedule_away")
+    try:
+
+        def failures() -> float:
+            return _metric(beat, 'ems_beat_failures_total{service="fire schedules"}')
+
+        until(lambda: failures() > 0, 20, "the failures of a service are counted")
+    finally:
+        one_stream.run("ALTER TABLE ems_schedule_away RENAME TO ems_schedule")
+    runs = _metric(beat, 'ems_beat_runs_total{service="recover claims"}')
+    until(lambda: _metric(beat, 'ems_beat_runs_total{service="recover claims"}') > runs, 20, "the others go on")
+    assert _metric(beat, "ems_beat_leading") == 1
+    worker = one_stream.worker(http="0", settings={"auto_create": 1})
+    assert _metric(worker, "ems_beat_leading") == 0, "the other one leads"
+    assert _metric(worker, 'ems_worker_children{state="working"}') == 1
+
+
+def _metric(program: Program, name: str) -> float:
+    with urllib.request.urlopen(f"{program.http}/metrics", timeout=10) as answer:
+        (line,) = [line for line in answer.read().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(line.rpartition(" ")[2])

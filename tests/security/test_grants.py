@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pymysql
 import pytest
 from click.testing import CliRunner, Result
@@ -18,13 +19,16 @@ from emsworker.admin.check import Severity, check
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
+from emsworker.beat.expiry import sweep_holds
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
+from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, InvalidName
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
+from emsworker.publish.intake import take_in
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import ROLES, statements
@@ -34,8 +38,10 @@ from emsworker.store.topics import create_topic, get_topic, list_groups
 from tests.process.stream import Stream, open_stream
 from tests.support.roles import MakeUser, users
 from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
+from tests.support.streams import open_stream as open_plain_stream
 from tests.support.waiting import until
 from tests.support.worker import kill
+from tests.web.stage import furnish
 
 ROLES_APP = "tests.process.apps.roles:app"
 
@@ -439,6 +445,41 @@ def test_an_admin_creates_the_tables(server: Server) -> None:
         assert _ems(make("worker"), "topics list").exit_code == 0
 
 
+def test_a_reader_may_be_allowed_to_hold_messages_and_nothing_else(
+    place: Place,
+) -> None:
+    as_role = place.as_role
+    place.send(3)
+    with pytest.raises(AccessDenied):
+        Admin(Database(as_role("reader"))).readers.hold(place.topic, "nightly", {0: 1})
+    url = as_role("reader", ("hold",))
+    reader = Admin(Database(url))
+    reader.readers.hold(place.topic, "nightly", {0: 1})
+    reader.readers.hold(place.topic, "nightly", {0: 2})
+    assert [one.lags for one in reader.readers.holds(place.topic)] == [[2]]
+    with pytest.raises(AccessDenied):
+        reader.readers.release(place.topic, "nightly")
+    with connect(url) as user:
+        for table in ("ems_message", "ems_partition", "ems_topic", "ems_group", "ems_cursor"):
+            assert refused(user, f"DELETE FROM {table} WHERE 1 = 0"), table
+            assert refused(user, f"UPDATE {table} SET topic_id = 1 WHERE 1 = 0"), table
+        assert refused(user, "DELETE FROM ems_hold WHERE 1 = 0")
+    assert [one.name for one in Admin(Database(as_role("viewer"))).readers.holds(place.topic)] == ["nightly"]
+    with pytest.raises(AccessDenied):
+        Admin(Database(as_role("worker"))).readers.hold(place.topic, "nightly", {0: 1})
+    assert Admin(Database(as_role("operator"))).readers.release(place.topic, "nightly") == 1
+
+
+def test_a_worker_lets_retention_go_on_without_a_lost_hold(place: Place) -> None:
+    place.send(3)
+    Admin(place.stream.app).readers.hold(place.topic, "nightly", {0: 1}, hold_for_s=60)
+    place.stream.rows("UPDATE ems_hold SET expires_at = NOW(6)")
+    worker = Database(place.as_role("worker"))
+    sweep_holds(worker.thread_session(), Settings())
+    assert [one.lost for one in Admin(place.stream.app).readers.holds(place.topic)] == [True]
+    worker.thread_session().close()
+
+
 def test_a_reader_reads_as_spark_does(place: Place) -> None:
     place.send(5)
     database = Database(place.as_role("reader"))
@@ -473,3 +514,61 @@ def test_names_that_need_quoting_are_refused(account: str) -> None:
         statements("worker", "db", account)
     with pytest.raises(InvalidName, match="database"):
         statements("worker", account + "`", "u@h")
+
+
+_WATCHERS = {"worker", "viewer", "reader", "operator", "admin"}
+# Who must be able to run each command that only reads; whoever else is told which roles can.
+_READS = {
+    **dict.fromkeys(
+        (
+            *("topics list", "groups list", "clients", "trace orders/0/1", "dead list", "dead list --by error", "top"),
+            *("refused list", "schedules list", "readers list", "alarms list", "alarms silences"),
+        ),
+        _WATCHERS,
+    ),
+    **dict.fromkeys(
+        ("messages list orders", "messages peek orders workers", "messages get orders/0/20", "dead show orders/0/1"),
+        _WATCHERS - {"viewer"},
+    ),
+    "audit": _WATCHERS - {"worker"},
+}
+
+
+def _lists(group: click.Group, before: str = "") -> Iterator[str]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _lists(command, f"{before}{name} ")
+        elif name == "list":
+            yield before + name
+
+
+def test_each_list_works_for_whoever_may_read_it_and_others_are_told_who_may(stream: Stream, as_role: MakeUser) -> None:
+    assert {command.split()[0] for command in _lists(cli) if command != "pipeline list"} <= {
+        command.split()[0] for command in _READS
+    }
+    with open_plain_stream(stream.url) as made:
+        furnish(made)
+        made.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1')")
+        take_in(made.session, Settings(), 10)
+    for role in ROLES:
+        url = as_role(role)
+        for command, roles in _READS.items():
+            done = CliRunner().invoke(cli, command.split(), env={"EMS_URL": url})
+            said = (role, command, done.output, done.stderr)
+            if role in roles:
+                assert done.exit_code == 0 and done.output, said
+            elif done.exit_code:
+                assert done.exit_code == 1 and "Traceback" not in done.stderr, said
+                _, named, those = done.stderr.partition("the roles that have this privilege: ")
+                assert named and roles <= set(those.strip().split(", ")), said
+    for command, left_out in (
+        ("trace orders/0/1", "headers and errors"),
+        ("refused list", "errors"),
+        ("alarms list", "receivers"),
+    ):
+        done = CliRunner().invoke(cli, command.split(), env={"EMS_URL": as_role("viewer")})
+        assert f"Left out: {left_out}, which this database user may not read" in done.stderr
+        full = CliRunner().invoke(cli, command.split(), env={"EMS_URL": as_role("admin")})
+        assert "Left out" not in full.stderr and full.exit_code == 0

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from emsworker.admin import Admin
 from emsworker.admin import receivers as delivery
+from emsworker.admin.monitoring import Monitoring
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
+from emsworker.beat.intake import Intake
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
@@ -192,6 +194,35 @@ def test_a7_a_breach_must_last_and_the_next_leader_goes_on_counting(stream: Stre
     _duty(stream)()
     assert admin.alarms.list()[0].alarms == (), "a short breach is forgotten"
     assert stream.rows("SELECT * FROM ems_alarm_event") == [], "it has neither a webhook nor a command"
+
+
+def test_refused_rows_are_an_alarm_and_a_metric_of_the_whole_stream(stream: Stream) -> None:
+    admin, turn, take = Admin(stream.app()), _duty(stream), Intake()
+    with receiver() as web:
+        admin.alarms.create("not-sent", on="refused", alertmanager=web.url)
+        admin.alarms.create("many", on="refused", above=2)
+        turn()
+        assert not any(watched.alarms for watched in admin.alarms.list())
+        stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1'), ('', '1'), ('ordres', '{')")
+        take(stream.session, SETTINGS)
+        stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('other', '1')")  # not looked at yet
+        assert Monitoring(stream.app()).refused() == 3 and Monitoring(stream.app()).refused(2) == 2
+        turn()
+        firing = {watched.rule.name: [one.where for one in watched.firing] for watched in admin.alarms.list()}
+        assert firing == {"not-sent": ["the stream"], "many": ["the stream"]}
+        wait_until(lambda: turn() and web.got)
+        (alert,) = cast(Any, web.got[0])
+        assert alert["labels"] == {"alertname": "not-sent", "metric": "refused"}
+        assert (
+            alert["annotations"]["summary"] == "not-sent firing: refused of the stream is more than 0 (alarm above 0)"
+        )
+    stream.rows("DELETE FROM ems_publish")
+    turn()
+    assert not any(watched.alarms for watched in admin.alarms.list()) and Monitoring(stream.app()).refused() == 0
+    with pytest.raises(
+        ConfigError, match="topic = 'orders': must be left out: refused is measured for the whole stream"
+    ):
+        admin.alarms.create("wrong", on="refused", topic="orders")
 
 
 def test_a7_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> None:

@@ -208,9 +208,9 @@ def test_r10_what_a_broadcast_topic_cannot_do_is_refused(stream: Stream) -> None
     with pytest.raises(ConfigError, match="no priority levels"):
         admin.change_topic("news", priorities=10)
     admin.create_topic("plain")
-    for call in (admin.readers.list, admin.readers.forget):
-        with pytest.raises(ConfigError, match="is a cluster topic"):
-            call("plain")
+    with pytest.raises(ConfigError, match="is a cluster topic"):
+        admin.readers.forget("plain")
+    assert admin.readers.list("plain") == []
     with pytest.raises(UnknownReader):
         admin.readers.forget("news", "nobody/w/0")
     with pytest.raises(UnknownTopic):

@@ -8,15 +8,15 @@ import pytest
 
 from emsworker.core.errors import InvalidName, MessageTooLarge
 from emsworker.store.celery import chords, results, schedules
-from emsworker.store.celery.chords import Part
-from emsworker.store.celery.results import Entry, check_key
+from emsworker.store.celery.chords import ChordPart
+from emsworker.store.celery.results import StoredValue, check_key
 from emsworker.store.celery.schedules import LastRun
 from emsworker.store.engine.session import Session
 from tests.support.streams import Stream, in_threads
 
 
-def _entry(key: bytes, body: bytes, final: bool = False, ttl_s: float | None = 60.0) -> Entry:
-    return Entry(key, body, final, ttl_s)
+def _entry(key: bytes, body: bytes, final: bool = False, ttl_s: float | None = 60.0) -> StoredValue:
+    return StoredValue(key, body, final, ttl_s)
 
 
 def test_a_success_is_never_overwritten(stream: Stream) -> None:
@@ -85,12 +85,12 @@ def test_a_value_that_the_server_does_not_take_is_refused_with_its_size(stream: 
 # -- chords ------------------------------------------------------------------------------------------------------------
 
 
-def _part(number: int | None, task_id: str | None = None) -> Part:
+def _part(number: int | None, task_id: str | None = None) -> ChordPart:
     name = task_id or f"task {number}"
-    return Part(b"chord", number, name.encode(), f"outcome of {name}".encode(), 60.0)
+    return ChordPart(b"chord", number, name.encode(), f"outcome of {name}".encode(), 60.0)
 
 
-def _return(session: Session, part: Part, entries: Sequence[Entry] = ()) -> list[bytes] | None:
+def _return(session: Session, part: ChordPart, entries: Sequence[StoredValue] = ()) -> list[bytes] | None:
     """Return a part as a worker does."""
     if chords.count(session, part, entries):
         return None

@@ -85,7 +85,7 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
         "next_free_offset": lambda: messages.next_free_offset(session, topic.id, 0),
         "close_hole": lambda: messages.close_hole(session, topic.id, done.id, 0, 1.0),
         "count_unfinished": lambda: topics.count_unfinished(session, done),
-        "find_due": lambda: outbox.find_due(session),
+        "find_due": lambda: outbox.find_due(session, plain=True),
         "advance": lambda: high_watermark.advance(session),
     }
 

@@ -10,13 +10,15 @@ from emsworker.admin import Admin
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.monitoring import Monitoring
 from emsworker.admin.paging import Listing, encode_token
-from emsworker.beat.samples import prune_samples, take_samples
+from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import claims, progress
 from emsworker.store.inspect import samples
+from emsworker.store.inspect.samples import find_round
 from tests.store.test_flat_cost import SEQUENCE, reads
 from tests.support.streams import Stream, flush_of
 
@@ -186,17 +188,17 @@ def test_wrong_pages_are_refused(stream: Stream) -> None:
 
 def test_samples_become_a_series(stream: Stream) -> None:
     """Two samples, ten seconds apart, of a group that has run some of its messages; and many groups."""
-    app, settings = stream.app(), Settings()
+    app, settings, take = stream.app(), Settings(), TakeSamples()
     topic = stream.topic(partitions=2)
     group = stream.group(topic)
     stream.topic("news", kind="broadcast")
     app.send_many("t", range(100), partition=0)
-    assert take_samples(stream.session, settings) >= settings.sample_s
+    assert take(stream.session, settings) >= settings.sample_s
     stream.rows("UPDATE ems_sample SET sampled_at = sampled_at - INTERVAL 10 SECOND")
     app.send_many("t", range(50), partition=1)
     claim = stream.take(topic, group, stream.client(), batch=40)
     progress.flush(stream.session, flush_of(claim, topic, 10))
-    take_samples(stream.session, settings)
+    take(stream.session, settings)
     monitoring = Monitoring(app)
     lately = datetime.now(UTC) - timedelta(minutes=1)
     for place in (("t", "g"), ("t",), ()):
@@ -224,6 +226,7 @@ def test_samples_become_a_series(stream: Stream) -> None:
         pass
     assert stream.value("SELECT COUNT(*) FROM ems_sample WHERE group_id = 999") <= 360
 
+    stream.rows("DELETE FROM ems_sample WHERE group_id = 999")
     stream.rows(
         "INSERT INTO ems_group (topic_id, name, timeout_ms, ladder, max_attempts, created_at) "
         f"SELECT {topic.id}, CONCAT('g', n), 1000, '1s', 3, NOW(6) FROM {SEQUENCE} WHERE n <= 1000"
@@ -233,6 +236,58 @@ def test_samples_become_a_series(stream: Stream) -> None:
     )
     stream.rows("ANALYZE TABLE ems_group, ems_cursor")
     statements = stream.status("Com_insert")["Com_insert"]
-    assert reads(stream.session, lambda: take_samples(stream.session, settings)) < 1000 * 30
+    assert reads(stream.session, lambda: take(stream.session, settings)) < 1000 * 30
     assert stream.status("Com_insert")["Com_insert"] == statements + 1
-    assert stream.value("SELECT COUNT(*) FROM ems_sample WHERE group_id > %s", group.id) > 1000
+    count = "SELECT COUNT(*) FROM ems_sample WHERE group_id > %s"
+    assert stream.value(count, group.id) == 1000
+    stream.rows("UPDATE ems_cursor c JOIN ems_group g ON g.id = c.group_id SET c.next_offset = 101 WHERE g.name <> 'g'")
+    for rounds in range(3):
+        take(stream.session, settings)
+        assert stream.value(count, group.id) == 2000, f"{rounds} rounds in which all are idle"
+
+
+def test_what_does_not_change_is_not_sampled_and_its_chart_is_the_same(stream: Stream) -> None:
+    """Rounds ten seconds apart: a group is idle, gets messages, finishes them, and is idle again."""
+    app, settings, take = stream.app(), Settings(), TakeSamples()
+    topic = stream.topic()
+    group, client = stream.group(topic), stream.client()
+    monitoring, begin = Monitoring(app), server_now(stream.session) - timedelta(minutes=9)
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            take(stream.session, settings)
+            # Time passes: it is the samples that become older.
+            stream.rows("UPDATE ems_sample SET sampled_at = sampled_at - INTERVAL 10 SECOND ORDER BY sampled_at")
+            take._round_at = find_round(stream.session)
+            take._written = {place: (one, at - timedelta(seconds=10)) for place, (one, at) in take._written.items()}
+
+    rounds(20)
+    app.send_many("t", range(100))
+    rounds(1)
+    claim = stream.take(topic, group, client, batch=100)
+    progress.flush(stream.session, flush_of(claim, topic, 100))
+    rounds(20)
+    count = "SELECT COUNT(*) FROM ems_sample WHERE topic_id = %s AND group_id = %s"
+    assert stream.value(count, 0, 0) == 41
+    # Each of: the first; with a lag; finished.
+    assert stream.value(count, topic.id, group.id) == stream.value(count, topic.id, 0) == 3
+    for points in (54, 200):  # a point for each round, and steps without any
+        series = monitoring.series("t", "g", since=begin, until=begin + timedelta(minutes=9), points=points)
+        stream_wide = monitoring.series(since=begin, until=begin + timedelta(minutes=9), points=points)
+        assert len(series) >= 36 and [one.at for one in series] == [one.at for one in stream_wide]
+        assert [one.lag for one in series] == [one.lag for one in stream_wide]
+        assert [one.lag for one in series if one.lag] == [100]
+        assert [one.in_per_s for one in series] == [one.in_per_s for one in stream_wide]
+        assert sorted(one.in_per_s for one in series[1:])[-2:] == [0.0, pytest.approx(10, rel=0.5)]
+    within = monitoring.series("t", "g", since=begin + timedelta(minutes=7), until=begin + timedelta(minutes=9))
+    assert within and {one.lag for one in within} == {0}, "what held before the first moment holds in it"
+    latest = monitoring.rates()["t", "g"]
+    assert (latest.lag, latest.in_per_s, latest.out_per_s) == (0, 0.0, 0.0)
+    # Another leader's round, of which this one does not know: everything is written.
+    TakeSamples()(stream.session, settings)
+    take(stream.session, settings)
+    assert stream.value(count, topic.id, group.id) == 5
+    # Nothing new for ten minutes.
+    take._written = {place: (one, at - timedelta(minutes=10)) for place, (one, at) in take._written.items()}
+    take(stream.session, settings)
+    assert stream.value(count, topic.id, group.id) == 6

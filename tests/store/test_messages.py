@@ -80,7 +80,10 @@ def test_a4_what_is_selected(messages: Messages) -> None:
 def test_a4_pages_join_without_gap_or_overlap(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emsworker.admin.messages.STEP", 7)
     for newest in (False, True):
-        for options in ({"limit": 8}, {"limit": 100, "scan": 7}, {"limit": 1, "scan": 1}):
+        for options in (
+            *({"limit": 8}, {"limit": 100, "scan": 7}, {"limit": 1, "scan": 1}),
+            *({"limit": 100, "within_s": 0.0}, {"limit": 2, "within_s": 0.0}),
+        ):
             found: list[tuple[int, int]] = []
             after, pages = None, 0
             while pages == 0 or after is not None:
@@ -88,7 +91,20 @@ def test_a4_pages_join_without_gap_or_overlap(messages: Messages, monkeypatch: p
                 found += [message.place for message in page.messages]
                 after, pages = page.after, pages + 1
                 assert len(page.messages) <= options["limit"] and page.looked_at <= options.get("scan", 100) + 7
+                assert "within_s" not in options or page.looked_at <= 7
             assert sorted(found, reverse=newest) == found and len(set(found)) == len(found) == COUNT
+
+
+def test_a_page_ends_in_time_between_the_bodies_of_a_step(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emsworker.admin.messages._BODIES_BYTES", 1)  # each body is read alone
+    for newest in (False, True):
+        found, looked_at, after = [], 0, None
+        for _ in range(COUNT):
+            page = messages.list("t", Selection(where="body.n >= 0"), after=after, newest=newest, within_s=0.0)
+            found += [message.place for message in page.messages]
+            looked_at, after = looked_at + page.looked_at, page.after
+            assert page.looked_at == 1
+        assert (after, looked_at, len(set(found))) == (None, COUNT, COUNT) and sorted(found, reverse=newest) == found
 
 
 def test_a4_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Messages) -> None:

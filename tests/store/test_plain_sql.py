@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from emsworker.admin import Admin
-from emsworker.beat.intake import Intake
+from emsworker.beat.relay import Relay
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import UnknownMessage
@@ -91,7 +91,7 @@ def test_rows_of_any_client_are_sent_or_kept_with_their_error(stream: Stream, se
     )
     stream.rows("CREATE PROCEDURE buy(IN number INT) INSERT INTO purchase (n) VALUES (number)")
     with users(server, stream.url) as make:
-        publisher, intake = make("publisher"), Intake()
+        publisher, intake = make("publisher"), Relay()
         done = _client(publisher, GOOD + "".join(f"INSERT INTO ems_publish {row};\n" for row in BAD.values()))
         assert done.returncode == 0, done.stderr
         for denied in ("SELECT 1 FROM ems_publish", "DELETE FROM ems_publish", "SELECT name FROM ems_topic",

@@ -7,10 +7,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import urlsplit
 
 _CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error of the server's, instead of its answer."""
+
+    number: int
+    text: str
+    state: str = "HY000"
+
+    def packet(self) -> bytes:
+        """It as the first packet of an answer."""
+        body = b"\xff" + self.number.to_bytes(2, "little") + b"#" + self.state.encode() + self.text.encode()
+        return len(body).to_bytes(3, "little") + b"\x01" + body
 
 
 class Cut(Enum):
@@ -32,17 +47,25 @@ class Proxy:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._armed: tuple[bytes, Cut] | None = None
+        self._armed: tuple[bytes, Cut, Refusal | None] | None = None
         self._open: list[socket.socket] = []
+        self._refusals: dict[socket.socket, Refusal] = {}
         self._heard: dict[tuple[socket.socket, socket.socket], float] = {}
         self.cuts = 0
         if idle_s is not None:
             threading.Thread(target=self._cut_idle, args=(idle_s,), daemon=True).start()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def arm(self, marker: bytes, cut: Cut) -> None:
-        """Cut the next connection that sends ``marker``; once."""
-        self._armed = (marker, cut)
+    def arm(self, marker: bytes, cut: Cut, refusal: Refusal | None = None) -> None:
+        """Cut the next connection that sends ``marker``; once.
+
+        With a refusal the client gets that. If the server has not got the packet, the connection stays as it is.
+        """
+        self._armed = (marker, cut, refusal)
+
+    def disarm(self) -> None:
+        """Cut nothing."""
+        self._armed = None
 
     @property
     def armed(self) -> bool:
@@ -75,11 +98,18 @@ class Proxy:
         try:
             while data := client.recv(_CHUNK):
                 self._hear(client, server)
-                if self._armed is not None and self._armed[0] in data:
-                    cut, self._armed = self._armed[1], None
+                armed = self._armed
+                if armed is not None and armed[0] in data:
+                    _, cut, refusal = armed
+                    self._armed = None
                     self.cuts += 1
                     if cut is Cut.BEFORE:
-                        break
+                        if refusal is None:
+                            break
+                        client.sendall(refusal.packet())
+                        continue
+                    if refusal is not None:
+                        self._refusals[server] = refusal
                     deaf.set()
                 server.sendall(data)
         except OSError:
@@ -98,6 +128,8 @@ class Proxy:
             while data := server.recv(_CHUNK):
                 self._hear(client, server)
                 if deaf.is_set():
+                    if (refusal := self._refusals.pop(server, None)) is not None:
+                        client.sendall(refusal.packet())
                     break
                 client.sendall(data)
         except OSError:

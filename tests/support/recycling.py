@@ -111,7 +111,7 @@ def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:
         for table in filled.keys() - large - {_VERSION}:
             cursor.execute(f"DELETE FROM `{table}`")
         if _VERSION in filled:  # a stream of its own, which needs no migration
-            cursor.execute(f"DELETE FROM {_VERSION} WHERE version <> %s", (latest_version(),))
+            cursor.execute(f"DELETE FROM {_VERSION} WHERE version > %s", (latest_version(),))
             cursor.execute(f"UPDATE {_VERSION} SET stream_id = UNHEX(REPLACE(UUID(), '-', ''))")
         connection.commit()
         for table in large:

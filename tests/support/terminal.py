@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,15 +64,22 @@ class Terminal:
 
 
 @contextmanager
-def terminal(ems: Ems, *arguments: str, columns: int = 100, lines: int = 30, **changes: str) -> Iterator[Terminal]:
-    """Run a command on a terminal of this size; it is killed at the end if it still runs."""
+def terminal(
+    ems: Ems,
+    *arguments: str,
+    columns: int = 100,
+    lines: int = 30,
+    program: Sequence[str] = (sys.executable, "-m", "emsworker"),
+    **changes: str,
+) -> Iterator[Terminal]:
+    """Run a command, or another program, on a terminal of this size; it is killed at the end if it still runs."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     environ = environment({**ems.environ, "TERM": "xterm-256color", **changes})
     for name in {"COLUMNS", "LINES", "NO_COLOR"} - set(changes):
         environ.pop(name, None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "emsworker", *arguments],
+        [*program, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -35,7 +35,7 @@ QUICK = {
 def _command(what: str, name: str, options: Mapping[str, Any]) -> list[str]:
     command = [sys.executable, "-m", "emsworker", what]
     if what == "beat":
-        return command
+        return command + (["--http", str(options["http"])] if "http" in options else [])
     command += ["-A", options["app"], "-n", name]
     command += ["-p", str(options.get("processes", 1)), "-t", str(options.get("threads", 1))]
     for option, names in (("-Q", options.get("topics", ())), ("--groups", options.get("groups", ()))):
@@ -124,8 +124,9 @@ class Program:
     @property
     def http(self) -> str:
         """The address of its probes."""
-        found = re.search(r"probes and metrics at (http://\S+)", self.text())
-        assert found is not None, self.text()
+        found = until(
+            lambda: re.search(r"probes and metrics at (http://\S+)", self.text()), _START_S, f"{self.name} listens"
+        )
         return found[1]
 
     def text(self) -> str:

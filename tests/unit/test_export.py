@@ -7,7 +7,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from emsworker.observe.export import PANELS, exported_files
-from emsworker.observe.metrics import Metrics, _Children
+from emsworker.observe.metrics import BeatCounts, Metrics, _Beat, _Children
 from emsworker.observe.stream_metrics import StreamMetrics
 
 _METRIC = re.compile(r"\bems_[a-z_]+")
@@ -18,7 +18,8 @@ def _known() -> set[str]:
     registry = CollectorRegistry()
     Metrics(registry)
     stream = StreamMetrics.__new__(StreamMetrics)
-    families = [*registry.collect(), *stream.describe(), *_Children({}, 0).collect()]
+    own = [*_Children({}, 0).collect(), *_Beat(BeatCounts(True, {}, {})).collect()]
+    families = [*registry.collect(), *stream.describe(), *own]
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
     return {family.name + suffix for family in families for suffix in suffixes[family.type]}
 

@@ -139,10 +139,13 @@ def _refreshed(browser: webdriver.Chrome) -> int:
     return int(browser.execute_script("return Number(document.documentElement.dataset.refreshed || 0)"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_keep_to_the_policy_and_are_accessible(browser: webdriver.Chrome, site: str, scheme: str) -> None:
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 320)])
+def test_pages_keep_to_the_policy_and_are_accessible(
+    browser: webdriver.Chrome, site: str, scheme: str, width: int
+) -> None:
     """Also with markup in every text of a user: a script that ran would leave an alert, and fail the next command."""
     _scheme(browser, scheme)
+    _width(browser, width)
     axe = AXE.read_text(encoding="utf-8")
     serious = []
     for page in PAGES:

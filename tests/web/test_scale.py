@@ -1,6 +1,6 @@
 """Pages of a long stream: the server reads no more for them, however long it is.
 
-``EMS_TEST_LONG=1`` builds 10,000,000 messages, and also looks at the clock.
+``./dev verify --long tests/web/test_scale.py`` builds 10,000,000 messages, and also looks at the clock.
 """
 
 import os
@@ -14,8 +14,8 @@ from tests.support.streams import Stream
 from tests.web.conftest import Visiting
 from tests.web.test_pages import FOR_READERS, PAGES
 
-pytestmark = pytest.mark.slow
 LONG = os.environ.get("EMS_TEST_LONG") == "1"
+pytestmark = pytest.mark.alone if LONG else pytest.mark.slow
 BLOCK = 100_000
 BLOCKS = 100 if LONG else 3
 MOST_READS = 150_000  # counts stop at 20,000 of a kind in a partition, and a search after 20,000 offsets

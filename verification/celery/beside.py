@@ -43,11 +43,13 @@ def main() -> None:
     chosen = parser.parse_args()
     servers = TestServers()
     try:
-        print("| scenario | broker | sent | lost | ended twice | s |\n| --- | --- | ---: | ---: | ---: | ---: |")
+        print(
+            "| scenario | broker | sent | hit | lost | ended twice | s |\n| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+        )
         for name in chosen.scenarios or SCENARIOS:
             for on in chosen.on or ("ems", "redis"):
                 found = run(servers, on, SCENARIOS[name])
-                row = (name, on, found.sent, found.lost, found.again, f"{found.took_s:.1f}")
+                row = (name, on, found.sent, found.hit, found.lost, found.again, f"{found.took_s:.1f}")
                 print(f"| {' | '.join(map(str, row))} |", flush=True)
     finally:
         servers.close()

@@ -13,13 +13,14 @@ from itertools import dropwhile, groupby
 from pathlib import Path
 
 from emsworker.local import LocalDatabase, Redis
+from emsworker.local.engines import Flavor
 from tests.support.servers import chosen, chosen_flavors
 from tests.support.worker import ROOT
 from verification.chaos import held, mutants, table
 from verification.chaos.held import Held
 from verification.chaos.mutants import MUTANTS, catch
 from verification.chaos.running import Row, run_scenarios
-from verification.chaos.scenarios import SCENARIOS, Scenario
+from verification.chaos.scenarios import CLUSTERS, SCENARIOS, Scenario
 from verification.chaos.sites import CannotMount
 from verification.chaos.throughput import NAME, iter_throughput
 
@@ -46,6 +47,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--both", action="store_true", help="each scenario with both allocators on each server, not with one in turn"
     )
+    parser.add_argument(
+        "--engine", choices=sorted(CLUSTERS), help="on three nodes of a cluster instead, what breaks there"
+    )
     parser.add_argument("--mutants", action="store_true", help="spoil the code instead, and see that it is noticed")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for JSON and Markdown")
     parser.add_argument("--publish", action="store_true", help="put the table into the documentation")
@@ -58,6 +62,8 @@ def main() -> int:
     arguments = _arguments()
     if arguments.mutants:
         return _catch_all(arguments)
+    if arguments.engine:
+        return _break_cluster(arguments)
     scenarios = [one for one in SCENARIOS if not arguments.only or any(text in one.name for text in arguments.only)]
     if arguments.first:
         scenarios = list(dropwhile(lambda one: arguments.first not in one.name, scenarios))
@@ -81,6 +87,28 @@ def main() -> int:
     if not bad and not arguments.keep:
         shutil.rmtree(folder)
     return 1 if bad or not rows else 0
+
+
+def _break_cluster(arguments: argparse.Namespace) -> int:
+    """Run the scenarios of a cluster, on a cluster of its own."""
+    found = [
+        one for one in CLUSTERS[arguments.engine] if not arguments.only or any(t in one.name for t in arguments.only)
+    ]
+    folder = Path(tempfile.mkdtemp(prefix="ems-chaos-"))
+    print(f"seed {arguments.seed}; {len(found)} scenarios on {arguments.engine}; logs in {folder}")
+    print(table.header(), flush=True)
+    began = time.monotonic()
+    flavor: Flavor = "mariadb" if arguments.engine == "galera" else "mysql"
+    server = LocalDatabase(folder / "unused", flavor)
+    rows = list(_told(run_scenarios(found, server, None, folder / "arena", arguments.seed), arguments.engine, flavor))
+    about: dict[str, object] = {"seed": arguments.seed, "engine": arguments.engine}
+    table.save(rows, arguments.results / arguments.engine, about | {"took_s": round(time.monotonic() - began)})
+    good = bool(rows) and all(row.good for row in rows)
+    if arguments.publish:
+        table.publish_clusters(arguments.results)
+    if good and not arguments.keep:
+        shutil.rmtree(folder)
+    return 0 if good else 1
 
 
 def _catch_all(arguments: argparse.Namespace) -> int:

@@ -107,7 +107,7 @@ class Show:
         named = counts[Kind.LOST], counts[Kind.PHANTOM], counts[Kind.ORDER]
         return Row(
             scenario=scenario.name,
-            server=self.arena.server.flavor,
+            server=self.arena.site.engine,
             allocator=self.allocator,
             sent=report.confirmed - (before.confirmed if before is not None else 0),
             run=report.runs - (before.runs if before is not None else 0),

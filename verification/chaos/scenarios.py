@@ -14,6 +14,7 @@ from tests.support.worker import kill
 from verification.chaos import sites
 from verification.chaos.arena import Arena
 from verification.chaos.breaks import (
+    clusters,
     database,
     disk,
     failover,
@@ -172,3 +173,31 @@ SCENARIOS = [
     Scenario("failover", failover.fail_over, site=sites.replicated, heals_within_s=SERVER_S, leases_hold=False),
     Scenario("poison", work.poison, settings={"timeout_s": 2, "max_attempts": 2}, dead=4),
 ]
+
+# A handler that runs while the others elect a primary is stopped for as long as that takes.
+_PATIENT = {"timeout_s": 120}
+
+
+def _on_cluster(name: str, bring_about: Callable[[Arena], str], site: Open) -> Scenario:
+    return Scenario(name, bring_about, site=site, settings=_PATIENT)
+
+
+CLUSTERS: dict[str, list[Scenario]] = {
+    engine: [
+        _on_cluster("primary killed", clusters.kill_the_primary, site),
+        _on_cluster("primary frozen", clusters.freeze_the_primary, site),
+        _on_cluster("another killed", clusters.kill_another, site),
+        _on_cluster("another frozen", clusters.freeze_another, site),
+        _on_cluster("two of three frozen", clusters.freeze_two, site),
+        *more,
+    ]
+    for engine, site, more in (
+        (
+            "group-replication",
+            sites.group_replication,
+            [_on_cluster("former member alone", clusters.start_a_former_member, sites.group_replication)],
+        ),
+        ("galera", sites.galera, [_on_cluster("writers spread", clusters.spread_writers, sites.galera)]),
+    )
+}
+IN_SHORT = ("primary frozen", "former member alone", "writers spread")

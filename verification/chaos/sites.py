@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emsworker.local import LocalDatabase as Server
+from tests.support.clusters import Cluster, clustered
 from tests.support.replication import Replicated, replicating
 from tests.support.servers import fresh_database
 from verification.chaos.network import Network
@@ -87,6 +88,12 @@ class Site:
     network: Network | None = None
     disk: Disk | None = None
     pair: Replicated | None = None
+    cluster: Cluster | None = None
+
+    @property
+    def engine(self) -> str:
+        """What the table calls it."""
+        return self.cluster.name if self.cluster else self.server.flavor
 
 
 Open = Callable[[Server, Path], AbstractContextManager[Site]]
@@ -136,6 +143,25 @@ def replicated(server: Server, folder: Path) -> Iterator[Site]:
     """A primary of the same flavor and its semi-synchronous replica; clients are told of both."""
     with replicating(server.flavor, folder / "pair") as pair:
         yield Site(pair.primary, pair.primary.url, pair.url, pair=pair)
+
+
+@contextmanager
+def group_replication(server: Server, folder: Path) -> Iterator[Site]:
+    """Three members of a replication group of MySQL; clients are told of all."""
+    with clustered("group-replication") as cluster:
+        yield _of_cluster(cluster)
+
+
+@contextmanager
+def galera(server: Server, folder: Path) -> Iterator[Site]:
+    """Three nodes of a Galera cluster of MariaDB; clients are told of all."""
+    with clustered("galera") as cluster:
+        yield _of_cluster(cluster)
+
+
+def _of_cluster(cluster: Cluster) -> Site:
+    primary = cluster.primary()
+    return Site(cluster.nodes[primary], cluster.url_of(primary), cluster.url, cluster=cluster)
 
 
 def turn_to_replica(site: Site) -> None:

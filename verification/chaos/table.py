@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "discussions" / "reliability.md"
 SOURCE = ROOT / "docs" / "discussions" / "reliability.json"
 MARKED = re.compile(r"(?<=<!-- chaos -->\n).*?(?=<!-- /chaos -->)", re.DOTALL)
 MUTANTS_MARKED = re.compile(r"(?<=<!-- mutants -->\n).*?(?=<!-- /mutants -->)", re.DOTALL)
+CLUSTERS_MARKED = re.compile(r"(?<=<!-- clusters -->\n).*?(?=<!-- /clusters -->)", re.DOTALL)
 _TITLES = (
     "scenario",
     "server",
@@ -95,3 +96,10 @@ def publish(source: Path) -> None:
     SOURCE.write_text(source.read_text())
     text = f"\n{markdown(load(SOURCE))}\n\n"
     PAGE.write_text(MARKED.sub(lambda _: text, PAGE.read_text()))
+
+
+def publish_clusters(results: Path) -> None:
+    """Write the tables of all engines that were run between the marks of the page."""
+    rows = [row for path in sorted(results.glob("*/chaos.json")) for row in load(path)]
+    text = f"\n{markdown(rows)}\n\n"
+    PAGE.write_text(CLUSTERS_MARKED.sub(lambda _: text, PAGE.read_text()))

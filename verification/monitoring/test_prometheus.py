@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from emsworker import Ems
+from emsworker.admin import Admin
 from emsworker.local.ports import free_port
 from emsworker.observe.export import exported_files
 from tests.process.stream import Stream
@@ -69,6 +70,7 @@ def test_every_panel_has_data(one_stream: Stream, files: Path) -> None:
     app = Ems("caller", url=one_stream.url)
     one_stream.app = app
     passes, fails = (app.task(name=name)(print) for name in ("passes", "fails"))
+    Admin(app).readers.hold(passes.topic, "nightly", {0: 1})
     worker = one_stream.worker("tests.process.apps.metered:app", processes=2, http="0")
     stream_port, port = free_port(), free_port()
     targets = [worker.http.removeprefix("http://"), f"127.0.0.1:{stream_port}"]

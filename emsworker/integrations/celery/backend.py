@@ -1,4 +1,4 @@
-"""Result backend of Celery in the database of a stream: ``Celery(backend="ems+mysql://...")``."""
+"""Backend of results of Celery in the database of a stream: ``Celery(backend="ems+mysql://...")``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from emsworker.core.url import redact_url
 from emsworker.integrations.celery.storage import lost, storage_of
 from emsworker.integrations.celery.waiting import ResultConsumer
 from emsworker.store.celery import chords, results
-from emsworker.store.celery.chords import Part
-from emsworker.store.celery.results import Entry, check_key
+from emsworker.store.celery.chords import ChordPart
+from emsworker.store.celery.results import StoredValue, check_key
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _SWEEP = 1000
 
 
-class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[misc]
+class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[misc]
     """Results, groups and chords in MySQL.
 
     Args:
@@ -102,12 +102,12 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
     def _set_with_state(self, key: bytes, value: bytes | str, state: str) -> None:
         self._write(self._entry(key, value, state, is_final=False))
 
-    def _entry(self, key: bytes, value: bytes | str, state: str, is_final: bool) -> Entry:
+    def _entry(self, key: bytes, value: bytes | str, state: str, is_final: bool) -> StoredValue:
         ttl_s = self.failure_expires if state == states.FAILURE else self.expires
         body = value.encode() if isinstance(value, str) else bytes(value)
-        return Entry(check_key("the key of a result", self.key_t(key)), body, is_final, ttl_s or None)
+        return StoredValue(check_key("the key of a result", self.key_t(key)), body, is_final, ttl_s or None)
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: StoredValue) -> None:
         try:
             self._storage.writer.put(entry)
         except MessageTooLarge as error:
@@ -124,7 +124,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
             raise BackendStoreError(str(error), state=state, task_id=task_id) from error
         return result
 
-    def _result_entry(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> Entry:
+    def _result_entry(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> StoredValue:
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = bytes_to_str(task_id)
         key = self.get_key_for_task(task_id)
@@ -183,11 +183,11 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
         if request.group and request.id:
             self._return_part(request, state, self.encode_result(result, state))
 
-    def _return_part(self, request: Any, state: str, result: Any, entry: Entry | None = None) -> None:
+    def _return_part(self, request: Any, state: str, result: Any, entry: StoredValue | None = None) -> None:
         key, task_id = self._chord_key(request.group), check_key("task id", str(request.id).encode())
         outcome = self.encode([request.id, state, result])
         body = outcome.encode() if isinstance(outcome, str) else outcome
-        part = Part(key, request.group_index, task_id, body, self._chord_ttl_s)
+        part = ChordPart(key, request.group_index, task_id, body, self._chord_ttl_s)
         entries = [entry] if entry is not None else []
         try:
             if self._storage.call(lambda session: chords.count(session, part, entries)):
@@ -199,7 +199,7 @@ class EmsBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[m
             self._write(entry)  # committed first: a body of nested groups reads it
         self._storage.publish(lambda session: self._arrive(session, part, request), self.app)
 
-    def _arrive(self, session: Any, part: Part, request: Any) -> None:
+    def _arrive(self, session: Any, part: ChordPart, request: Any) -> None:
         bodies = chords.arrive(session, part, ())
         if bodies is None:
             return

@@ -15,7 +15,7 @@ from emsworker.integrations.celery.transaction import in_transaction, outside_tr
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
 from emsworker.store.celery import results
-from emsworker.store.celery.results import Entry
+from emsworker.store.celery.results import StoredValue
 from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.errors import (
     AssertionBroken,
@@ -199,7 +199,7 @@ def lost(error: BaseException) -> BaseException | None:
 class _Turn:
     """An entry that a thread waits for."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: StoredValue) -> None:
         self.entry = entry
         self.is_done = False
         self.error: Exception | None = None
@@ -225,7 +225,7 @@ class Writer:
         self._waiting: list[_Turn] = []
         self._is_writing = False
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: StoredValue) -> None:
         """Store a result and return after its commit.
 
         Raises:

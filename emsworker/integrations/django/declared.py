@@ -25,6 +25,7 @@ from emsworker.tasks.task import BoundTask
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_OPTIONS = "ems_options"  # an attribute of the function
 _OF_DJANGO = {
     "priority": "Django has a priority of its own: @task(priority=10)",
     "batch": "a Django task runs one call; get_app().subscribe() takes batches",
@@ -51,7 +52,7 @@ def options(**given: Any) -> Callable[[F], F]:
         if not callable(function) or hasattr(function, "enqueue"):
             fix = "put @options(...) below @task, on the function itself"
             raise ConfigError([Problem("options", repr(function), fix)])
-        function.ems_options = given  # type: ignore[attr-defined]
+        setattr(function, _OPTIONS, given)
         return function
 
     return declare
@@ -59,7 +60,7 @@ def options(**given: Any) -> Callable[[F], F]:
 
 def options_of(function: Any) -> dict[str, Any]:
     """Return the options of a function for :meth:`Ems.task`; results are kept unless it says otherwise."""
-    return {"result": True, **getattr(function, "ems_options", {})}
+    return {"result": True, **getattr(function, _OPTIONS, {})}
 
 
 def running(task: Any, request: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -118,10 +119,10 @@ def runner(task: Any, sender: type) -> Callable[..., Any]:
         finally:
             await sync_to_async(close_old_connections)()
 
-    chosen: Any = run_coroutine if iscoroutinefunction(task.func) else run
-    chosen.__signature__ = _signature(task)  # arguments are checked when the call is enqueued
+    chosen: Callable[..., Any] = run_coroutine if iscoroutinefunction(task.func) else run
+    vars(chosen)["__signature__"] = _signature(task)  # arguments are checked when the call is enqueued
     chosen.__doc__ = task.func.__doc__
-    return chosen  # type: ignore[no-any-return]
+    return chosen
 
 
 def _signature(task: Any) -> Signature:

@@ -15,7 +15,7 @@ _WIDTH, _PLOT = 860, 220
 _LEFT, _RIGHT, _TOP = 70, 12, 12
 _LONGEST, _LETTER = 28, 6.2  # letters of a label, and the width of one
 _SLANT = math.radians(25)
-_WIDE = 50  # values that are so many times apart need a logarithmic axis
+_WIDE = 50  # the ratio of values from which the axis is logarithmic
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: min(90rem, 94vw); padding: 0 1rem }
 body { color: #222; background: #fff }

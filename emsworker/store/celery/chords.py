@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emsworker.store.celery.results import Entry, add_entries, check_size
+from emsworker.store.celery.results import StoredValue, add_entries, check_size
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
@@ -20,7 +20,7 @@ _LAST_NUMBER = (1 << 63) - 1  # of parts without one
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChordPart:
     """The outcome of a task of a chord's header.
 
     Attributes:
@@ -69,7 +69,7 @@ def add_one(session: Session, key: bytes, ttl_s: float | None) -> None:
     session.change(_SQL.add_one, {"key": key, "ttl_s": ttl_s})
 
 
-def count(session: Session, part: Part, entries: Sequence[Entry]) -> bool:
+def count(session: Session, part: ChordPart, entries: Sequence[StoredValue]) -> bool:
     """Store results and count a part, in one packet.
 
     Returns:
@@ -99,7 +99,7 @@ def count(session: Session, part: Part, entries: Sequence[Entry]) -> bool:
     return True
 
 
-def arrive(session: Session, part: Part, entries: Sequence[Entry]) -> list[bytes] | None:
+def arrive(session: Session, part: ChordPart, entries: Sequence[StoredValue]) -> list[bytes] | None:
     """Store results and count a part that may be the last one; runs in the caller's transaction.
 
     Returns:

@@ -16,7 +16,7 @@ _KEYS_A_STATEMENT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredValue:
     """A value to store.
 
     Attributes:
@@ -46,7 +46,7 @@ def check_key(what: str, key: bytes) -> bytes:
     return key
 
 
-def put(session: Session, entries: Sequence[Entry]) -> None:
+def put(session: Session, entries: Sequence[StoredValue]) -> None:
     """Store values, in one statement if the server takes it; a success stays as it is.
 
     Raises:
@@ -60,7 +60,7 @@ def put(session: Session, entries: Sequence[Entry]) -> None:
         session.transaction(lambda _: packet.send())
 
 
-def add_entries(packet: Packet, entries: Sequence[Entry]) -> None:
+def add_entries(packet: Packet, entries: Sequence[StoredValue]) -> None:
     """Append values to a packet; their order is that of their keys, against deadlocks.
 
     Raises:
@@ -71,7 +71,7 @@ def add_entries(packet: Packet, entries: Sequence[Entry]) -> None:
     packet.add_rows(_SQL.put_results, rows, _SQL.put_results_end)
 
 
-def _row(session: Session, entry: Entry) -> Sql:
+def _row(session: Session, entry: StoredValue) -> Sql:
     values = {"key": entry.key, "is_final": entry.is_final, "body": entry.body, "ttl_s": entry.ttl_s}
     row = session.mogrify(_SQL.result_row, values)
     check_size(session, "a result", entry.body, len(row) + _STATEMENT_BYTES)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from emsworker.core.alarms import TARGETS, Alarm, Attempts, Metric, Rule, Silence, Step, describe
+from emsworker.core.alarms import STREAM, TARGETS, Alarm, Attempts, Metric, Rule, Silence, Step, describe
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.stream.intake import count_refused
 
 _SQL = Statements(__name__)
 _FRESH_S = 3.0
@@ -161,7 +162,7 @@ def delete_silence(session: Session, silence_id: int) -> bool:
 
 
 def measure(session: Session, rules: Sequence[Rule], now: datetime, since: datetime | None = None) -> dict[str, Values]:
-    """Return each rule's value for each group that it covers, by rule name; read only what the rules need.
+    """Return each rule's value for each group that it covers, or for the stream; read only what the rules need.
 
     Args:
         now: the server's time.
@@ -170,6 +171,9 @@ def measure(session: Session, rules: Sequence[Rule], now: datetime, since: datet
     groups = _read_groups(session, any(rule.metric is Metric.OLDEST for rule in rules))
     found: dict[str, Values] = {}
     for rule in rules:
+        if rule.metric.of_stream:
+            found[rule.name] = {STREAM: float(count_refused(session, int(rule.above) + 1))}
+            continue
         covered = [group for group in groups if rule.covers(group.topic, group.name)]
         values = {(group.topic, group.name): _value(session, rule, group, now, since or now) for group in covered}
         found[rule.name] = values
@@ -195,6 +199,8 @@ def _value(session: Session, rule: Rule, group: _Group, now: datetime, since: da
             span = {"group_id": group.id, "since": since.replace(tzinfo=None), "until": now.replace(tzinfo=None)}
             failed, retried = session.rows(_SQL.count_attempts, span)[0]
             return Attempts(now.timestamp(), group.position, int(failed), int(retried))
+        case Metric.REFUSED:
+            raise AssertionError("it is no group's")
 
 
 def _read_groups(session: Session, with_ages: bool) -> list[_Group]:

@@ -6,15 +6,18 @@ import contextlib
 import encodings.idna  # else imported for the first host name; see emsworker.preamble  # noqa: F401
 import os
 import ssl
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection as _PyMySQLConnection
 from pymysql.constants import CR
 from pymysql.err import InterfaceError, MySQLError, OperationalError
 
+from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import after_fork, undivided
-from emsworker.store.engine.errors import may_roll_back, rolls_back
-from emsworker.store.engine.sql import Sql, join
+from emsworker.store.engine.errors import is_server_trouble, may_roll_back, rolls_back
+from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.engine.tls import trusting_context
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 else:
     _Connection = _PyMySQLConnection
 
+_SQL = Statements(__name__)
+SET_AUTOCOMMIT = _SQL.set_autocommit
 # Statements that cannot change the session's database; any other statement of a handler may be a USE.
 _STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
 # Attributes that a handler can change on the object; restored afterwards.
@@ -48,8 +53,21 @@ class Connection(_Connection):
         rolled_back_by: the error with which the server rolled back the lent transaction.
         perhaps_rolled_back_by: an error with which the server may have rolled back the lent transaction.
         inherited: True if the parent process opened it.
+        number: place of its server in the URL; server: its address, for messages.
+        variables: those of its server that tell what it is.
+        next_look: when the server is to be asked if it is still the right one, in :func:`ticks`.
+        one_by_one: True if a packet must hold one statement only; see :meth:`Packet.send`.
+        settings: statements that set all that ours depend on.
+        refused_by: an error by which the server said, while lent, that it cannot serve.
     """
 
+    number: int = 0
+    server: str = "the server"
+    variables: Mapping[str, str] = MappingProxyType({})
+    next_look: float = 0.0
+    one_by_one: bool = False
+    settings: tuple[Sql, ...] = (_SQL.set_session, SET_AUTOCOMMIT)
+    refused_by: MySQLError | None = None
     preamble: tuple[Sql, ...] = ()
     lent: bool = False
     moved: bool = False
@@ -58,6 +76,8 @@ class Connection(_Connection):
     inherited: bool = False
     server_status: int
     max_allowed_packet: int
+    _answer_s: float = 0.0
+    _is_replaced: Callable[[Connection], bool] | None = None
     _result: Any
     _sock: Any
     _rfile: Any
@@ -78,6 +98,10 @@ class Connection(_Connection):
             self._note(sql)
         preamble, self.preamble = self.preamble, ()
         if not preamble:
+            return super().query(sql, unbuffered)
+        if self.one_by_one:
+            for statement in preamble:
+                super().query(statement)
             return super().query(sql, unbuffered)
         text = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
         super().query(join(";", preamble).encode() + b";" + text, unbuffered)
@@ -118,6 +142,49 @@ class Connection(_Connection):
         if self.lent:
             raise OperationalError(CR.CR_SERVER_LOST, "the connection was lost in a transaction, and that with it")
         super().connect(sock)
+
+    # -- a server that does not answer ---------------------------------------------------------------------------------
+
+    def wait_for(self, answer_s: float, silent_s: float, is_replaced: Callable[[Connection], bool] | None) -> None:
+        """Set how long an answer is waited for.
+
+        Args:
+            answer_s: seconds after which the connection counts as lost.
+            silent_s: seconds after which, and then again and again, ``is_replaced`` is asked.
+            is_replaced: returns true if the server is to be given up now.
+        """
+        self._answer_s, self._is_replaced = answer_s, is_replaced
+        own: Any = self
+        own._read_timeout = silent_s
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        if self._is_replaced is not None:
+            self._await_answer(self._is_replaced)
+        data: bytes = super()._read_bytes(num_bytes)  # type: ignore[misc]
+        return data
+
+    def _await_answer(self, is_replaced: Callable[[Connection], bool]) -> None:
+        """Wait until something can be read. If nothing has come, the buffer is empty, so that nothing is lost."""
+        until = ticks() + self._answer_s
+        while True:
+            try:
+                self._rfile.peek(1)
+                return
+            except TimeoutError as error:
+                if ticks() > until or is_replaced(self):
+                    self._force_close()  # type: ignore[attr-defined]
+                    raise OperationalError(CR.CR_SERVER_LOST, "it has not answered, and others serve by now") from error
+                self._rfile = self._sock.makefile("rb")  # the old one reads no more after a timeout
+            except OSError:
+                return  # read again, and reported, by the driver
+
+    @property
+    def account(self) -> str:
+        """The user and the host that it connected as, as GRANT wants it."""
+        with self.cursor() as cursor:
+            cursor.execute(_SQL.get_account)
+            user, _, host = cursor.fetchall()[0][0].rpartition("@")
+        return f"'{user}'@'{host}'"
 
     def _leave_to_parent(self) -> None:
         """Close only the descriptor: closing its buffer would wait for a thread of the parent that is reading."""
@@ -166,6 +233,8 @@ class Loan:
                 self._connection.rolled_back_by = error
             elif may_roll_back(error):
                 self._connection.perhaps_rolled_back_by = error
+            elif is_server_trouble(error):
+                self._connection.refused_by = error
             raise
 
     def end(self) -> None:

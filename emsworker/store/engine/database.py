@@ -13,6 +13,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_d
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class Database:
 
     def __init__(self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0) -> None:
         self._url = DatabaseUrl.parse(url)
-        self._connect_timeout_s = connect_timeout_s
+        self._nodes = Nodes(self._url, connect_timeout_s)
         self._call_timeout_s = call_timeout_s
         self._local: Any = threading.local()
 
@@ -38,9 +39,15 @@ class Database:
         """The database's own name on its server."""
         return self._url.database
 
+    @property
+    def servers(self) -> str:
+        """Where the server listens, or the servers, without user and password."""
+        listening = ", ".join(f"{host}:{port}" for host, port in self._url.servers)
+        return self._url.options.get("unix_socket", listening)
+
     def session(self, patient: bool = True) -> Session:
         """Create a session for one thread; the caller closes it."""
-        return Session(self._url, self._connect_timeout_s, patient)
+        return Session(self._url, self._nodes, patient)
 
     def thread_session(self) -> Session:
         """The calling thread's own session, kept for its next call."""

@@ -4,57 +4,46 @@ from __future__ import annotations
 
 import re
 
-from pymysql.err import MySQLError, ProgrammingError
+from pymysql.err import DataError, IntegrityError, MySQLError, NotSupportedError, ProgrammingError
 
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, SchemaMissing
+from emsworker.core.errors import (
+    AccessDenied,
+    ConfigError,
+    EmsError,
+    Problem,
+    SchemaMissing,
+    StatementRefused,
+    TlsError,
+)
 from emsworker.core.process.role import check_command
 from emsworker.core.url import redact
 
-# Lock wait timeout, deadlock, snapshot conflict (MariaDB >= 11.6): the transaction is run again from its start.
-_CONFLICTS = frozenset({1205, 1213, 1020})
-# The first ones roll back the whole transaction; 1205 does so only if innodb_rollback_on_timeout is on.
-_ROLLED_BACK, _MAY_ROLL_BACK = frozenset({1213, 1020}), frozenset({1205, 1206})
+# The transaction is run again from its start: lock wait timeout, deadlock (also one between the nodes of a Galera
+# cluster), snapshot conflict (MariaDB >= 11.6), conflict between the members of a replication group.
+_CONFLICTS = frozenset({1205, 1213, 1020, 3101})
+# A failed COMMIT. With error 149 (HA_ERR_LOCK_DEADLOCK) it is a conflict; otherwise the server could not commit.
+_COMMIT_FAILED, _IN_CONFLICT = 1180, re.compile(r"\b149\b")
+# These roll back the whole transaction; 1205 does so only if innodb_rollback_on_timeout is on.
+_ROLLED_BACK, _MAY_ROLL_BACK = frozenset({1213, 1020, 3101}), frozenset({1205, 1206})
 # A missing savepoint, by the name that session.sql gives it: the transaction is another one, or there is none.
 _NO_SAVEPOINT, _SAVEPOINT = 1305, "ems_transaction"
 # Our own assertions inside a packet: a scalar subquery that yields two rows (see session.sql), an offset that is NULL.
 _ASSERTION, _NULL = 1242, 1048
 _DUPLICATE = 1062
-# The connection is gone, or the server is going down, full, or read-only for now.
-_LOST = frozenset(
-    {
-        0,
-        1040,
-        1053,
-        1077,
-        1152,
-        1158,
-        1159,
-        1160,
-        1161,
-        1184,
-        1203,
-        1226,
-        1290,
-        1317,
-        1792,
-        1836,
-        1927,
-        2002,
-        2003,
-        2006,
-        2013,
-        2014,
-        2055,
-        3169,
-        4031,
-    }
-)
-# A subset of these: only this one connection is gone, as far as the client or the server can tell.
+# The driver's own: only this one connection is gone, as far as the client or the server can tell.
 _CUT = frozenset({0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 4031})
+# The server itself cannot serve, whatever the statement is: not in the primary component of its Galera cluster, going
+# down, read-only, without a majority of its replication group.
+_AWAY = frozenset({1047, 1053, 1077, 1836, 3100, _COMMIT_FAILED})
+_OPTION, _READ_ONLY = 1290, re.compile(r"read[-_]only", re.IGNORECASE)
 # The disk is full: always (the first), or if the text names ENOSPC. Temporary: it ends when space is freed.
 _FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
 _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
+# The statement, or a value in it, is at fault, and the next try would end in the same way.
+_STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
+# The same, of numbers to which the driver gives no class: out of range, bad text, a constraint of the table.
+_AT_FAULT = frozenset({1054, 1064, 1264, 1366, 1406, 3819, 4025})
 
 
 class ConnectionLost(Exception):
@@ -81,6 +70,23 @@ class AssertionBroken(Exception):
     """A condition that a packet states about its own statements did not hold."""
 
 
+TROUBLES = (
+    ConnectionLost,
+    Conflict,
+    TransactionGone,
+    Duplicate,
+    AssertionBroken,
+    AccessDenied,
+    StatementRefused,
+    TlsError,
+)
+"""All that a call of the store may raise because of the server. No loop that runs by itself ends because of these.
+
+Tables, or a database, that are gone are not among them: what comes back is another stream, and a process must look up
+its topics and groups anew.
+"""
+
+
 def code_of(error: BaseException) -> int:
     """Return the server's number of an error, or 0 if it has none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
@@ -93,12 +99,22 @@ def asserts(error: BaseException) -> bool:
 
 def is_conflict(error: BaseException) -> bool:
     """Return whether the transaction is to be retried from its start."""
-    return isinstance(error, Conflict) or (isinstance(error, MySQLError) and code_of(error) in _CONFLICTS)
+    return isinstance(error, Conflict) or (isinstance(error, MySQLError) and _conflicts(error))
 
 
 def rolls_back(error: BaseException) -> bool:
     """Return whether the server has rolled back the transaction with this error."""
-    return code_of(error) in _ROLLED_BACK
+    code = code_of(error)
+    return code in _ROLLED_BACK or (code == _COMMIT_FAILED and _conflicts(error))
+
+
+def _conflicts(error: BaseException) -> bool:
+    code = code_of(error)
+    return code in _CONFLICTS or (code == _COMMIT_FAILED and _IN_CONFLICT.search(_text_of(error)) is not None)
+
+
+def _text_of(error: BaseException) -> str:
+    return redact(str(error.args[-1] if error.args else error))
 
 
 def may_roll_back(error: BaseException) -> bool:
@@ -112,14 +128,33 @@ def is_cut(lost: BaseException | None) -> bool:
     return cause is None or isinstance(cause, OSError) or code_of(cause) in _CUT
 
 
+def is_server_trouble(error: BaseException) -> bool:
+    """Return whether an error of a statement, whoever's it is, says that the server cannot serve for now."""
+    code = code_of(error)
+    return (
+        isinstance(error, MySQLError)
+        and not _conflicts(error)
+        and (code in _AWAY or (code == _OPTION and _READ_ONLY.search(_text_of(error)) is not None) or _is_full(error))
+    )
+
+
+def _is_full(error: BaseException) -> bool:
+    code = code_of(error)
+    return code in _FULL or (code in _MAYBE_FULL and _NO_SPACE.search(_text_of(error)) is not None)
+
+
 def translate(error: BaseException) -> BaseException:
-    """Return our own exception for one of PyMySQL or of the socket; return others unchanged."""
+    """Return our own exception for one of PyMySQL or of the socket; return others unchanged.
+
+    No error of the driver is left as it is: a number that is not known here is treated as the trouble of the server,
+    after which nobody knows if the last packet took effect, unless the driver says that the statement is at fault.
+    """
     if isinstance(error, OSError):
         return ConnectionLost(str(error))
     if not isinstance(error, MySQLError):
         return error
-    code, text = code_of(error), redact(str(error.args[-1] if error.args else error))
-    if code in _CONFLICTS:
+    code, text = code_of(error), _text_of(error)
+    if _conflicts(error):
         return Conflict(text)
     if code == _ASSERTION or (code == _NULL and "'offset'" in text):
         return AssertionBroken(text)
@@ -127,11 +162,12 @@ def translate(error: BaseException) -> BaseException:
         return Duplicate(text)
     if code == _NO_SAVEPOINT and _SAVEPOINT in text:
         return TransactionGone(text)
-    if code in _LOST and not (code == 0 and isinstance(error, ProgrammingError)):
-        return ConnectionLost(f"({code}) {text}")
-    if code in _FULL or (code in _MAYBE_FULL and _NO_SPACE.search(text)):
-        return ConnectionLost(f"({code}) {text}; is the disk of the database server full? Make room, and all goes on")
-    return _fault_of_surroundings(code, text) or error
+    if (fault := _fault_of_surroundings(code, text)) is not None:
+        return fault
+    if code in _AT_FAULT or isinstance(error, _STATEMENT):
+        return StatementRefused(f"the server refused a statement of EMS: ({code}) {text}")
+    full = "; is the disk of the database server full? Make room, and all goes on" if _is_full(error) else ""
+    return ConnectionLost(f"({code}) {text}{full}")
 
 
 def _fault_of_surroundings(code: int, text: str) -> EmsError | None:

@@ -11,17 +11,20 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 ROLES = ("publisher", "producer", "worker", "celery", "viewer", "reader", "operator", "sink", "admin")
-ALLOWANCES = ("auto-create", "cancel")
+ALLOWANCES = ("auto-create", "cancel", "hold")
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 # Names are put into statements, so only characters that need no quoting are allowed.
 _DATABASE = re.compile(r"[\w$-]{1,64}", re.ASCII)
 _ACCOUNT = re.compile(r"[\w.-]{1,80}@[\w.:%/-]{1,255}", re.ASCII)
 _GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
+_COLUMNS = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?(?:, |$)")
 _VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
 
 
-def statements(role: str, database: str, account: str, allow: Sequence[str] = ()) -> list[str]:
+def statements(
+    role: str, database: str, account: str, allow: Sequence[str] = (), *, in_group: bool = False
+) -> list[str]:
     """The GRANT statements of a role, for an administrator to run.
 
     Args:
@@ -29,6 +32,8 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
         database: the name of the stream's database.
         account: ``user@host``, of a user that exists.
         allow: some of ``ALLOWANCES``: additional permissions of the role.
+        in_group: the servers are members of a replication group, and the account must be able to read which one is the
+            primary.
 
     Raises:
         InvalidName: a name needs quoting, which is better done by hand, or the role has no such allowance.
@@ -43,7 +48,8 @@ def statements(role: str, database: str, account: str, allow: Sequence[str] = ()
         "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
         "user": f"'{user}'@'{host}'",
     }
-    return [line.rstrip(";").format(**names) for line in _lines(role, allow)]
+    lines = [*_lines(role, allow), *(_SQL.in_group.splitlines() if in_group else [])]
+    return [line.rstrip(";").format(**names) for line in lines]
 
 
 def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
@@ -61,6 +67,25 @@ def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str
         for table in table_columns() if match[2] == "*" else [match[2]]:
             found.setdefault(table, {}).update(verbs)
     return found
+
+
+def roles_with(verb: str, table: str, column: str | None = None) -> list[str]:
+    """Return the roles that have a privilege on a column of a table, or on any.
+
+    Args:
+        verb: one of ``VERBS``.
+    """
+    return [role for role in ROLES if any(_gives(line, verb, table, column) for line in _lines(role))]
+
+
+def _gives(line: str, verb: str, table: str, column: str | None) -> bool:
+    match = _GRANT.match(line)
+    if match is None or match[2] not in ("*", table):
+        return False
+    columns = {given: names for given, names in _COLUMNS.findall(match[1])}
+    if verb not in columns:
+        return False
+    return not columns[verb] or column is None or column in re.findall(r"\w+", columns[verb])
 
 
 def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:

@@ -65,6 +65,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_leader TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT, UPDATE (lost_at), DELETE ON {database}.ems_hold TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
@@ -171,6 +172,7 @@ GRANT SELECT (name, spec, timezone, catch_up, topic, `key`, next_at, last_at, de
 GRANT SELECT ON {database}.ems_client TO {user};
 GRANT SELECT ON {database}.ems_leader TO {user};
 GRANT SELECT ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_hold TO {user};
 GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
@@ -202,6 +204,7 @@ GRANT SELECT ON {database}.ems_schedule TO {user};
 GRANT SELECT ON {database}.ems_client TO {user};
 GRANT SELECT ON {database}.ems_leader TO {user};
 GRANT SELECT ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_hold TO {user};
 GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
@@ -210,6 +213,11 @@ GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
 GRANT SELECT ON {database}.ems_audit TO {user};
+
+-- name: reader_hold
+-- Holds messages for its named streaming queries; so it could also keep retention from deleting any, and release the
+-- holds of others. It changes nothing else.
+GRANT INSERT, UPDATE ON {database}.ems_hold TO {user};
 
 -- name: operator
 -- Reads what a reader reads, and puts things right: requeues and deletes dead letters, pauses and changes groups, sets
@@ -234,6 +242,7 @@ GRANT SELECT ON {database}.ems_schedule TO {user};
 GRANT SELECT ON {database}.ems_client TO {user};
 GRANT SELECT ON {database}.ems_leader TO {user};
 GRANT SELECT ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_hold TO {user};
 GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT ON {database}.ems_limit TO {user};
 GRANT SELECT ON {database}.ems_slot TO {user};
@@ -254,6 +263,7 @@ GRANT INSERT ON {database}.ems_skip TO {user};
 GRANT INSERT, UPDATE, DELETE ON {database}.ems_skip_policy TO {user};
 GRANT UPDATE (next_at, last_at), DELETE ON {database}.ems_schedule TO {user};
 GRANT DELETE ON {database}.ems_position TO {user};
+GRANT DELETE ON {database}.ems_hold TO {user};
 GRANT INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
 GRANT DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit TO {user};
@@ -261,3 +271,7 @@ GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit 
 -- name: admin
 -- Creates the tables, and changes any of their rows.
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON {pattern}.* TO {user};
+
+-- name: in_group
+-- Every role, on the members of a replication group: which member is the primary.
+GRANT SELECT ON performance_schema.replication_group_members TO {user};

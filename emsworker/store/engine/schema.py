@@ -39,7 +39,7 @@ def latest_version() -> int:
 def table_columns() -> dict[str, str]:
     """Return every table of the schema with the name of its first column, as the migrations create them."""
     script = "\n".join(file.read_text(encoding="utf-8") for _, file in sorted(_migrations().items()))
-    return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*(\w+)", script, re.MULTILINE))
+    return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*`?(\w+)", script, re.MULTILINE))
 
 
 def check_server(session: Session) -> None:

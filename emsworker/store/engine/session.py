@@ -7,38 +7,28 @@ import itertools
 import math
 import os
 import random
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from pymysql.constants import CLIENT, COMMAND, FIELD_TYPE, SERVER_STATUS
+from pymysql.constants import COMMAND, SERVER_STATUS
 from pymysql.converters import conversions
-from pymysql.err import MySQLError, OperationalError
 
-from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded, TlsError
+from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
-from emsworker.store.engine.connection import Connection, Loan
+from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
 from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, translate
+from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
-from emsworker.store.engine.tls import check_encrypted, mode_of, tls_context, tls_error
 
 T = TypeVar("T")
 
 _SQL = Statements(__name__)
 _CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
-_READ_TIMEOUT_S = 60.0
-_FAILOVER_CONNECT_S = 2.0
-_LOOK_S = 1.0
 _IDLE_S = 1.0
 _PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
-# Dates stay text until they are needed: parsing one costs as much as the rest of a row.
-_LAZY_DATES = {
-    kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
-}
-
 _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinstance(kind, int)}
 
 
@@ -124,7 +114,7 @@ class Packet:
 
     def commit_lent(self) -> None:
         """Commit the transaction that was lent."""
-        self._parts += [_SQL.commit, _SQL.set_autocommit]
+        self._parts += [_SQL.commit, SET_AUTOCOMMIT]
         self._ends_loan = True
 
     def send(self) -> list[Result]:
@@ -136,7 +126,10 @@ class Packet:
             ConnectionLost: it is not known what was committed.
         """
         results: list[Result] = []
-        for part in _within(self.session.most_bytes, self._parts):
+        # In a Galera cluster a transaction that is aborted between two statements of a packet is rolled back without
+        # an error, and the rest of the packet runs alone: there each statement hears of it.
+        most_bytes = 0 if self.session.sends_one_by_one else self.session.most_bytes
+        for part in _within(most_bytes, self._parts):
             results += self.session.send(join(";\n", part))
         if self._ends_loan:
             self.session.returned()
@@ -164,19 +157,17 @@ class Session:
     """Connection for one thread at a time; connects at its first use and after a loss.
 
     Args:
-        url: the server.
-        connect_timeout_s: how long one attempt to connect may take.
+        url: the server, or several.
+        nodes: what opens its connections, shared by sessions of the same URL.
         patient: retry conflicts; otherwise raise at once, for callers that retry by themselves.
     """
 
-    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0, patient: bool = True) -> None:
+    def __init__(self, url: DatabaseUrl, nodes: Nodes | None = None, patient: bool = True) -> None:
         self._url = url
-        self._connect_timeout_s = connect_timeout_s
+        self._nodes = nodes or Nodes(url)
         self._patient = patient
         self._connection: Connection | None = None
         self._pid = 0
-        self._server = 0
-        self._next_look = 0.0
         self._used_at = 0.0
         # Called with the result of each transaction before its commit: what it writes is committed with it, or not.
         self.before_commit: Callable[[object], None] | None = None
@@ -265,11 +256,23 @@ class Session:
         Raises:
             ConnectionLost: there is no connection.
         """
+        return self._opened().max_allowed_packet - _PACKET_SLACK
+
+    @property
+    def sends_one_by_one(self) -> bool:
+        """True if the server must not get several statements of a transaction at once.
+
+        Raises:
+            ConnectionLost: there is no connection.
+        """
+        return self._opened().one_by_one
+
+    def _opened(self) -> Connection:
         connection = self._connection
         if connection is None:
             with self._mapped_errors():
                 connection = self._open()
-        return connection.max_allowed_packet - _PACKET_SLACK
+        return connection
 
     def _too_large(self, sql: Sql) -> MessageTooLarge:
         # Raised here, because the server's answer looks like a lost connection, which is retried for ever.
@@ -301,6 +304,8 @@ class Session:
 
     def _meaning(self, error: Exception) -> BaseException:
         meaning, connection = translate(error), self._connection
+        if isinstance(meaning, ConnectionLost) and connection is not None:
+            meaning = ConnectionLost(f"{connection.server}: {meaning}")
         if isinstance(meaning, TransactionGone) and connection is not None and connection.perhaps_rolled_back_by:
             return Conflict(str(connection.perhaps_rolled_back_by.args[-1]))
         return meaning
@@ -387,7 +392,8 @@ class Session:
         """
         with self._mapped_errors():
             connection = self._open()
-        connection.preamble = (_SQL.unset_autocommit, _SQL.mark_transaction)
+        lasting = (_SQL.unset_idle_timeout,) if connection.one_by_one else ()  # a handler may take as long as it likes
+        connection.preamble = (*lasting, _SQL.unset_autocommit, _SQL.mark_transaction)
         loan = Loan(connection, _FULL_DECODERS)
         try:
             yield connection
@@ -402,17 +408,30 @@ class Session:
             return None
         return Conflict(str(connection.rolled_back_by.args[-1]))
 
+    @property
+    def refused(self) -> ConnectionLost | None:
+        """The server's answer to a statement of the lent transaction that it cannot serve, even if that was caught."""
+        connection = self._connection
+        if connection is None or connection.refused_by is None:
+            return None
+        refusal = translate(connection.refused_by)
+        refusal.__cause__ = connection.refused_by
+        return refusal if isinstance(refusal, ConnectionLost) else None
+
     def statements_of_return(self) -> list[Sql]:
         """Return the statements that restore the session's settings inside the transaction."""
-        moved = self._connection is not None and self._connection.moved
-        return [_SQL.set_session, *([self._use] if moved else [])]
+        connection = self._connection
+        if connection is None:
+            return []
+        inside = [one for one in connection.settings if one is not SET_AUTOCOMMIT]
+        return [*inside, *([self._use] if connection.moved else [])]
 
     def returned(self) -> None:
         """Record that the session is as it was before it was lent."""
         connection = self._connection
         if connection is not None:
             connection.lent = connection.moved = False
-            connection.rolled_back_by = connection.perhaps_rolled_back_by = None
+            connection.rolled_back_by = connection.perhaps_rolled_back_by = connection.refused_by = None
 
     @property
     def _use(self) -> Sql:
@@ -425,7 +444,7 @@ class Session:
         if not lent:
             connection.rollback()
         elif not never_begun:
-            ours = (_SQL.set_session, _SQL.set_autocommit, self._use)
+            ours = (*connection.settings, self._use)
             connection.query(join(";", (_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)))
             while connection._result.has_next:
                 connection.next_result()
@@ -461,79 +480,14 @@ class Session:
     def _open(self) -> Connection:
         if self._connection is not None and self._pid != os.getpid():
             self.drop()  # inherited over a fork: its socket belongs to the parent
-        if self._url.others and self._connection is not None and ticks() > self._next_look and not self.in_transaction:
-            self._look_again(self._connection)
+        connection = self._connection
+        may_change = connection is not None and self._url.others and not self.in_transaction
+        if connection is not None and may_change and not self._nodes.still_serves(connection):
+            self.drop()  # a session that only reads would not notice that its server was demoted
         if self._connection is None:
-            self._connection = self._find_writable() if self._url.others else self._connect(0)
+            self._connection = self._nodes.open()
             self._pid = os.getpid()
         return self._connection
-
-    def _look_again(self, connection: Connection) -> None:
-        """Drop the connection if its server was demoted: a session that only reads would not notice."""
-        self._next_look = ticks() + _LOOK_S
-        if not _is_writable(connection):
-            self.drop()
-
-    def _find_writable(self) -> Connection:
-        """Connect to the server that is writable; the one that was writable the last time is tried first."""
-        count = len(self._url.servers)
-        reasons = []
-        for number in [(self._server + step) % count for step in range(count)]:
-            host, port = self._url.servers[number]
-            try:
-                connection = self._connect(number)
-                if _is_writable(connection):
-                    self._server, self._next_look = number, ticks() + _LOOK_S
-                    return connection
-                connection.close()
-                reasons.append(f"{host}:{port} is read-only")
-            except (MySQLError, OSError, TlsError) as error:
-                reasons.append(f"{host}:{port}: {error}")
-        raise OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
-
-    def _connect_timeout(self) -> int:
-        """Return whole seconds, at most a few if there are other servers: one that hangs must not delay them."""
-        default = min(self._connect_timeout_s, _FAILOVER_CONNECT_S) if self._url.others else self._connect_timeout_s
-        return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
-
-    def _connect(self, number: int) -> Connection:
-        options = self._url.options
-        host, port = self._url.servers[number]
-        context = tls_context(options)
-        connection = self._open_socket(
-            context,
-            host=host,
-            port=port,
-            user=self._url.user,
-            password=self._url.password,
-            database=self._url.database,
-            unix_socket=options.get("unix_socket"),
-            charset="utf8mb4",
-            autocommit=True,
-            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
-            connect_timeout=self._connect_timeout(),
-            read_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
-            write_timeout=float(options.get("read_timeout_s", _READ_TIMEOUT_S)),
-            ssl=context,
-            ssl_disabled=mode_of(options) == "disabled",
-            conv=_LAZY_DATES,
-        )
-        connection.query(join(";", (_SQL.set_session, _SQL.set_autocommit, _SQL.get_packet_limit)))
-        connection.next_result()
-        connection.next_result()
-        connection.max_allowed_packet = int(connection._result.rows[0][0])
-        return connection
-
-    def _open_socket(self, context: ssl.SSLContext | None, host: str, **arguments: Any) -> Connection:
-        try:
-            connection = Connection(host=host, **arguments)
-            if context is not None:
-                check_encrypted(connection)
-        except (MySQLError, OSError) as error:
-            if (meaning := tls_error(error, host)) is not None:
-                raise meaning from None
-            raise
-        return connection
 
     def close(self) -> None:
         """Close the connection; one that was inherited over a fork is only forgotten."""
@@ -559,9 +513,3 @@ def _result(connection: Any) -> Result:
     """Read the result without a cursor, which takes a third of the time of a short statement."""
     result = connection._result
     return Result(result.rows or (), result.affected_rows, result.insert_id or 0)
-
-
-def _is_writable(connection: Connection) -> bool:
-    cursor = connection.cursor()
-    cursor.execute(_SQL.show_read_only)
-    return all(value in ("OFF", "0") for _, value in cursor.fetchall())

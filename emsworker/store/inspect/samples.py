@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Args, Statements, utc
 
 _SQL = Statements(__name__)
+_RATED = timedelta(minutes=1)
 _COUNTS = ("unclaimed", "claimed", "waiting", "retries", "running", "dead", "lag")  # as the statements select them
 
 
@@ -38,13 +39,18 @@ class Sample:
     written: int
     finished: int
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Topic id and group id."""
+        return self.topic_id, self.group_id
+
 
 @dataclass(frozen=True)
 class SamplePoint:
     """Point of a chart: the highest values of the samples that it stands for.
 
     Attributes:
-        at: the time of the last of them, in UTC.
+        at: the time of the last of them, in UTC. Samples that equal the one before are not written: its values hold.
         lag: unclaimed, claimed, waiting and retries together; running: claims that are worked on.
         oldest_s: the age of the oldest unfinished message in seconds, ``None`` if there is none.
         in_per_s: messages written each second since the point before; out_per_s: messages finished. ``None`` if it is
@@ -94,19 +100,56 @@ def read_series(
     since, until = (when.astimezone(UTC).replace(tzinfo=None) for when in (since, until))
     step_us = max(1, math.ceil((until - since).total_seconds() * 1_000_000 / points))
     args = {"topic_id": topic_id, "group_id": group_id, "since": since, "until": until, "step_us": step_us}
-    rows = [row[1:] for row in session.rows(_SQL.read_series, args)]
+    rows = _held(session, args)
     return [_point(row, before) for row, before in zip(rows, [None, *rows], strict=False)]
 
 
+def _held(session: Session, args: Args) -> list[tuple[Any, ...]]:
+    """Return the times and values of a series; where samples were taken without this one, those before hold."""
+    packet = session.packet()
+    for statement in (_SQL.read_series, _SQL.list_rounds, _SQL.read_before):
+        packet.add(statement, args)
+    own, rounds, before = (result.rows for result in packet.send())
+    found: dict[int, tuple[Any, ...]] = {int(row[0]): row[1:] for row in own}
+    gaps = {int(step): at for step, at in rounds if int(step) not in found}
+    ends: dict[int, str] = {}  # of what holds in a gap: the time of the last sample of the step before
+    last = None
+    for step in sorted(found.keys() | gaps.keys()):
+        if step in found:
+            last = found[step][0]
+        elif last is not None:
+            ends[step] = last
+    wanted = {**args, "times": sorted(set(ends.values()))}
+    holding = {row[0]: row[1:] for row in (session.rows(_SQL.read_samples, wanted) if ends else ())}
+    first = before[0] if before else None
+    for step, at in gaps.items():
+        values = holding.get(ends[step]) if step in ends else first
+        if values is not None:
+            found[step] = (at, *values)
+    return [(utc(at), *values) for _, (at, *values) in sorted(found.items())]
+
+
+def find_round(session: Session) -> datetime | None:
+    """Return when samples were taken last, by the server's clock; ``None`` if none are kept."""
+    rows = session.rows(_SQL.find_round)
+    return utc(rows[0][0]) if rows else None
+
+
 def read_latest(session: Session) -> dict[tuple[int, int], SamplePoint]:
-    """Return the latest sample of each topic id and group id, with the rates of about a minute before it."""
-    ((latest, before),) = session.rows(_SQL.find_rounds)
-    if latest is None:
+    """Return what the latest samples say of each topic id and group id, with the rates of the minute before."""
+    now = find_round(session)
+    if now is None:
         return {}
-    now, then = (
-        {row[:2]: row[2:] for row in session.rows(_SQL.list_round, {"sampled_at": at})} for at in (latest, before)
+    then = now - _RATED
+    later, earlier = (
+        {row[:2]: row[2:] for row in session.rows(_SQL.list_latest, {"at": at.replace(tzinfo=None)})}
+        for at in (now, then)
     )
-    return {place: _point(row, then.get(place)) for place, row in now.items()}
+    return {
+        place: _point((now, *row[1:]), (max(then, utc(earlier[place][0])), *earlier[place][1:]))
+        for place, row in later.items()
+        if place in earlier
+    }
 
 
 def _point(row: Sequence[Any], before: Sequence[Any] | None) -> SamplePoint:
@@ -114,7 +157,7 @@ def _point(row: Sequence[Any], before: Sequence[Any] | None) -> SamplePoint:
     oldest_ms = row[-3]
     in_per_s, out_per_s = (None, None) if before is None else _rates(row, before)
     return SamplePoint(
-        at=utc(row[0]),
+        at=row[0],
         **{name: int(row[number]) for number, name in enumerate(_COUNTS, 1)},
         oldest_s=None if oldest_ms is None else int(oldest_ms) / 1000,
         in_per_s=in_per_s,
@@ -123,6 +166,6 @@ def _point(row: Sequence[Any], before: Sequence[Any] | None) -> SamplePoint:
 
 
 def _rates(row: Sequence[Any], before: Sequence[Any]) -> list[float | None]:
-    seconds = (utc(row[0]) - utc(before[0])).total_seconds()
+    seconds = (row[0] - before[0]).total_seconds()
     differences = [int(now) - int(then) for now, then in zip(row[-2:], before[-2:], strict=True)]
     return [one / seconds if one >= 0 and seconds > 0 else None for one in differences]

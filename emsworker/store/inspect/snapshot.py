@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pymysql.err import MySQLError
-
 from emsworker.core.ids import uid_text
 from emsworker.store.engine.errors import ConnectionLost, code_of
 from emsworker.store.engine.session import Session
@@ -133,10 +131,6 @@ def kill_connection(session: Session, number: int) -> bool:
     """Kill a connection, whatever it is doing; returns false if it has already ended."""
     try:
         session.execute(_SQL.kill, {"id": number})
-    except MySQLError as error:
-        if code_of(error) != _NO_SUCH_THREAD:
-            raise
-        return False
-    except ConnectionLost:
-        return True  # it was this session's own, reopened under an old number
+    except ConnectionLost as error:  # or it was this session's own, reopened under an old number
+        return error.__cause__ is None or code_of(error.__cause__) != _NO_SUCH_THREAD
     return True

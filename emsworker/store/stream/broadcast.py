@@ -60,7 +60,7 @@ class ReaderPosition:
 
 @dataclass(frozen=True)
 class ReaderRow:
-    """A stored position as ``ems readers`` shows it."""
+    """A stored position as ``ems readers`` shows it; ``age_s`` seconds ago it was written."""
 
     topic: str
     reader: str
@@ -69,6 +69,7 @@ class ReaderRow:
     lag: int
     open: bool
     stored_at: datetime
+    age_s: float
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,9 @@ def list_positions(session: Session) -> list[ReaderRow]:
             max(0, int(end) - int(offset)),
             bool(is_open),
             utc(at),
+            max(0.0, float(age_s)),
         )
-        for topic, name, partition, offset, end, is_open, at in session.rows(_SQL.list_positions)
+        for topic, name, partition, offset, end, is_open, at, age_s in session.rows(_SQL.list_positions)
     ]
 
 

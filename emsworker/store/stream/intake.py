@@ -50,21 +50,17 @@ class RefusedRow:
     Attributes:
         size: the body's, in bytes.
         error: what is wrong, and what to do.
+        task, key, size, error: ``None`` also if they were not read.
     """
 
     id: int
     topic: str
     task: str | None
     key: str | None
-    size: int
+    size: int | None
     created_at: datetime
     refused_at: datetime
-    error: str
-
-
-def is_any_waiting(session: Session) -> bool:
-    """Return whether there is a row to take in; it may be locked by another process."""
-    return bool(session.rows(_SQL.find_waiting))
+    error: str | None
 
 
 def lock_waiting(session: Session, limit: int) -> list[Waiting]:
@@ -89,6 +85,15 @@ def add_refusal(packet: Packet, row: int, error: str) -> None:
     packet.add(_SQL.refuse_row, {"id": row, "error": error[:_ERROR_CHARACTERS]})
 
 
+def outline_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
+    """List refused rows as :func:`list_refused` does, by columns that the role ``viewer`` may read."""
+    rows = session.rows(_SQL.outline_refused, {"after": after, "limit": limit})
+    return [
+        RefusedRow(int(row), topic, None, None, None, utc(created_at), utc(refused_at), None)
+        for row, topic, created_at, refused_at in rows
+    ]
+
+
 def list_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
     """List refused rows with higher ids than ``after``, in order."""
     rows = session.rows(_SQL.list_refused, {"after": after, "limit": limit})
@@ -98,9 +103,9 @@ def list_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
     ]
 
 
-def count_refused(session: Session) -> int:
-    """Count the refused rows; a thousand stands for a thousand or more."""
-    return int(session.rows(_SQL.count_refused)[0][0])
+def count_refused(session: Session, limit: int = 1000) -> int:
+    """Count the refused rows; ``limit`` stands for so many or more."""
+    return int(session.rows(_SQL.count_refused, {"limit": limit})[0][0])
 
 
 def find_refused(session: Session, after: int, limit: int) -> list[int]:

@@ -1,6 +1,3 @@
--- name: find_waiting
-SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL LIMIT 1
-
 -- name: lock_waiting
 -- The oldest rows that are committed and were not refused. Rows of open transactions are passed over.
 SELECT id, topic, LENGTH(body) FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
@@ -22,9 +19,13 @@ UPDATE ems_publish SET refused_at = NOW(6), error = %(error)s WHERE id = %(id)s
 SELECT id, topic, task, `key`, LENGTH(body), created_at, refused_at, error FROM ems_publish
 WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
+-- name: outline_refused
+-- What a role may read that reads no body and no error.
+SELECT id, topic, created_at, refused_at FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
 -- name: count_refused
--- At most a thousand are counted.
-SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish WHERE refused_at IS NOT NULL LIMIT 1000) r
+-- At most so many are counted.
+SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NOT NULL LIMIT %(limit)s) r
 
 -- name: find_refused
 SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s

@@ -53,11 +53,31 @@ class Due:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Answer of one look at what waits to be moved.
+
+    Attributes:
+        due: the topics with messages in the outbox.
+        plain: rows of ``ems_publish`` wait for the intake; false if the look did not ask.
+    """
+
+    due: list[Due]
+    plain: bool
+
+
+@dataclass(frozen=True)
 class Round:
-    """Outcome of one round of the relay: the topics that got messages, and the seconds until the next are due."""
+    """Outcome of one round of the relay.
+
+    Attributes:
+        topic_ids: the topics that got messages.
+        next_s: seconds until the next message is due.
+        plain: see :class:`Look`.
+    """
 
     topic_ids: set[int]
     next_s: float
+    plain: bool
 
 
 def insert_text(database: str, topic_id: int, messages: Sequence[NewMessage]) -> Sql:
@@ -100,15 +120,17 @@ def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[byt
     return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
 
 
-def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
+def relay_due(session: Session, limit: int, late_s: float = 0.0, *, plain: bool = False) -> Round:
     """Move at most ``limit`` due messages of every topic; a topic that cannot take them is logged and left out.
 
     Args:
         late_s: leave messages that have been due for less than this many seconds to others.
+        plain: look for rows of ``ems_publish`` as well.
     """
     moved: dict[int, int] = {}
     next_s = math.inf
-    for due in find_due(session):
+    look = find_due(session, plain=plain)
+    for due in look.due:
         if due.seconds + late_s > 0:
             next_s = min(next_s, due.seconds + late_s)
             continue
@@ -122,13 +144,18 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0) -> Round:
             continue
         if moved[due.topic_id] == limit:
             next_s = 0.0
-    return Round({topic_id for topic_id, count in moved.items() if count}, next_s)
+    return Round({topic_id for topic_id, count in moved.items() if count}, next_s, look.plain)
 
 
-def find_due(session: Session) -> list[Due]:
-    """Find all topics with messages in the outbox."""
-    found = session.rows(_SQL.find_due)
-    return [Due(topic_id, topic, partitions, float(s)) for topic_id, topic, partitions, s in found]
+def find_due(session: Session, *, plain: bool = False) -> Look:
+    """Find all topics with messages in the outbox, in one statement.
+
+    Args:
+        plain: look for rows of ``ems_publish`` in the same statement; only a beat has the privilege.
+    """
+    found = session.rows(join(" UNION ALL ", (_SQL.find_due, _SQL.find_plain)) if plain else _SQL.find_due)
+    due = [Due(int(topic_id), topic, int(partitions), float(s)) for topic_id, topic, partitions, s in found if topic_id]
+    return Look(due, plain=len(due) < len(found))
 
 
 def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:

@@ -25,6 +25,10 @@ SELECT d.id, d.name, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) 
   FROM ems_topic t
 ) d WHERE d.due_at IS NOT NULL
 
+-- name: find_plain
+-- A row, which no topic has, if rows of ems_publish wait.
+SELECT 0, '', 0, 0.0 FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL LIMIT 1) w
+
 -- name: lock_due
 -- Concurrent relays share the work; each row is moved by the relay that locks it.
 SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level FROM ems_outbox FORCE INDEX (PRIMARY)

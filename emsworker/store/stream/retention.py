@@ -1,11 +1,11 @@
 """Retention: delete messages that no group needs any more, in batches that hold no lock for long.
 
 First the log start offset of a partition is raised and committed, then the rows below it are deleted. The log start
-offset never passes an offset that a group has yet to run; a topic may let age win over messages that are not *claimed*
-yet, but the body of a message that is claimed or waits for a retry is never removed. The cursors of groups that are
-overtaken move with the log start offset. A crash between the two steps leaves rows below the log start offset, which
-the next round deletes. ``trimmed`` records how far the deletion has come, so that each round begins where the last one
-ended and does not scan rows that the server's purge has not removed yet.
+offset never passes an offset that a group has yet to run, or that a reader holds. A topic may let age win over messages
+that are not *claimed* yet, but not over a hold, and the body of a message that is claimed or waits for a retry is never
+removed. The cursors of groups that are overtaken move with the log start offset. A crash between the two steps leaves
+rows below the log start offset, which the next round deletes. ``trimmed`` records how far the deletion has come, so
+that each round begins where the last one ended and does not scan rows that the server's purge has not removed yet.
 """
 
 from __future__ import annotations

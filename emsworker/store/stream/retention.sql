@@ -26,7 +26,7 @@ SELECT log_start INTO @ems_log_start FROM ems_partition WHERE topic_id = %(topic
 
 -- name: find_needed
 -- The lowest offset that some group still needs: not claimed (unless the group may be overtaken), not finished, or to
--- be run again. One statement, so one snapshot: a message moves from cursor to claim to retry in transactions, and is
+-- be run again; or that a reader holds. One statement, so one snapshot: a message moves from cursor to claim to retry in transactions, and is
 -- seen in one of them.
 SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
   SELECT c.next_offset AS `offset` FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = %(partition)s
@@ -37,6 +37,8 @@ SELECT MIN(needed.`offset`) INTO @ems_needed FROM (
   UNION ALL
   SELECT (SELECT r.`offset` FROM ems_retry r FORCE INDEX (PRIMARY) WHERE r.group_id = g.id AND r.`partition` = %(partition)s
     ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1) FROM ems_group g WHERE g.topic_id = %(topic_id)s
+  UNION ALL
+  SELECT h.held_from FROM ems_hold h WHERE h.topic_id = %(topic_id)s AND h.`partition` = %(partition)s AND h.lost_at IS NULL
 ) needed
 
 -- name: plan_log_start

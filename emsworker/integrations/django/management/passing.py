@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from emsworker.core.errors import EmsError
 from emsworker.integrations.django.backend import EmsBackend, get_backend
 
 
-class PassingCommand(BaseCommand):  # type: ignore[misc]
+class PassingCommand(BaseCommand, ABC):  # type: ignore[misc]
     """A command that becomes ``ems`` with the stream of a backend; Django's own options are taken out before.
 
     The process is replaced, so that signals, exit codes and the terminal are those of ``ems`` itself.
@@ -59,9 +60,9 @@ class PassingCommand(BaseCommand):  # type: ignore[misc]
         sys.stdout.flush()
         os.execve(sys.executable, command, {**os.environ, **added, **({"PYTHONPATH": path} if path else {})})
 
+    @abstractmethod
     def command_line(self, backend: EmsBackend, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of ``ems``."""
-        raise NotImplementedError
 
     def environment(self, backend: EmsBackend) -> Mapping[str, str]:
         """Return the variables that ``ems`` needs besides."""

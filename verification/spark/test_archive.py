@@ -1,4 +1,4 @@
-"""The jobs on several processes: an executor is killed in the middle of an archive, and of a stream."""
+"""An archive whose executor is killed while it writes."""
 
 import json
 import os
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.publish.outgoing import Outgoing
 from tests.spark import archives
 from tests.spark.archives import archived, fill, table_claims, table_messages
-from tests.spark.cluster import standalone
-from tests.spark.test_kills import copied, driver, executors
+from tests.spark.test_kills import executors
 from tests.support.streams import Stream, wait_until
+from verification.spark.cluster import Cluster
 
 LONG = bool(os.environ.get("EMS_TEST_LONG"))
 _PATIENCE_S = 400.0
@@ -55,10 +54,9 @@ def archive_under_fire(
 
 @pytest.mark.timeout(1200)
 def test_an_archive_on_a_standalone_cluster_outlives_an_executor(
-    stream: Stream, profile: None, profiles: Path, tmp_path: Path
+    stream: Stream, profile: None, profiles: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
-    with standalone(tmp_path, profiles) as cluster:
-        archive_under_fire(stream, profiles, tmp_path, cluster.url, lambda process: cluster.executors())
+    archive_under_fire(stream, profiles, tmp_path, cluster.url, lambda process: cluster.executors())
 
 
 @pytest.mark.skipif(not LONG, reason="the long form: EMS_TEST_LONG=1")
@@ -67,32 +65,3 @@ def test_an_archive_on_a_local_cluster_outlives_an_executor(
     stream: Stream, profile: None, profiles: Path, tmp_path: Path
 ) -> None:
     archive_under_fire(stream, profiles, tmp_path, "local-cluster[2,1,1024]", lambda process: executors(process.pid))
-
-
-@pytest.mark.skipif(not LONG, reason="the long form: EMS_TEST_LONG=1; the short one uses a local cluster")
-@pytest.mark.timeout(1800)
-def test_a_stream_on_a_standalone_cluster_outlives_an_executor(
-    stream: Stream, profile: None, profiles: Path, tmp_path: Path
-) -> None:
-    app = stream.app()
-    stream.topic("in", partitions=2)
-    stream.topic("out", partitions=2)
-    app.send_many("in", [Outgoing("in", number, key=f"k{number % 7}") for number in range(1000)])
-    with standalone(tmp_path, profiles) as cluster:
-        with driver(cluster.url, tmp_path, "forever") as process:
-
-            def progress(rows: int) -> bool:
-                assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
-                return len(copied(stream)) >= rows
-
-            wait_until(lambda: progress(50), _PATIENCE_S, "progress")
-            victim, *others = wait_until(cluster.executors, _PATIENCE_S, "executors")
-            os.kill(victim, signal.SIGKILL)
-            assert others
-            before = len(copied(stream))
-            assert before < 1000, "the kill came too late to be in the middle"
-            wait_until(lambda: progress(before + 50), _PATIENCE_S, "progress with one executor less")
-        with driver(cluster.url, tmp_path, "end") as process:
-            assert process.wait(_PATIENCE_S) == 0, (tmp_path / "driver.log").read_text()[-3000:]
-    numbers = [int(body) for body in copied(stream)]
-    assert sorted(numbers) == list(range(1000))

@@ -53,21 +53,23 @@ def standalone(folder: Path, profiles: Path) -> Iterator[Cluster]:
     }
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: str) -> Path:
+    def start(name: str, host: str, *arguments: str) -> Path:
         log = folder / f"{name}.log"
         with log.open("wb") as file:
-            command = [str(launcher), *arguments]
+            command = [str(launcher), *arguments, "--host", host, "--webui-port", "0"]
+            own = environment | {"SPARK_LOCAL_IP": host}
             started.append(
-                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True)
+                subprocess.Popen(command, cwd=ROOT, env=own, stdout=file, stderr=file, start_new_session=True)
             )
         return log
 
     url = f"spark://127.0.0.1:{port}"
     try:
-        log = start("master", _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        log = start("master", "127.0.0.1", _MASTER, "--port", str(port))
         wait_until(lambda: "New state: ALIVE" in log.read_text(), _PATIENCE_S, "a master")
-        resources = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--host", "127.0.0.1")
-        logs = [start(f"worker-{number}", _WORKER, *resources, url) for number in range(2)]
+        # Two hosts: a speculative task never runs on the host of the task that it is to overtake.
+        resources = (_WORKER, "--cores", "1", "--memory", "1g")
+        logs = [start(f"worker-{n}", f"127.0.0.{n}", *resources, url) for n in (2, 3)]
         for one in logs:
             wait_until(lambda one=one: "Successfully registered" in one.read_text(), _PATIENCE_S, "a worker")  # type: ignore[misc]
         yield Cluster(url, [process.pid for process in started[1:]])

@@ -1,0 +1,296 @@
+"""The servers of a URL: what each one is, which one is written to, and when a silent one is given up.
+
+One server is the usual case. If there are several, they are a primary and its replicas, the members of a replication
+group, or the nodes of a Galera cluster, and only one of them may be written to: the one that is not read-only, the
+group's primary, or the first node of the URL that is fit. All processes make the same choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.constants import CLIENT, FIELD_TYPE
+from pymysql.converters import conversions
+from pymysql.err import MySQLError, OperationalError
+
+from emsworker.core.errors import AccessDenied, EmsError, TlsError
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.url import DatabaseUrl
+from emsworker.store.engine.connection import Connection
+from emsworker.store.engine.errors import code_of
+from emsworker.store.engine.sql import Sql, Statements, join
+from emsworker.store.engine.tls import check_encrypted, mode_of, tls_context, tls_error
+
+_SQL = Statements(__name__)
+_READ_TIMEOUT_S = 60.0
+_SEVERAL_CONNECT_S = 2.0
+_SILENT_S = 2.0  # after which other servers are asked; a slow statement may well take longer
+_PROBE_S = 1  # for an answer of a server that has been silent, and between two such looks
+_LOOK_S = 1.0
+_RETURN_S = 5.0  # between two looks if an earlier node of the URL is fit again
+_NO_PRIVILEGE = 1142
+# Dates stay text until they are needed: parsing one costs as much as the rest of a row.
+_LAZY_DATES = {
+    kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
+}
+GRANT = "GRANT SELECT ON performance_schema.replication_group_members TO"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Kind of a server, and the reasons why it may not be used.
+
+    Attributes:
+        kind: ``server``, ``group`` (a member of a replication group), or ``galera``.
+        many: several servers of the URL may be writable at once, so that the first of them is chosen.
+        unfit: why it must not be written to; empty if it may be.
+        outside: why what it holds is not the stream: it has left its group or cluster; empty otherwise.
+    """
+
+    kind: str = "server"
+    many: bool = False
+    unfit: str = ""
+    outside: str = ""
+
+
+class Nodes:
+    """Opens connections to the servers of a URL; shared by the sessions of a :class:`Database`.
+
+    Args:
+        url: names one server or several.
+        connect_timeout_s: seconds that one attempt to connect may take.
+    """
+
+    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0) -> None:
+        self._url = url
+        self._connect_timeout_s = connect_timeout_s
+        self._first = 0  # tried first: the one that could be written to the last time
+        self._mutex = forks.Lock()
+        self._replaced: dict[int, tuple[float, bool]] = {}  # what came of the last look at a silent server
+        self._next_return = 0.0
+
+    def open(self) -> Connection:
+        """Connect to the server that is to be written to; one that is alone may be read-only.
+
+        Raises:
+            MySQLError, OSError, EmsError: it cannot be reached, or none of several can be written to.
+        """
+        if self._url.others:
+            return self._open_fit()
+        connection = self._connect(0)
+        if reason := standing_of(connection).outside:
+            connection.close()
+            raise OperationalError(2003, f"{connection.server} {reason}")
+        return connection
+
+    def _open_fit(self) -> Connection:
+        reasons = []
+        count = len(self._url.servers)
+        for number in [(self._first + step) % count for step in range(count)]:
+            host, port = self._url.servers[number]
+            try:
+                connection = self._connect(number)
+                standing = standing_of(connection)
+                if not standing.unfit:
+                    self._note_choice(number, standing)
+                    return connection
+                connection.close()
+                reasons.append(f"{host}:{port} {standing.unfit}")
+            except (MySQLError, OSError, TlsError) as error:
+                reasons.append(f"{host}:{port}: {error}")
+        self._first = 0
+        raise OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
+
+    def _note_choice(self, number: int, standing: Standing) -> None:
+        self._first = number
+        if number and standing.many:
+            self._next_return = ticks() + _RETURN_S * random.uniform(1, 1.5)
+
+    def still_serves(self, connection: Connection) -> bool:
+        """Return whether the connection's server is still the one to use; asked now and then, between transactions.
+
+        Raises:
+            MySQLError, OSError: it cannot be reached.
+        """
+        if not self._url.others or ticks() < connection.next_look:
+            return True
+        connection.next_look = ticks() + _LOOK_S
+        connection.variables = dict(_rows(connection, _SQL.show_standing))
+        standing = standing_of(connection)
+        if standing.unfit:
+            return False
+        return not (standing.many and self._is_behind(connection.number))
+
+    def _is_behind(self, number: int) -> bool:
+        """Return whether an earlier server of the URL is fit, at which all processes should meet again."""
+        if self._first < number:
+            return True  # another thread has found it
+        if number == 0 or ticks() < self._next_return or not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            self._next_return = ticks() + _RETURN_S * random.uniform(1, 1.5)
+            found = next((one for one in range(number) if self._is_fit(one)), number)
+            self._first = min(self._first, found)
+            return found < number
+        finally:
+            self._mutex.release()
+
+    def is_replaced(self, connection: Connection) -> bool:
+        """Return whether a server that has been silent for some seconds is to be given up.
+
+        It is if another one can be written to, and this one does not answer a second connection either: a statement
+        that takes long is no reason.
+        """
+        with self._mutex:
+            seen_at, replaced = self._replaced.get(connection.number, (0.0, False))
+            if ticks() - seen_at > _PROBE_S / 2:
+                others = (one for one in range(len(self._url.servers)) if one != connection.number)
+                heir = next((one for one in others if self._is_fit(one)), None)
+                replaced = heir is not None and not self._is_fit(connection.number)
+                if heir is not None and replaced and self._first == connection.number:
+                    self._first = heir
+                self._replaced[connection.number] = ticks(), replaced
+            return replaced
+
+    def _is_fit(self, number: int) -> bool:
+        try:
+            connection = self._connect(number, _PROBE_S)
+        except (MySQLError, OSError, EmsError):
+            return False
+        try:
+            return not standing_of(connection).unfit
+        except (MySQLError, OSError, EmsError):
+            return False
+        finally:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _connect_timeout(self) -> int:
+        """Return whole seconds, at most a few if there are other servers: one that hangs must not delay them."""
+        default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if self._url.others else self._connect_timeout_s
+        return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
+
+    def _connect(self, number: int, timeout_s: int | None = None) -> Connection:
+        """Connect to one server, and set all that our statements depend on.
+
+        Args:
+            timeout_s: for each answer, too; the usual ones if ``None``.
+        """
+        options = self._url.options
+        host, port = self._url.servers[number]
+        context = tls_context(options)
+        connect_s = timeout_s or self._connect_timeout()
+        answer_s = float(options.get("read_timeout_s", _READ_TIMEOUT_S))
+        connection = _open_socket(
+            context,
+            host=host,
+            port=port,
+            user=self._url.user,
+            password=self._url.password,
+            database=self._url.database,
+            unix_socket=options.get("unix_socket"),
+            charset="utf8mb4",
+            autocommit=True,
+            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
+            connect_timeout=connect_s,
+            # A frozen server's system accepts connections, but nobody greets.
+            read_timeout=connect_s,
+            write_timeout=answer_s,
+            ssl=context,
+            ssl_disabled=mode_of(options) == "disabled",
+            conv=_LAZY_DATES,
+        )
+        connection.number, connection.next_look = number, ticks() + _LOOK_S
+        connection.query(join(";", (*connection.settings, _SQL.get_identity, _SQL.show_standing)))
+        for _ in connection.settings:
+            connection.next_result()
+        limit, name, own_port = connection._result.rows[0]
+        connection.max_allowed_packet = int(limit)
+        connection.server = f"{host}:{port}" if own_port == port else f"{host}:{port} (there {name}:{own_port})"
+        connection.next_result()
+        connection.variables = dict(connection._result.rows)
+        if connection.variables.get("wsrep_on") == "ON":
+            connection.one_by_one = True
+            connection.settings = (*connection.settings, _SQL.set_galera)
+            connection.query(_SQL.set_galera)
+        if timeout_s is None:
+            silent_s = _SILENT_S if self._url.others else answer_s
+            connection.wait_for(answer_s, min(silent_s, answer_s), self.is_replaced if self._url.others else None)
+        return connection
+
+
+def _open_socket(context: ssl.SSLContext | None, host: str, **arguments: Any) -> Connection:
+    try:
+        connection = Connection(host=host, **arguments)
+        if context is not None:
+            check_encrypted(connection)
+    except (MySQLError, OSError) as error:
+        if (meaning := tls_error(error, host)) is not None:
+            raise meaning from None
+        raise
+    return connection
+
+
+def _rows(connection: Connection, statement: Sql) -> Sequence[tuple[Any, ...]]:
+    connection.query(statement)
+    return connection._result.rows or ()
+
+
+def standing_of(connection: Connection) -> Standing:
+    """Ask the server of a connection what it is.
+
+    Raises:
+        AccessDenied: the account may not read it.
+    """
+    said = dict(connection.variables)
+    group = said.pop("group_replication_group_name", "")
+    single = said.pop("group_replication_single_primary_mode", "ON") in ("ON", "1")
+    if said.pop("wsrep_on", "OFF") == "ON":
+        standing = _standing_in_cluster(connection)
+    elif group:
+        standing = _standing_in_group(connection, group, single)
+    else:
+        standing = Standing()
+    if not standing.unfit and any(value not in ("OFF", "0") for value in said.values()):
+        return Standing(standing.kind, standing.many, "is read-only")
+    return standing
+
+
+def _standing_in_group(connection: Connection, group: str, single: bool) -> Standing:
+    """Return what the group thinks: a former member that was started alone is writable, and nobody would get it."""
+    try:
+        member, unreachable, members = _rows(connection, _SQL.get_membership)[0]
+    except MySQLError as error:
+        if code_of(error) != _NO_PRIVILEGE:
+            raise
+        raise AccessDenied(
+            f"{connection.server} belongs to the replication group {group}, and this account may not read if it is its "
+            f"primary; run: {GRANT} {connection.account}"
+        ) from error
+    state, _, role = str(member).partition(" ")
+    many = not single
+    if state not in ("ONLINE", "RECOVERING"):
+        reason = f"is configured for the replication group {group}, and {state} in it: START GROUP_REPLICATION"
+        return Standing("group", many, reason, reason)
+    if 2 * int(unreachable) >= int(members):
+        return Standing("group", many, f"cannot reach {unreachable} of the {members} members of its replication group")
+    if state != "ONLINE" or role != "PRIMARY":
+        return Standing("group", many, f"is {state} {role} in its replication group, not its primary")
+    return Standing("group", many)
+
+
+def _standing_in_cluster(connection: Connection) -> Standing:
+    said = {str(name): str(value) for name, value in _rows(connection, _SQL.show_node)}
+    status, state = said.get("wsrep_cluster_status", "?"), said.get("wsrep_local_state_comment", "?")
+    if status != "Primary" or said.get("wsrep_ready") != "ON":
+        reason = f"is not in the primary component of its Galera cluster ({status}, {state})"
+        return Standing("galera", True, reason, reason)
+    return Standing("galera", True, "" if state == "Synced" else f"is {state} in its Galera cluster, not Synced")

@@ -1,0 +1,24 @@
+-- name: show_standing
+-- What a server is. Each server has some of these: replicas and demoted primaries are read-only, as are servers that
+-- were started on read-only files; members of a replication group know its name, nodes of a Galera cluster wsrep_on.
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only', 'offline_mode',
+  'group_replication_group_name', 'group_replication_single_primary_mode', 'wsrep_on')
+
+-- name: get_membership
+-- What the group thinks of this server, and how many of its members this server cannot reach.
+SELECT COALESCE(MAX(IF(MEMBER_ID = @@GLOBAL.server_uuid, CONCAT(MEMBER_STATE, ' ', MEMBER_ROLE), NULL)), 'OFFLINE'),
+  CAST(COALESCE(SUM(MEMBER_STATE = 'UNREACHABLE'), 0) AS SIGNED), COUNT(*)
+FROM performance_schema.replication_group_members
+
+-- name: show_node
+-- What a Galera cluster thinks of this node.
+SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_local_state_comment', 'wsrep_ready')
+
+-- name: get_identity
+-- A session keeps the packet limit with which it began. The server's own name tells which one a router has chosen.
+SELECT @@SESSION.max_allowed_packet, @@GLOBAL.hostname, @@GLOBAL.port
+
+-- name: set_galera
+-- Here a transaction is sent statement by statement, so that a client that is stopped in its middle would hold its
+-- locks: the server ends it after some seconds. And a read waits until this node has applied what others committed.
+SET SESSION idle_transaction_timeout = 10, SESSION wsrep_sync_wait = 1

@@ -1,0 +1,1 @@
+"""Three nodes that are one database: Group Replication and Galera."""

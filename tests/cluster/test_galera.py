@@ -1,0 +1,177 @@
+"""Galera: what was confirmed is there and what was refused is not, whoever writes where; one node is chosen by all."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from emsworker.core.errors import StoreUnavailable
+from emsworker.core.ids import parse_uid
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.session import Session
+from tests.cluster.conftest import On
+from tests.support.clusters import Galera
+from tests.support.machine import machine_s
+from tests.support.servers import connect
+from tests.support.streams import in_threads
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+
+WRITES_S = 15.0
+
+
+class Writer:
+    """Writes rows of its own and one that all change, in packets and in transactions, on one node."""
+
+    def __init__(self, number: int, session: Session) -> None:
+        self._number, self._session = number, session
+        self.confirmed: set[int] = set()
+        self.refused: set[int] = set()
+
+    def work(self, until_s: float) -> None:
+        for count in itertools.count():
+            if time.monotonic() > until_s:
+                return
+            row = self._number * 10**9 + count
+            try:
+                (self._packet if count % 2 else self._transaction)(row)
+                self.confirmed.add(row)
+            except Conflict:
+                self.refused.add(row)
+
+    def _statements(self, row: int) -> tuple[str, ...]:
+        return (
+            f"INSERT INTO two VALUES ({row}, {self._number})",
+            "UPDATE hot SET n = n + 1 WHERE id = 1",
+            "SELECT n FROM hot WHERE id = 1",
+            f"UPDATE two SET writer = {self._number} WHERE id = {row}",
+        )
+
+    def _packet(self, row: int) -> None:
+        packet = self._session.packet()
+        packet.begin()
+        for statement in self._statements(row):
+            packet.add(statement)  # type: ignore[arg-type]
+        packet.commit()
+        packet.send()
+
+    def _transaction(self, row: int) -> None:
+        def work(session: Session) -> None:
+            for statement in self._statements(row):
+                session.execute(statement)  # type: ignore[arg-type]
+
+        self._session.transaction(work)
+
+
+def test_two_writers_lose_nothing_that_was_confirmed(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    cluster.nodes[0].ask(
+        "CREATE TABLE ems.two (id BIGINT PRIMARY KEY, writer INT) ENGINE=InnoDB",
+        "CREATE TABLE ems.hot (id INT PRIMARY KEY, n BIGINT) ENGINE=InnoDB",
+        "INSERT INTO ems.hot VALUES (1, 0)",
+    )
+    writers = [Writer(n, Database(cluster.url_of(n)).session(patient=False)) for n in (0, 1)]
+    ends = time.monotonic() + WRITES_S
+    in_threads(2, lambda number: writers[number].work(ends))
+    confirmed, refused = (writers[0].confirmed | writers[1].confirmed), (writers[0].refused | writers[1].refused)
+    with Database(cluster.url_of(2)).session() as reader:  # on the third node, at once
+        there = {row[0] for row in reader.rows("SELECT id FROM two")}  # type: ignore[arg-type]
+        changes = reader.rows("SELECT n FROM hot")[0][0]  # type: ignore[arg-type]
+    print(
+        f"{len(confirmed)} confirmed, {len(confirmed - there)} absent; {len(refused)} refused, {len(refused & there)} there"
+    )
+    assert len(confirmed) > 500 and len(refused) > 50, "they met"
+    assert confirmed - there == set() and refused & there == set()
+    assert changes == len(confirmed)
+
+
+def test_a_read_sees_what_another_node_has_confirmed(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    cluster.nodes[0].ask("CREATE TABLE ems.seen (id INT PRIMARY KEY) ENGINE=InnoDB")
+    with Database(cluster.url_of(0)).session() as writer, Database(cluster.url_of(2)).session() as reader:
+        for n in range(300):
+            writer.execute(f"INSERT INTO seen VALUES ({n})")  # type: ignore[arg-type]
+            assert reader.rows(f"SELECT id FROM seen WHERE id = {n}") == ((n,),)  # type: ignore[arg-type]
+
+
+def test_sends_to_all_nodes_at_once_are_each_one_row(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    apps = [on_galera.app(cluster.url_of(n)) for n in range(3)]
+    apps[0].send("spread", -1)
+    sent: list[str] = []
+
+    def send(number: int) -> None:
+        for n in range(100):
+            sent.append(apps[number].send("spread", n, partition=0).id)
+
+    in_threads(3, send)
+    with connect(cluster.nodes[1].admin_url) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT m.uid FROM ems.ems_message m JOIN ems.ems_topic t ON t.id = m.topic_id WHERE t.name = 'spread'"
+        )
+        found = Counter(uid for (uid,) in cursor.fetchall() if uid is not None)
+    assert max(found.values()) == 1
+    assert {parse_uid(one) for one in sent} <= set(found)
+    for app in apps:
+        app.close()
+
+
+def test_all_processes_choose_the_same_node_and_meet_there_again(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    port = "SELECT @@port"
+    with Database(cluster.url).session() as old:
+        assert old.rows(port)[0][0] == cluster.nodes[0].port  # type: ignore[arg-type]
+        cluster.nodes[0].kill()
+
+        def asked(session: Session) -> int:
+            try:
+                return int(session.rows(port)[0][0])  # type: ignore[arg-type]
+            except ConnectionLost:
+                return 0
+
+        until(lambda: asked(old) == cluster.nodes[1].port, 20, "the next one")
+        with Database(cluster.url).session() as new:
+            until(lambda: asked(new) == cluster.nodes[1].port, 20, "a new process as well")
+            cluster.rejoin(0)
+            until(lambda: asked(old) == asked(new) == cluster.nodes[0].port, 30, "both go back")
+
+
+def test_a_node_without_a_majority_is_not_used(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    app = on_galera.app(publish_timeout_s=4)
+    app.send("alone", 0)
+    try:
+        for node in cluster.nodes[1:]:
+            node.freeze()
+        alone = cluster.nodes[0]
+        until(lambda: Galera.status(alone)["wsrep_cluster_status"] != "Primary", 40, "the first is alone", 0.5)
+        with pytest.raises(StoreUnavailable, match="not in the primary component of its Galera cluster"):
+            on_galera.app(publish_timeout_s=2).send("alone", 1)
+    finally:
+        for node in cluster.nodes[1:]:
+            node.thaw()
+    cluster.wait_whole()
+    app.send("alone", 2)
+    app.close()
+
+
+def test_a_frozen_node_is_given_up(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    app = on_galera.app(publish_timeout_s=60)
+    app.send("frozen", 0)
+    cluster.nodes[0].freeze()
+    began = machine_s()
+    try:
+        app.send("frozen", 1)
+        stalled_s = machine_s() - began
+    finally:
+        cluster.nodes[0].thaw()
+    cluster.wait_whole()
+    print(f"stalled for {stalled_s:.1f} s")
+    assert stalled_s < 20, "the cluster's own suspicion takes 5 to 15 s"
+    assert threading.active_count() < 100
+    app.close()

@@ -1,0 +1,143 @@
+"""Group Replication: only the group's primary is written to, and one that is frozen is given up once another is elected."""
+
+import threading
+import time
+
+import pytest
+
+from emsworker import Ems
+from emsworker.core.errors import AccessDenied, StoreUnavailable
+from emsworker.core.ids import parse_uid
+from emsworker.store.engine.database import Database
+from tests.cluster.conftest import On
+from tests.support.clusters import GroupReplication, Node
+from tests.support.machine import machine_s
+from tests.support.servers import connect
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+
+BEYOND_ELECTION_S = 5.0
+
+
+class Sender(threading.Thread):
+    """Sends numbers one after the other, and notes when each was confirmed."""
+
+    def __init__(self, app: Ems) -> None:
+        super().__init__(daemon=True)
+        self._app = app
+        self.stopping = threading.Event()
+        self.confirmed: list[tuple[float, bytes]] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.wait(0.01):
+                uid = parse_uid(self._app.send("t", len(self.confirmed)).id)
+                self.confirmed.append((machine_s(), uid))
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        self.stopping.set()
+        self.join(90)
+
+
+def _uids(node: Node) -> set[bytes]:
+    with connect(node.admin_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT uid FROM ems.ems_message WHERE uid IS NOT NULL")
+        return {uid for (uid,) in cursor.fetchall()}
+
+
+def _elected(group: GroupReplication, other_than: int) -> bool:
+    """Whether the others have another primary."""
+    return group.primary() not in (-1, other_than)
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
+def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, fault: str) -> None:
+    group = on_group.cluster
+    assert isinstance(group, GroupReplication)
+    first = group.primary()
+    sender = Sender(on_group.app(publish_timeout_s=90))
+    sender.start()
+    until(lambda: len(sender.confirmed) > 20 or sender.error, 20, "it sends")
+    hit_at = time.monotonic()
+    if fault == "frozen":
+        group.nodes[first].freeze()
+    else:
+        group.nodes[first].kill()
+    try:
+        until(lambda: _elected(group, first), 90, "another is elected", 0.1)
+        elected, took_s = machine_s(), time.monotonic() - hit_at
+        before = len(sender.confirmed)
+        until(lambda: len(sender.confirmed) > before or sender.error, 60, "it goes on")
+        resumed = machine_s()
+        with Database(on_group.url).session() as new:  # a process that starts now finds it, too
+            assert new.rows("SELECT 1") == ((1,),)  # type: ignore[arg-type]
+        until(lambda: len(sender.confirmed) > before + 20 or sender.error, 20, "and on")
+    finally:
+        group.nodes[first].thaw()
+        sender.end()
+    print(f"{fault}: elected after {took_s:.1f} s, sent {resumed - elected:.1f} s after that")
+    assert sender.error is None
+    assert resumed - elected < BEYOND_ELECTION_S
+    group.settle(first)
+    group.rejoin(first)
+    group.wait_whole()
+    uids = {uid for _, uid in sender.confirmed}
+    assert uids <= _uids(group.nodes[group.primary()])
+    until(lambda: all(uids <= _uids(node) for node in group.nodes), 30, "every member has all", 0.5)
+
+
+def test_a_former_member_that_was_started_alone_is_not_written_to(on_group: On) -> None:
+    group = on_group.cluster
+    assert isinstance(group, GroupReplication)
+    away = group.primary()
+    group.nodes[away].kill()
+    until(lambda: _elected(group, away), 90, "another is elected", 0.2)
+    group.start_alone(away)
+    assert group.nodes[away].ask("SELECT @@super_read_only one")[0]["one"] == 0, "it is writable"
+    order = (away, *(n for n in range(3) if n != away))
+    app = on_group.app(group.url_of(*order))
+    uid = parse_uid(app.send("t", "not to the former member").id)
+    assert uid in _uids(group.nodes[group.primary()]) and uid not in _uids(group.nodes[away])
+    app.close()
+    alone = on_group.app(group.url_of(away), publish_timeout_s=1)
+    with pytest.raises(StoreUnavailable, match="OFFLINE in it: START GROUP_REPLICATION"):
+        alone.send("t", "nor if only that is named")
+    alone.close()
+    group.rejoin(away)
+    group.wait_whole()
+
+
+def test_a_member_without_a_majority_is_not_used(on_group: On) -> None:
+    group = on_group.cluster
+    primary = group.primary()
+    others = [node for number, node in enumerate(group.nodes) if number != primary]
+    try:
+        for node in others:
+            node.freeze()
+        app = on_group.app(publish_timeout_s=20)
+        with pytest.raises(StoreUnavailable, match="cannot reach 2 of the 3 members"):
+            until(lambda: app.send("t", "unknown") is None, 40, "it is refused")
+        app.close()
+    finally:
+        for node in others:
+            node.thaw()
+    until(lambda: len(group.members()) == 3, 60, "they are back", 0.5)
+    app = on_group.app(publish_timeout_s=60)
+    app.send("t", "again")
+    app.close()
+
+
+def test_who_may_not_read_the_members_is_told_what_to_grant(on_group: On) -> None:
+    group = on_group.cluster
+    group.nodes[group.primary()].ask(
+        "CREATE USER 'blind'@'127.0.0.1' IDENTIFIED BY 'secret'", "GRANT ALL ON ems.* TO 'blind'@'127.0.0.1'"
+    )
+    url = on_group.url.replace(on_group.url.split("@")[0], "mysql://blind:secret")
+    with pytest.raises(
+        AccessDenied, match=r"GRANT SELECT ON performance_schema.replication_group_members TO 'blind'@'127"
+    ):
+        Database(url).call(lambda session: session.rows("SELECT 1"))  # type: ignore[arg-type]

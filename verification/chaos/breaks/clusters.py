@@ -1,0 +1,186 @@
+"""Nodes of a cluster die, freeze and come back, and writers are spread over them; no process of ours ends."""
+
+import time
+
+from tests.support.clusters import Cluster, GroupReplication
+from tests.support.machine import machine_s
+from tests.support.waiting import until
+from verification.chaos.arena import Arena
+
+_ELECTION_S = 120.0
+BEYOND_S = 5.0
+_FROZEN_S = 12.0
+_SPREAD_S = 20.0
+
+
+def _cluster(arena: Arena) -> Cluster:
+    assert arena.site.cluster
+    return arena.site.cluster
+
+
+def _turn(arena: Arena, number: int) -> None:
+    """The harness looks at this node from now on."""
+    cluster = _cluster(arena)
+    arena.site.server, arena.site.url = cluster.nodes[number], cluster.url_of(number)
+    arena.looker.close()
+
+
+def _turn_to_primary(arena: Arena) -> int:
+    cluster = _cluster(arena)
+    until(lambda: cluster.primary() >= 0, _ELECTION_S, "there is a primary", 0.1)
+    number = cluster.primary()
+    _turn(arena, number)
+    return number
+
+
+def _check_processes(arena: Arena) -> None:
+    for worker in arena.workers:
+        if worker.process.poll() is None:
+            assert worker.text().count(" started child ") == 1, f"a child was replaced:\n{worker.text()[-3000:]}"
+    ended = [worker.process.returncode for worker in arena.workers if worker.process.poll() not in (None, 0)]
+    assert not ended, f"workers ended with {ended}"
+    assert all(producer.poll() in (None, 0) for producer in arena.producers), arena.tail()
+
+
+def _messages(arena: Arena) -> int:
+    return int(arena.looker.rows("SELECT COUNT(*) FROM ems_message")[0][0])
+
+
+def _stall_s(arena: Arena) -> float:
+    """Wait until messages are sent, and handled, at the node that is looked at; return after how many seconds."""
+    began, sent, effects = machine_s(), _messages(arena), arena.effects_count()
+    until(lambda: _messages(arena) > sent and arena.effects_count() > effects, 60, f"all go on; {arena.tail()}")
+    return machine_s() - began
+
+
+def _replace(arena: Arena) -> None:
+    """New processes, which know nothing of the failover; the old ones go on beside them for now."""
+    arena.start_worker().wait_ready()
+    arena.start_producer()
+    arena.goes_on()
+    arena.producers.pop(0).terminate()
+
+
+def _come_back(arena: Arena, number: int) -> None:
+    cluster = _cluster(arena)
+    cluster.nodes[number].thaw()
+    cluster.settle(number)
+    cluster.rejoin(number)
+    cluster.wait_whole()
+    _turn_to_primary(arena)
+    arena.goes_on()
+    _check_processes(arena)
+
+
+def _hit_primary(arena: Arena, *, freeze: bool) -> str:
+    cluster = _cluster(arena)
+    first = _turn_to_primary(arena)
+    arena.goes_on(40)
+    with arena.fault("failover"):
+        began = time.monotonic()
+        (cluster.nodes[first].freeze if freeze else cluster.nodes[first].kill)()
+        until(lambda: cluster.primary() not in (-1, first), _ELECTION_S, "there is another primary", 0.1)
+        elected_s = time.monotonic() - began
+        _turn_to_primary(arena)
+        beyond_s = _stall_s(arena)
+        _replace(arena)
+        _come_back(arena, first)
+    assert beyond_s < BEYOND_S, f"it went on {beyond_s:.1f} s after the others had another primary"
+    return f"{elected_s:.1f} s + {beyond_s:.1f} s"
+
+
+def kill_the_primary(arena: Arena) -> str:
+    """Kill -9; new processes start after the failover; it comes back."""
+    return _hit_primary(arena, freeze=False)
+
+
+def freeze_the_primary(arena: Arena) -> str:
+    """SIGSTOP: its connections stay open, and nobody answers."""
+    return _hit_primary(arena, freeze=True)
+
+
+def _hit_another(arena: Arena, *, freeze: bool) -> str:
+    cluster = _cluster(arena)
+    primary = _turn_to_primary(arena)
+    other = next(number for number in reversed(range(3)) if number != primary)
+    arena.goes_on(20)
+    with arena.fault("failover"):
+        began = machine_s()
+        (cluster.nodes[other].freeze if freeze else cluster.nodes[other].kill)()
+        until(lambda: other not in cluster.members(), _ELECTION_S, "it is out", 0.1)
+        stall_s = _stall_s(arena)
+        took_s = machine_s() - began - stall_s
+        _come_back(arena, other)
+    assert stall_s < BEYOND_S, f"it went on {stall_s:.1f} s after the others were without it"
+    return f"{took_s:.1f} s + {stall_s:.1f} s"
+
+
+def kill_another(arena: Arena) -> str:
+    """Kill -9 of a node that nobody writes to."""
+    return _hit_another(arena, freeze=False)
+
+
+def freeze_another(arena: Arena) -> str:
+    """SIGSTOP of a node that nobody writes to: the others wait for it until they go on without."""
+    return _hit_another(arena, freeze=True)
+
+
+def freeze_two(arena: Arena) -> str:
+    """No majority is left, so that nothing can be committed; and then there is one again."""
+    cluster = _cluster(arena)
+    primary = _turn_to_primary(arena)
+    others = [number for number in range(3) if number != primary]
+    with arena.fault("failover"):
+        for number in others:
+            cluster.nodes[number].freeze()
+        time.sleep(_FROZEN_S)
+        for number in others:
+            cluster.nodes[number].thaw()
+        for number in others:
+            cluster.settle(number)
+            cluster.rejoin(number)
+        cluster.wait_whole()
+        _turn_to_primary(arena)
+        stall_s = _stall_s(arena)
+    _check_processes(arena)
+    return f"{stall_s:.1f} s after it"
+
+
+def start_a_former_member(arena: Arena) -> str:
+    """A member that was killed is started and does not join: it is writable, and named first to new processes."""
+    cluster = _cluster(arena)
+    assert isinstance(cluster, GroupReplication)
+    away = _turn_to_primary(arena)
+    with arena.fault("failover"):
+        cluster.nodes[away].kill()
+        until(lambda: cluster.primary() not in (-1, away), _ELECTION_S, "there is another primary", 0.1)
+        _turn_to_primary(arena)
+        cluster.start_alone(away)
+        count = "SELECT COUNT(*) n FROM ems.ems_message"
+        before = cluster.nodes[away].ask(count)[0]["n"]
+        told, arena.looker.url = arena.looker.url, cluster.url_of(away, *(n for n in range(3) if n != away))
+        _replace(arena)
+        arena.looker.url = told
+        assert cluster.nodes[away].ask(count)[0]["n"] == before, "somebody has written to it"
+        _come_back(arena, away)
+    return "nothing written to it"
+
+
+def spread_writers(arena: Arena) -> str:
+    """Workers and producers that are told the nodes in another order write to other nodes, and meet in conflicts."""
+    cluster = _cluster(arena)
+    _turn_to_primary(arena)
+    told = arena.looker.url
+    arena.goes_on()
+    with arena.fault("failover"):
+        for order in ((1, 2, 0), (2, 0, 1)):
+            arena.looker.url = cluster.url_of(*order)
+            arena.start_worker()
+            arena.start_producer(0.05)
+        arena.looker.url = told
+        before, began = arena.effects_count(), time.monotonic()
+        until(lambda: time.monotonic() > began + _SPREAD_S and arena.effects_count() > before, 90, "they write", 0.5)
+        _check_processes(arena)
+        for _ in range(2):
+            arena.producers.pop().terminate()
+    return "3 nodes written to"

@@ -1,0 +1,1 @@
+"""Programs of the tests of the cluster."""

@@ -1,0 +1,147 @@
+"""Exactly once on a standalone cluster: speculation, failing tasks, and executors and drivers that are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from emsworker.publish.outgoing import Outgoing
+from tests.spark.conftest import ROOT, spark_environment
+from tests.spark.test_kills import kill_all
+from tests.support.streams import Stream, wait_until
+from verification.spark.apps.exactly import FAILURES
+from verification.spark.cluster import Cluster
+
+KILLS = 6 if os.environ.get("EMS_TEST_LONG") else 0
+_PATIENCE_S = 300.0
+_SLOW_PYTHON = "Python worker failed to connect back"
+_ROWS = (
+    "SELECT CAST(body AS CHAR) FROM ems_message m JOIN ems_topic t ON t.id = topic_id WHERE t.name = %s "
+    "AND m.kind = 'message' ORDER BY `partition`, `offset`"
+)
+
+
+def numbers(stream: Stream, topic: str) -> list[int]:
+    """What has arrived in a topic, in its order."""
+    return [int(body) for (body,) in stream.rows(_ROWS, topic)]
+
+
+class Driver:
+    """A driver of the cluster with its Java. It is started again if Spark gave up a Python that took 10 s to start.
+
+    That limit of Spark cannot be set, and a busy machine exceeds it; any other end of a driver is an error.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, until: str) -> None:
+        self._command = [sys.executable, "-m", "verification.spark.apps.exactly", cluster.url, str(folder), until]
+        self._folder, self._logs = folder, 0
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self._logs += 1
+        environ = {**os.environ, **spark_environment()}
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                self._command, cwd=ROOT, env=environ, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / f"driver-{self._command[-1]}-{self._logs}.log"
+
+    def check(self) -> bool:
+        """Return whether the driver has ended well; start it again, or raise, if it has failed."""
+        if self._process.poll() in (None, 0):
+            return self._process.poll() == 0
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if not line.startswith("\tat ")]
+        assert any(_SLOW_PYTHON in line for line in lines), "\n".join(lines)[-6000:]
+        self.kill()
+        self._process = self._start()
+        return False
+
+    def kill(self) -> None:
+        """Kill it with its Java and its Pythons."""
+        kill_all(self._process)
+
+
+@contextmanager
+def driver(cluster: Cluster, folder: Path, until: str) -> Iterator[Driver]:
+    """A driver that is killed at the end."""
+    one = Driver(cluster, folder, until)
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+def attempts(folder: Path, kind: str) -> list[int]:
+    """The attempts of the task that was chosen for some trouble, as they began."""
+    path = folder / "attempts"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [int(attempt) for name, _, attempt, _ in lines if name == kind]
+
+
+@pytest.mark.timeout(1200)
+def test_each_row_arrives_once_whatever_fails_or_is_killed(
+    stream: Stream, profile: None, cluster: Cluster, tmp_path: Path
+) -> None:
+    for name in ("in", "out", "each"):
+        stream.topic(name, partitions=2)
+    sent = 0
+
+    def send(count: int) -> None:
+        nonlocal sent
+        stream.app().send_many("in", [Outgoing("in", n, key=f"k{n % 7}") for n in range(sent, sent + count)])
+        sent += count
+
+    send(4000)
+    with driver(cluster, tmp_path, "forever") as one:
+
+        def reached(rows: int) -> bool:
+            assert not one.check(), "it runs for ever"
+            return len(numbers(stream, "out")) >= rows
+
+        def saved() -> bool:
+            return not one.check() and (tmp_path / "saved").exists()
+
+        wait_until(lambda: reached(40) and attempts(tmp_path, "fails"), _PATIENCE_S, "a first batch")
+        assert attempts(tmp_path, "fails") == list(range(FAILURES + 1)), (
+            "spark.task.maxFailures was used up to the last"
+        )
+        wait_until(lambda: reached(40) and len(attempts(tmp_path, "slow")) == 2, _PATIENCE_S, "a speculative task")
+        wait_until(
+            lambda: reached(40) and len(numbers(stream, "each")) >= 40,
+            _PATIENCE_S,
+            "a batch that speculation has saved",
+        )
+        before = len(numbers(stream, "out"))
+        victim, *others = wait_until(cluster.executors, _PATIENCE_S, "executors")
+        os.kill(victim, signal.SIGKILL)
+        assert others
+        wait_until(lambda: reached(before + 80), _PATIENCE_S, "progress with an executor less")
+        wait_until(saved, _PATIENCE_S, "a batch that is saved and not committed")
+    assert attempts(tmp_path, "slow") == [0, 1], "the second ran beside the first, which took too long"
+    batch = (tmp_path / "saved").read_text()
+    assert not (tmp_path / "by-batch" / "commits" / batch).exists()
+    rows = numbers(stream, "each")
+    assert 0 < len(rows) < sent and len(numbers(stream, "out")) < sent, "the kill came too late to be in the middle"
+
+    for _ in range(KILLS):
+        (tmp_path / "saved").unlink()
+        send(200)
+        with driver(cluster, tmp_path, "forever") as one:
+            wait_until(saved, _PATIENCE_S, "a batch that is saved and not committed")
+
+    with driver(cluster, tmp_path, "end") as one:
+        wait_until(one.check, _PATIENCE_S, "the end of both queries")
+    for topic in ("out", "each"):
+        found = numbers(stream, topic)
+        assert sorted(found) == list(range(sent)), topic
+        for key in range(7):
+            of_key = [number for number in found if number % 7 == key]
+            assert topic == "each" or of_key == sorted(of_key), f"the order of key k{key}"
