@@ -10,7 +10,7 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
+from .common import common_options, confirm, duration_option, open_single, stream_options, yes_option
 from .output import print_json, print_rows
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def break_(
     from emsworker.chaos.faults import Breaker
     from emsworker.chaos.history import Log
 
-    stream = open_stream()
+    stream = open_single()
     confirm(f"Kill and pause workers, and cut connections, for {for_s:g} s?", yes)
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     pause_s = stream.settings.lease_s + 2
@@ -98,7 +98,7 @@ def check(ctx: click.Context, folder: Path, settled: bool, bound_s: float, as_js
     from emsworker.chaos import Rules, check_stream
     from emsworker.core.errors import ConfigError, Problem
 
-    stream = open_stream()
+    stream = open_single()
     try:
         report = check_stream(stream.database(), folder, Rules(bound_s=bound_s, settled=settled))
     except (FileNotFoundError, ValueError) as error:

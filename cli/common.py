@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-URL, REDIS_URL, TRACEBACK = "ems.url", "ems.redis_url", "ems.traceback"
+URL, REDIS_URL, TRACEBACK, SERVER = "ems.url", "ems.redis_url", "ems.traceback", "ems.server"
 WIDE, NO_COLOR = "ems.wide", "ems.no_color"
 _CALL_TIMEOUT_S = 3.0
 
@@ -75,6 +75,13 @@ stream_options = together(
         callback=_remember(URL),
         help="The stream: mysql://user:password@host:3306/database. EMS_URL does the same, and is never "
         "seen by other users of the machine.",
+    ),
+    click.option(
+        "--server",
+        metavar="NAME",
+        expose_value=False,
+        callback=_remember(SERVER),
+        help="Only this one of several servers (EMS_SERVERS); main is that of EMS_URL.",
     ),
     click.option(
         "--redis-url",
@@ -134,15 +141,27 @@ class WrongUsage(CommandFailure):
 
 @dataclass(frozen=True)
 class OpenStream:
-    """The stream that a command works on; ``settings.url`` is always set."""
+    """The stream that a command works on; ``settings.url`` is always set.
+
+    Args:
+        main_url: of several servers, the address of the main one; by default there is one server.
+        server: the name of this server.
+    """
 
     settings: Settings
+    main_url: str | None = None
+    server: str = "main"
 
     @property
     def url(self) -> str:
         """The database's address."""
         assert self.settings.url is not None, "filled in by the functions that make a Stream"
         return self.settings.url
+
+    @property
+    def read_url(self) -> str | None:
+        """The address of the replicas to read from; of several servers, only the main one has some."""
+        return self.settings.read_url if self.server == "main" else None
 
     def database(self, *, check_schema: bool = True) -> Database:
         """The database, after a first connection, so that its problems are reported now.
@@ -171,10 +190,29 @@ class OpenStream:
         return Admin(self.database())
 
     def monitoring(self) -> Monitoring:
-        """For looking."""
+        """For looking; at a replica, if there is one."""
         from emsworker.admin.monitoring import Monitoring
 
-        return Monitoring(self.database())
+        return Monitoring(self.reading())
+
+    def looking(self) -> Admin:
+        """For lists; from a replica, if there is one."""
+        from emsworker.admin import Admin
+
+        return Admin(self.reading())
+
+    def reading(self) -> Database:
+        """The database to read from: a replica of `read_url`, whose lag is told; else the database itself."""
+        from emsworker.core.url import DatabaseUrl
+        from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
+
+        if self.read_url is None:
+            return self.database()
+        database = ReplicaDatabase(self.read_url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+        lag = database.call(replica_lag)
+        host = DatabaseUrl.parse(self.read_url).host
+        click.echo(f"Read from EMS_READ_URL ({host}): {lag}.", err=True)
+        return database
 
     def app(self) -> Ems:
         """For sending."""
@@ -182,8 +220,11 @@ class OpenStream:
         from emsworker.core.process.role import claim_role
 
         claim_role("producer")
-        self.database()
-        return Ems("ems", url=self.url, redis_url=self.settings.redis_url)
+        if not self.settings.servers:  # of several, one may be away
+            self.database()
+        return Ems(
+            "ems", url=self.main_url or self.url, redis_url=self.settings.redis_url, servers=self.settings.servers
+        )
 
 
 def given_addresses() -> dict[str, Any]:
@@ -192,8 +233,20 @@ def given_addresses() -> dict[str, Any]:
     return {name: meta[key] for name, key in (("url", URL), ("redis_url", REDIS_URL)) if key in meta}
 
 
-def open_stream() -> OpenStream:
-    """The stream that the options, the environment or the local servers give.
+class EachServer(Exception):
+    """The command is to be run for each of several servers; :mod:`.fan_out` does that.
+
+    Args:
+        names: of the servers.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        super().__init__("the command was not run for each server")
+
+
+def open_main() -> OpenStream:
+    """The stream that the options, the environment or the local servers give; of several servers, the main one.
 
     Raises:
         ConfigError: settings are wrong.
@@ -202,6 +255,86 @@ def open_stream() -> OpenStream:
     from emsworker.core.config import Settings
 
     return stream_of(Settings.load(**given_addresses()))
+
+
+def open_stream() -> OpenStream:
+    """The stream of :func:`open_main`; of several servers, that of ``--server``, or the one that keeps the topic.
+
+    Raises:
+        ConfigError: settings are wrong, or there is no such server.
+        StoreUnavailable: nothing names a stream, or a server that keeps the topic cannot be found.
+        EachServer: there are several servers, and the command names neither one of them nor a topic.
+    """
+    main = open_main()
+    if not main.settings.servers:
+        return _on(main, None)
+    context = click.get_current_context()
+    topic = context.params.get("name" if _about_topics(context) else "topic")
+    if SERVER not in context.meta and isinstance(topic, str):
+        return _on(main, _server_of(main, topic))
+    if SERVER not in context.meta:
+        raise EachServer(list(wanted_servers(main)))
+    return _on(main, context.meta[SERVER])
+
+
+def open_databases() -> dict[str, Database]:
+    """The stream on each server by its name, or on the one that ``--server`` names; of several, some may be away."""
+    from emsworker.store.engine.database import Database
+
+    main = open_main()
+    urls = wanted_servers(main)
+    if len(urls) == 1 and main.read_url is not None:
+        return dict.fromkeys(urls, main.reading())
+    if len(urls) == 1:
+        return {name: OpenStream(_replaced(main.settings, url)).database() for name, url in urls.items()}
+    return {name: Database(url, main.settings.connect_timeout_s, _CALL_TIMEOUT_S) for name, url in urls.items()}
+
+
+def _replaced(settings: Settings, url: str) -> Settings:
+    from dataclasses import replace
+
+    return replace(settings, url=url)
+
+
+def open_single() -> OpenStream:
+    """The stream of a command that cannot be run for several servers one after another.
+
+    Raises:
+        click.UsageError: there are several, and ``--server`` names none.
+    """
+    try:
+        return open_stream()
+    except EachServer as each:
+        names = ", ".join(each.names)
+        raise click.UsageError(f"There are several servers ({names}); say which one with --server.") from None
+
+
+def _about_topics(context: click.Context) -> bool:
+    return context.parent is not None and context.parent.info_name == "topics"
+
+
+def _on(main: OpenStream, server: str | None) -> OpenStream:
+    from dataclasses import replace
+
+    urls = wanted_servers(main)
+    if server is None:
+        return main
+    return OpenStream(replace(main.settings, url=urls.get(server, main.url)), main.url, server)
+
+
+def _server_of(main: OpenStream, topic: str) -> str:
+    """The server that keeps a topic; for one that there is not, the one on which it would be created."""
+    from emsworker.app import Ems
+    from emsworker.core.errors import UnknownTopic
+    from emsworker.core.servers import parse_servers, place
+
+    app = Ems("ems", url=main.url, servers=main.settings.servers, auto_create=False)
+    try:
+        return app.server_of(topic)
+    except UnknownTopic:
+        return place(topic, parse_servers(main.settings.servers))
+    finally:
+        app.close()
 
 
 def stream_of(settings: Settings) -> OpenStream:
@@ -225,6 +358,25 @@ def stream_of(settings: Settings) -> OpenStream:
         )
     click.echo(f"Using the local stream in {stack.folder} (neither --url nor EMS_URL is set).", err=True)
     return OpenStream(replace(settings, url=stack.url, redis_url=settings.redis_url or stack.redis_url))
+
+
+def wanted_servers(stream: OpenStream) -> dict[str, str]:
+    """The addresses of all servers by name, or of the one that ``--server`` names.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from emsworker.core.errors import ConfigError, Problem
+    from emsworker.core.servers import MAIN, parse_servers
+
+    urls = {MAIN: stream.url} | {one.name: one.url for one in parse_servers(stream.settings.servers)}
+    name = click.get_current_context().meta.get(SERVER)
+    if name is None:
+        return urls
+    if name not in urls:
+        fix = f"EMS_SERVERS names no such server; there are {', '.join(urls)}"
+        raise ConfigError([Problem("--server", repr(name), fix)])
+    return {name: urls[name]}
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -72,5 +72,5 @@ def _addresses() -> tuple[str | None, str | None]:
         settings = Settings.load(**given)
     except ConfigError:
         return given.get("url"), given.get("redis_url")
-    settings = stream_of(settings).settings
+    settings = (open_stream() if settings.servers else stream_of(settings)).settings
     return settings.url, settings.redis_url

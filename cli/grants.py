@@ -6,7 +6,7 @@ import click
 
 from emsworker.store.engine.grants import ALLOWANCES, ROLES
 
-from .common import common_options, open_stream
+from .common import common_options, open_main
 from .output import print_json
 
 
@@ -29,7 +29,7 @@ def grants(
     from emsworker.core.url import DatabaseUrl
     from emsworker.store.engine.grants import statements
 
-    name = database or DatabaseUrl.parse(open_stream().url).database
+    name = database or DatabaseUrl.parse(open_main().url).database
     needed = statements(role, name, account, allow, in_group=in_group)
     if as_json:
         print_json(needed)

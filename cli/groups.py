@@ -81,7 +81,7 @@ def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
     clock.
     """
     stream = open_stream()
-    admin = stream.admin()
+    admin = stream.looking()
     if topic is not None:
         admin.topic(topic)
     policies = admin.backlogs.policies()

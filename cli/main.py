@@ -14,7 +14,8 @@ import click
 
 from emsworker import __version__
 
-from .common import TRACEBACK, CommandFailure, WrongUsage, stream_options
+from .common import TRACEBACK, CommandFailure, EachServer, WrongUsage, stream_options
+from .fan_out import for_each
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _COMMANDS = {
@@ -24,7 +25,7 @@ _COMMANDS = {
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
-    "topics": ("topics", "List, create, change, purge and delete topics."),
+    "topics": ("topics", "List, create, change, move, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
     "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
     "top": ("top", "Watch groups live: lag, rates, oldest, running, retries and dead letters, and the clients."),
@@ -77,8 +78,17 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever it raises becomes lines and an exit code."""
+        said = [*ctx._protected_args], [*ctx.args]  # click takes them away, and each server needs them anew
+
+        def run() -> Any:
+            ctx._protected_args, ctx.args = [*said[0]], [*said[1]]
+            return super(LazyGroup, self).invoke(ctx)
+
         try:
-            return super().invoke(ctx)
+            try:
+                return run()
+            except EachServer as each:
+                return for_each(ctx, each.names, run)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:

@@ -49,7 +49,7 @@ def list_(topic: str, after: tuple[int, int] | None, newest: bool, as_json: bool
     texts in single quotes, numbers, true and false, by = <> < <= > >= in like between, is null, and, or, not.
     """
     selection = selection_of(given)
-    stream = open_stream().admin().messages
+    stream = open_stream().looking().messages
     with progress("Looking", given["scan"]) as bar:
         page = stream.list(topic, selection, after=after, newest=newest, bodies=as_json, progress=bar.update, **given)
     _print_page(page, as_json)
@@ -94,7 +94,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
 @common_options
 def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
     """Show the next messages of TOPIC that GROUP has not claimed; they stay where they are."""
-    _print_page(open_stream().admin().messages.peek(topic, group, limit=limit), as_json)
+    _print_page(open_stream().looking().messages.peek(topic, group, limit=limit), as_json)
 
 
 @messages.command()
@@ -106,7 +106,7 @@ def get(message: str, topic: str | None, as_json: bool) -> None:
 
     MESSAGE is a message id, or topic/partition/offset. `ems trace` shows its history.
     """
-    found = [_record(one) for one in open_stream().admin().messages.get(message, topic)]
+    found = [_record(one) for one in open_stream().looking().messages.get(message, topic)]
     if as_json:
         print_json(found)
         return
@@ -126,7 +126,7 @@ def contains(ctx: click.Context, topic: str, ids: tuple[str, ...], as_json: bool
 
     WHERE is stream, delayed, or - for what was never sent, was cancelled, or has been deleted.
     """
-    found = open_stream().admin().messages.contains(topic, ids)
+    found = open_stream().looking().messages.contains(topic, ids)
     rows = [{"id": one, "where": where} for one, where in found.items()]
     print_rows(rows, ["id", "where"], as_json, "")
     if not all(found.values()):

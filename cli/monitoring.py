@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .common import json_option, open_stream, stream_options
+from .common import json_option, open_databases, stream_options
 from .http import listen, read_address
 from .output import print_done
 
@@ -30,7 +30,8 @@ def serve(address: tuple[str, int]) -> None:
     /scale/TOPIC/GROUP?age=30s  lag, oldest, running, and workers wanted, as JSON, for KEDA
     /livez, /readyz             of this program
 
-    One for a stream is enough. It reads only, as role viewer. There is no authentication, so the host is 127.0.0.1
+    One for a stream is enough, and one for several servers (EMS_SERVERS): their metrics have the label server.
+    It reads only, as role viewer. There is no authentication, so the host is 127.0.0.1
     unless it is given.
     """  # noqa: D301 - click wants the character itself
     from emsworker.observe.stream_routes import stream_routes
@@ -38,8 +39,8 @@ def serve(address: tuple[str, int]) -> None:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    database = open_stream().database()
-    with listen(address, stream_routes(database)) as server:
+    databases = open_databases()
+    with listen(address, stream_routes(databases)) as server:
         click.echo(f"Ready: {server.url}/metrics")
         ended.wait()
 

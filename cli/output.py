@@ -13,6 +13,7 @@ from emsworker.core.extras import hint_if_missing
 from emsworker.core.terminal_text import harmless
 
 from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
+from .collecting import PrintedList, Said, collected
 
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:
@@ -35,8 +36,10 @@ def print_json(value: Any) -> None:
 
 def print_done(record: Row, sentence: str, as_json: bool) -> None:
     """The outcome of a change: a sentence, or a record as JSON."""
+    if (everything := collected()) is not None:
+        sentence = f"{everything.server}: {sentence}"
     if as_json:
-        print_json(record)
+        print_record(record, as_json)
     else:
         click.echo(sentence)
 
@@ -52,7 +55,10 @@ def print_rows(
         empty: what to say instead of an empty table.
         spare: columns that a narrow terminal leaves out, the first of them first.
     """
-    if as_json:
+    if (everything := collected()) is not None:
+        own = [{"server": everything.server, **row} for row in rows]
+        everything.tables.append(PrintedList(own, columns, as_json, empty, spare))
+    elif as_json:
         print_json(list(rows))
     elif not rows:
         click.echo(empty, err=True)
@@ -84,6 +90,9 @@ def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 def print_record(record: Row, as_json: bool) -> None:
     """One thing: its properties below each other."""
+    if (everything := collected()) is not None:
+        everything.records.append(Said({"server": everything.server, **record}, as_json))
+        return
     if as_json:
         print_json(record)
         return

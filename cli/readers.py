@@ -35,7 +35,7 @@ def list_(topic: str | None, as_json: bool) -> None:
     The state of a broadcast reader is open from its start to its end, also when its process was killed. A hold is held
     until it is not renewed in time; then it is lost, and retention goes on. AGE_S is the time since it was written.
     """
-    print_rows([*_rows(open_stream().admin().readers, topic)], _COLUMNS, as_json, "There are no readers.",
+    print_rows([*_rows(open_stream().looking().readers, topic)], _COLUMNS, as_json, "There are no readers.",
                spare=["age_s", "held_from"])  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def schedules() -> None:
 @common_options
 def list_(as_json: bool) -> None:
     """List the schedules with their next and last slots; times are UTC."""
-    rows = [asdict(row) for row in open_stream().admin().schedules.list()]
+    rows = [asdict(row) for row in open_stream().looking().schedules.list()]
     columns = ["name", "spec", "timezone", "catch_up", "topic", "next_at", "last_at"]
     print_rows(rows, columns, as_json, "There are no schedules.", spare=["catch_up", "timezone", "last_at"])
 

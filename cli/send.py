@@ -21,7 +21,7 @@ from .common import (
     TIME,
     common_options,
     duration_option,
-    open_stream,
+    open_main,
     progress,
     read_headers,
     read_moment,
@@ -98,7 +98,7 @@ def send(
         options["headers"][TASK_HEADER] = task
     reader = _Reader(task is not None, text)
     content = None if lines else reader.read(_content(body), "BODY")
-    app = open_stream().app()
+    app = open_main().app()
     if expires is not None:
         options["headers"][EXPIRES_HEADER] = app.server_time(expires).isoformat()
     if lines:

@@ -16,7 +16,7 @@ import click
 
 from emsworker.core.terminal_text import harmless
 
-from .common import DURATION, WrongUsage, common_options, open_stream, read_duration
+from .common import DURATION, WrongUsage, common_options, open_single, open_stream, read_duration
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     live = not (once or as_json) and _is_terminal()
     if live:
         _require_rich()
-    reader = Reader(open_stream().database())
+    reader = Reader((open_single() if live else open_stream()).database())
     if live:
         _watch(reader, screen, interval)
         return

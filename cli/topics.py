@@ -9,7 +9,17 @@ import click
 from emsworker.core.counted import counted
 from emsworker.core.model import Topic
 
-from .common import COUNT, common_options, confirm, open_stream, progress, stream_options, yes_option
+from .common import (
+    COUNT,
+    common_options,
+    confirm,
+    duration_option,
+    open_main,
+    open_stream,
+    progress,
+    stream_options,
+    yes_option,
+)
 from .completing import complete_topics
 from .output import print_done, print_record, print_rows
 from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
@@ -18,7 +28,7 @@ from .settings import change_options, changes_of, create_or_get, creation_option
 @click.group()
 @stream_options
 def topics() -> None:
-    """List, create, change, purge and delete topics."""
+    """List, create, change, move, purge and delete topics."""
 
 
 def _about(topic: Topic) -> dict[str, Any]:
@@ -92,6 +102,30 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
 
         admin.delete_topic(name, force=force, progress=step)
     print_done({"topic": name, "deleted_rows": rows}, f"Deleted topic {name} ({counted(rows, 'row')}).", as_json)
+
+
+@topics.command()
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--to", "target", required=True, metavar="SERVER", help="The server that keeps it from now on.")
+@duration_option("--timeout", help="How long to wait for the groups; for ever")
+@common_options
+def move(name: str, target: str, timeout: float | None, as_json: bool) -> None:
+    """Move the topic NAME to another server, while it is used.
+
+    Sends go to the new server at once. Its groups begin there as soon as they have finished what is on the old one,
+    retries included, so that nothing is run twice or out of order. What the old server has kept stays there.
+
+    If it is interrupted, or takes longer than --timeout, give the command again: it goes on where it stopped.
+    """
+    from emsworker.admin.placement import TopicMove
+
+    app = open_main().app()
+    move = TopicMove(app, name, target)
+    with progress(f"Moving {name}", None) as bar:
+        moved = move.run(timeout, lambda left: bar.update(0))
+    app.close()
+    record = {"topic": name, "from": list(moved.sources), "to": target, "groups": moved.groups}
+    print_done(record, f"Moved topic {name} to server {target} with {counted(moved.groups, 'group')}.", as_json)
 
 
 @topics.command()

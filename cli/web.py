@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import COUNT, WrongUsage, common_options, open_stream, stream_options
+from .common import COUNT, WrongUsage, common_options, open_single, open_stream, stream_options
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def web(
         raise click.UsageError("--oidc-client-id, --oidc-level and --oidc-scope need --oidc-issuer.")
     else:
         rule = _rule(host, level, password_file, proxies, user_header, users)
-    stream = open_stream()
-    stream.database()
-    site = ems_web(stream.url, access=rule)
+    stream = open_single()
+    stream.reading()
+    site = ems_web(stream.read_url or stream.url, access=rule, replica=stream.read_url is not None)
     _check(site.state.dashboard)
     site = below(path, site) if path else site
 

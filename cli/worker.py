@@ -20,10 +20,11 @@ from .common import (
     OpenStream,
     WrongUsage,
     given_addresses,
-    open_stream,
+    open_main,
     stream_of,
     stream_options,
     together,
+    wanted_servers,
 )
 from .completing import complete_groups, complete_topics
 from .http import http_option, listen
@@ -170,10 +171,19 @@ def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bo
 
 
 def _database(stream: OpenStream) -> Database:
-    """The stream's database, which has been checked already."""
+    """The main server's stream, which has been checked already."""
+    return _open(stream, stream.url)
+
+
+def _databases(stream: OpenStream) -> dict[str, Database]:
+    """The stream on each server that is wanted, by its name."""
+    return {name: _open(stream, url) for name, url in wanted_servers(stream).items()}
+
+
+def _open(stream: OpenStream, url: str) -> Database:
     from emsworker.store.engine.database import Database
 
-    return Database(stream.url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+    return Database(url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
 
 
 def _processors() -> int:
@@ -211,7 +221,14 @@ def _supervise(
 
     def run(spec: ChildSpec) -> Supervisor:
         return Supervisor(
-            spec, count, database, stream.settings, with_beat=not no_beat, patient=reload, on_ready=tell_ready
+            spec,
+            count,
+            _databases(stream),
+            stream.settings,
+            topics=sorted({one.topic for one in facts.handlers} | set(facts.broadcasts)),
+            with_beat=not no_beat,
+            patient=reload,
+            on_ready=tell_ready,
         )
 
     def go(supervisor: Supervisor) -> int:
@@ -276,8 +293,8 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
     was started with --no-beat; several beats may run, one leads. SIGTERM or Ctrl-C stops it: it resigns, so that
     another leads at once.
     """
-    from emsworker.beat.leader import Beat, run_beat
-    from emsworker.core.errors import AccessDenied
+    from emsworker.beat.leader import Beats, run_beat
+    from emsworker.core.errors import AccessDenied, StoreUnavailable
     from emsworker.core.process.outage import Outage
     from emsworker.observe.logs import configure_logging
     from emsworker.store.engine.schema import server_facts
@@ -287,18 +304,25 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
 
     claim_role("worker")
     configure_logging(log_level, log_format)
-    stream = open_stream()
-    try:
-        checked = check_stream(stream.url, stream.settings)
-        server = checked.call(server_facts).product
-        checked.thread_session().close()
-    except AccessDenied as error:
-        raise WrongUsage([str(error)]) from None
-    database = _database(stream)
+    stream = open_main()
+    server, away = "", list[StoreUnavailable]()
+    urls = wanted_servers(stream)
+    for url in urls.values():
+        try:
+            checked = check_stream(url, stream.settings)
+            server = server or checked.call(server_facts).product
+            checked.thread_session().close()
+        except AccessDenied as error:
+            raise WrongUsage([str(error)]) from None
+        except StoreUnavailable as error:
+            away.append(error)
+    if len(away) == len(urls):
+        raise away[0]
     log_beat(stream.settings, server)
-    one = Beat(database, stream.settings, lambda name, error: None)
-    with contextlib.nullcontext() if http is None else listen(http, beat_routes(one.health)) as listening:
+    databases = _databases(stream)
+    beats = Beats(databases, stream.settings, lambda name, error: None)
+    outages = {name: Outage(log, database.servers) for name, database in databases.items()}
+    with contextlib.nullcontext() if http is None else listen(http, beat_routes(beats.health)) as listening:
         if listening is not None:
             log.info("probes and metrics at %s", listening.url)
-        outage = Outage(log, database.servers)
-        ctx.exit(run_beat(one, outage, lambda: _announce(log_format, "Ready: the beat is running.")))
+        ctx.exit(run_beat(beats, outages, lambda: _announce(log_format, "Ready: the beat is running.")))

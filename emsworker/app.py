@@ -13,6 +13,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
+from emsworker.broker.placed import PlacedBroker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, TopicRuleError
@@ -22,6 +23,7 @@ from emsworker.core.options import refuse_reserved, refuse_unknown
 from emsworker.core.process.forks import undivided
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.core.servers import MAIN
 from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions, in_utc
 from emsworker.publish.transaction import Transaction
@@ -84,7 +86,7 @@ class Ems:
         self.add_middleware(*middleware)
         self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
-        self._broker: Broker = MysqlBroker(self.settings, self.registry.kind_of)
+        self._broker: Broker = self._open_broker()
         self._becomes_eager = self.settings.eager
 
     def add_middleware(self, *middleware: Middleware) -> None:
@@ -107,7 +109,21 @@ class Ems:
         """
         self.settings = self.registry.settings = replace(self.settings, **changes)
         self._broker.close()
-        self._broker = MysqlBroker(self.settings, self.registry.kind_of)
+        self._broker = self._open_broker()
+
+    def live_on(self, server: str) -> None:
+        """Consume from one of several servers: :attr:`stream` and :meth:`transaction` are there from now on.
+
+        Raises:
+            ConfigError: the setting `servers` names no such server.
+        """
+        if server != MAIN or isinstance(self._broker, PlacedBroker):
+            self._broker.close()
+            self._broker = PlacedBroker(self.settings, self.registry.kind_of, server)
+
+    def _open_broker(self) -> MysqlBroker | PlacedBroker:
+        kind_of = self.registry.kind_of
+        return PlacedBroker(self.settings, kind_of) if self.settings.servers else MysqlBroker(self.settings, kind_of)
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
@@ -484,15 +500,20 @@ class Ems:
             raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
         return [item.encode(self.settings) for item in outgoing]
 
-    def transaction(self) -> AbstractContextManager[OutboxTransaction]:
+    def transaction(self, *, server: str | None = None) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.
 
         ``with app.transaction() as tx:`` commits at its end and rolls back on any exception; see OutboxTransaction.
 
+        Args:
+            server: of several servers, the one whose tables the SQL is for; by default the main one, and in a handler
+                that on which its message is.
+
         Raises:
+            ConfigError: the setting `servers` names no such server.
             StoreUnavailable: the connection was lost in COMMIT, and it is not known if it was committed.
         """
-        return self.broker.transaction(self)
+        return self.broker.transaction(self) if server is None else self.server(server).transaction(self)
 
     def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
         """Call the ``after_publish`` hooks for committed messages; an error of theirs is logged: the send is done."""
@@ -588,16 +609,53 @@ class Ems:
 
     @property
     def stream(self) -> MysqlBroker:
-        """The stream in MySQL.
+        """The stream in MySQL; of several servers, that on which this process consumes, by default the main one.
 
         Raises:
             EmsError: the app runs in memory.
         """
+        if isinstance(self._broker, PlacedBroker):
+            return self._broker.home
         if not isinstance(self._broker, MysqlBroker):
             raise EmsError(
                 "the app runs in memory, without a database; use the fixture ems_stream for a test that needs one"
             )
         return self._broker
+
+    @property
+    def servers(self) -> Mapping[str, MysqlBroker]:
+        """The stream on each server by its name, the main one first; only that one without the setting `servers`."""
+        return self._broker.servers if isinstance(self._broker, PlacedBroker) else {MAIN: self.stream}
+
+    def server(self, name: str) -> MysqlBroker:
+        """The stream on a server.
+
+        Raises:
+            ConfigError: the setting `servers` names no such server.
+        """
+        if isinstance(self._broker, PlacedBroker):
+            return self._broker.server(name)
+        if name != MAIN:
+            raise ConfigError(
+                [Problem("server", repr(name), "the setting `servers` is not set, so there is only main")]
+            )
+        return self.stream
+
+    def server_of(self, topic: str) -> str:
+        """The name of the server that keeps a topic.
+
+        Raises:
+            UnknownTopic, InvalidName: there is no such topic, and it may not be created.
+        """
+        return self._broker.locate(topic)[-1] if isinstance(self._broker, PlacedBroker) else MAIN
+
+    def stream_of(self, topic: str) -> MysqlBroker:
+        """The stream on the server that keeps a topic.
+
+        Raises:
+            UnknownTopic, InvalidName: there is no such topic, and it may not be created.
+        """
+        return self._broker.kept_by(topic) if isinstance(self._broker, PlacedBroker) else self.stream
 
     def test(self, **options: Any) -> TestApp:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
@@ -645,7 +703,7 @@ class Ems:
             from emsworker.consume.pull import PullConsumer
 
         return PullConsumer(
-            self.stream,
+            self.stream_of(topic),
             self.name,
             topic,
             group,

@@ -14,6 +14,7 @@ from emsworker.core.errors import ConfigError, EmsError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import intake
@@ -108,7 +109,12 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     findings = [_ok("connection", redact(url)), *_check_server(facts)]
     version = database.call(schema.current_version)
     findings.append(_check_schema(database, version))
-    findings += _check_privileges(database, migrated=version > 0, role=role)
+    findings += _check_topology(database)
+    if facts.read_only:
+        fix = "privileges are tried by statements that a read-only server refuses; check the primary server"
+        findings.append(_warning("privileges", "not tried", fix))
+    else:
+        findings += _check_privileges(database, migrated=version > 0, role=role)
     findings.append(_check_clock(database.call(probe.clock_difference_s)))
     if version > 0:
         findings += _patiently(database, lambda session: _check_limits(session, facts))
@@ -116,6 +122,21 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, _check_refused)
     database.thread_session().close()
     return findings
+
+
+def _check_topology(database: Database) -> list[Finding]:
+    """Name the part that the server plays among others, what it costs, and how far a replica is behind."""
+
+    def work(session: Session) -> list[Finding]:
+        part = topology(session)
+        found = [_warning("topology", part.name, part.cost) if part.cost else _ok("topology", part.name)]
+        if part.name == "replica":
+            lag = replica_lag(session)
+            known = lag.seconds is not None
+            found.append(_ok("replica lag", str(lag)) if known else _warning("replica lag", "unknown", lag.reason))
+        return found
+
+    return _patiently(database, work)
 
 
 def _patiently(database: Database, work: Callable[[Session], list[T]]) -> list[T]:
@@ -139,7 +160,8 @@ def _check_server(facts: ServerFacts) -> Iterator[Finding]:
         yield _error("innodb_flush_log_at_trx_commit", str(flush), fix)
     yield from _check_binlog(facts)
     if facts.read_only:
-        yield _error("read_only", "ON", "nothing can be written; use the primary server")
+        fix = "nothing can be written: as EMS_READ_URL it may be read, as EMS_URL name the primary server"
+        yield _error("read_only", "ON", fix)
     else:
         yield _ok("read_only", "OFF")
 

@@ -202,10 +202,12 @@ class Monitoring:
             extents = store.list_extents(session)
             counts = store.count_messages(session, extents)
             sizes = store.mean_sizes(session, extents)
+            parts: dict[int, list[tuple[int, float]]] = {}
+            for extent, count, size in zip(extents, counts, sizes, strict=True):
+                parts.setdefault(extent.topic_id, []).append((count, size))
             found = []
             for topic in topic_store.list_topics(session):
-                parts = zip(extents, counts, sizes, strict=True)
-                own = [(count, size) for extent, count, size in parts if extent.topic_id == topic.id]
+                own = parts.get(topic.id, [])
                 total = round(sum(count * size for count, size in own))
                 found.append(TopicSize(topic, sum(count for count, _ in own), total))
             return found

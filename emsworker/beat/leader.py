@@ -20,13 +20,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.beat.services import SERVICES, STANDBY, Service
+from emsworker.beat.forwarder import forwarders
+from emsworker.beat.services import Service, leader_services, standby_services
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import Outage
-from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
+from emsworker.core.servers import MAIN
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES, Conflict, ConnectionLost
@@ -107,22 +109,23 @@ class Beat(Runnable):
         database: the stream.
         settings: beat_s, beat_lease_s, jitter.
         on_death: see :class:`Runnable`.
+        server: of several servers, the one that the database is on.
     """
 
-    def __init__(self, database: Database, settings: Settings, on_death: Callable[[str, BaseException], None]) -> None:
-        super().__init__("ems-beat", on_death)
+    def __init__(self, database: Database, settings: Settings, on_death: OnDeath, server: str = MAIN) -> None:
+        super().__init__("ems-beat" if server == MAIN else f"ems-beat-{server}", on_death)
         self._session = database.session()
         self._settings = settings
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
         self._next_claim_of_leadership = 0.0
-        self._next = {leading: dict.fromkeys(SERVICES if leading else STANDBY, 0.0) for leading in (True, False)}
+        self._next = {True: dict.fromkeys(leader_services(), 0.0), False: dict.fromkeys(standby_services(), 0.0)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
         self._failing: dict[Service, _Failing] = {}
         self._answered = False
         self._answered_at = self._sleeps_until = ticks()
-        self._runs: Counter[str] = Counter({_name(service): 0 for service in SERVICES})
+        self._runs: Counter[str] = Counter({_name(service): 0 for service in self._next[True]})
         self._failures: Counter[str] = Counter(self._runs)
 
     def health(self) -> BeatHealth:
@@ -214,23 +217,74 @@ class Beat(Runnable):
         self._session.close()
 
 
-def run_beat(beat: Beat, outage: Outage, on_start: Callable[[], None] = lambda: None) -> int:
-    """Run a beat until SIGTERM or SIGINT, and return the exit code; to be called in the main thread.
+class Beats:
+    """The beats of all servers that a process runs, and the threads that forward messages between these.
 
     Args:
-        outage: logs that the server does not answer.
+        databases: the stream on each server.
+        settings: see :class:`Beat`.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(self, databases: Mapping[str, Database], settings: Settings, on_death: OnDeath) -> None:
+        self._beats = {name: Beat(database, settings, on_death, name) for name, database in databases.items()}
+        between = [one for name in databases for one in forwarders(settings, name, on_death)]
+        self._threads: list[Runnable] = [*self._beats.values(), *between]
+
+    def start(self) -> None:
+        """Start all threads, once."""
+        for thread in self._threads:
+            if thread.ident is None:
+                thread.start()
+
+    def is_alive(self) -> bool:
+        """Return whether all threads run."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def health(self) -> BeatHealth:
+        """Return the health of all beats as that of one: a server that is away is no fault while another answers."""
+        each = [beat.health() for beat in self._beats.values()]
+        return BeatHealth(
+            alive=all(one.alive for one in each),
+            leading=any(one.leading for one in each),
+            answered=any(one.answered for one in each),
+            silent_s=min(one.silent_s for one in each),
+            turned_s=max(one.turned_s for one in each),
+            runs=sum((Counter(one.runs) for one in each), Counter()),
+            failures=sum((Counter(one.failures) for one in each), Counter()),
+        )
+
+    def silent_s(self, server: str) -> float:
+        """Return the seconds since the last answer of a server to its beat, if that is too long; else 0."""
+        return self._beats[server].health().silent_s
+
+    def stop(self) -> None:
+        """Stop the threads that run, and wait for them for some seconds."""
+        begun = [thread for thread in self._threads if thread.ident is not None]
+        for thread in begun:
+            thread.stop()
+        last = ticks() + _LAST_S
+        for thread in begun:
+            thread.join(max(0.0, last - ticks()))
+
+
+def run_beat(beats: Beats, outages: Mapping[str, Outage], on_start: Callable[[], None] = lambda: None) -> int:
+    """Run beats until SIGTERM or SIGINT, and return the exit code; to be called in the main thread.
+
+    Args:
+        outages: log that a server does not answer, by its name.
         on_start: called once signals are handled.
     """
     numbers = {signal.SIGTERM, signal.SIGINT}
     # The beat's thread inherits the mask; we fetch the signals ourselves, and they stay blocked until the process ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     began = ticks()
-    beat.start()
+    beats.start()
     on_start()
-    while beat.is_alive() and signal.sigtimedwait(numbers, _LOOK_S) is None:
-        outage.note(beat.health().silent_s or None)
-    died = not beat.is_alive()
-    beat.stop()
-    beat.join(_LAST_S)
+    while beats.is_alive() and signal.sigtimedwait(numbers, _LOOK_S) is None:
+        for server, outage in outages.items():
+            outage.note(beats.silent_s(server) or None)
+    died = not beats.is_alive()
+    beats.stop()
     log.info("stopped after %s", span_text(ticks() - began))
     return 1 if died else 0

@@ -20,14 +20,12 @@ _LOOK_BEATS = 5
 def trim(session: Session, settings: Settings) -> float:
     """Delete what retention no longer keeps, a chunk of each partition at a time; no pause while there is more."""
     more = False
-    kept_partitions = store.list_kept(session)
-    for kept in kept_partitions:
-        if kept.archive_first:
-            continue
+    due = store.list_due(session)
+    for kept in due:
         log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, session, kept))
         trimmed = store.delete_below(session, kept, log_start, _ROWS)
         more |= trimmed != kept.trimmed
-    for topic_id in {kept.topic_id for kept in kept_partitions if not kept.archive_first}:
+    for topic_id in store.list_topics_with_restored(session):
         store.delete_restored(session, topic_id, store.list_restored(session, topic_id))
     return 0.0 if more else _LOOK_BEATS * settings.beat_s
 

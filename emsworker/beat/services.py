@@ -29,27 +29,35 @@ from emsworker.store.engine.session import Session
 
 Service = Callable[[Session, Settings], float]
 
-# Services of a beat that does not lead. After the leader's death it may take beat_lease_s until another one leads; due
-# messages must not wait for that.
-STANDBY: tuple[Service, ...] = (Relay(shortest_s=0.05, late_s=0.05),)
-SERVICES: tuple[Service, ...] = (
-    recover_claims,
-    sweep_clients,
-    fire_schedules,
-    Relay(),
-    sweep_holds,
-    trim,
-    resolve,
-    skip_backlogs,
-    sweep_results,
-    sweep_once,
-    sweep_keys,
-    sweep_reports,
-    sweep_slots,
-    sweep_notices,
-    sweep_celery,
-    TakeSamples(),
-    prune_samples,
-    WatchAlarms(),
-    PingDeadMan(),
-)
+
+def standby_services() -> tuple[Service, ...]:
+    """Return the services of a beat that does not lead, for one stream.
+
+    After the leader's death it may take ``beat_lease_s`` until another one leads; due messages must not wait for that.
+    """
+    return (Relay(shortest_s=0.05, late_s=0.05),)
+
+
+def leader_services() -> tuple[Service, ...]:
+    """Return the services of the leader, for one stream: some remember what they have seen of it."""
+    return (
+        recover_claims,
+        sweep_clients,
+        fire_schedules,
+        Relay(),
+        sweep_holds,
+        trim,
+        resolve,
+        skip_backlogs,
+        sweep_results,
+        sweep_once,
+        sweep_keys,
+        sweep_reports,
+        sweep_slots,
+        sweep_notices,
+        sweep_celery,
+        TakeSamples(),
+        prune_samples,
+        WatchAlarms(),
+        PingDeadMan(),
+    )

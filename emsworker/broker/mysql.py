@@ -14,7 +14,7 @@ from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
-from emsworker.core.errors import StoreUnavailable, TopicDeleted
+from emsworker.core.errors import StoreUnavailable, TopicDeleted, TopicMoved
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process.forks import after_fork, lazy, undivided
 from emsworker.core.process.role import claim_role
@@ -168,6 +168,8 @@ class MysqlBroker:
         deletions = 0
         while True:
             found = self.catalog.topic(topic)
+            if found.server is not None and (transaction is None or not self.settings.servers):
+                raise TopicMoved(topic, found.server)
             for one, message in zip(outgoing, messages, strict=True):
                 admit(found, one, message)
             try:
@@ -179,6 +181,18 @@ class MysqlBroker:
                 deletions += 1
                 if deletions > _DELETIONS:
                     raise
+
+    def accept(self, topic: str, messages: Sequence[NewMessage]) -> None:
+        """Store messages that another server has had in its outbox, each once; they keep their ids.
+
+        Raises:
+            TopicMoved: the topic is kept elsewhere by now.
+            TopicDeleted: it was deleted meanwhile.
+        """
+        found = self.catalog.topic(topic)
+        if found.server is not None:
+            raise TopicMoved(topic, found.server)
+        self.outbox.accept(found, messages)
 
     def transaction(self, sender: Sender) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction that commits SQL and messages together."""

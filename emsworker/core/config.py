@@ -18,6 +18,7 @@ from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
 from emsworker.core.model import ATTEMPTS, LADDER, LEVELS, MESSAGE_BYTES, TIMEOUT
 from emsworker.core.options import (
+    Check,
     Option,
     choice,
     flag,
@@ -33,6 +34,7 @@ from emsworker.core.options import (
     texts,
     whole,
 )
+from emsworker.core.servers import parse_servers
 from emsworker.core.url import DatabaseUrl
 
 _SHORTEST_SECRET = 16
@@ -98,6 +100,18 @@ class Settings:
         None,
         text(DatabaseUrl.parse),
         help="the MySQL server, mysql://user:password@host:3306/database; by default the local stream",
+        secret=True,
+    )
+    read_url: str | None = option(
+        None,
+        text(DatabaseUrl.parse),
+        help="a replica, or several, that commands, the dashboard and metrics read from; never what decides",
+        secret=True,
+    )
+    servers: str = option(
+        "",
+        Check(parse_servers),
+        help="further servers, and patterns of the topics that are created there: name=mysql://... orders.* billing",
         secret=True,
     )
     redis_url: str | None = option(

@@ -78,6 +78,22 @@ class TopicDeleted(UnknownTopic):
         super().__init__(f"topic {name!r} was deleted meanwhile; nothing was written to it")
 
 
+class TopicMoved(EmsError):
+    """The topic is kept on another server.
+
+    Args:
+        name: of the topic.
+        server: that keeps it.
+    """
+
+    def __init__(self, name: str, server: str) -> None:
+        self.server = server
+        super().__init__(
+            f"topic {name!r} is kept on the server {server!r}; nothing was written "
+            "(the setting `servers` must name that server)"
+        )
+
+
 class TopicInUse(EmsError):
     """Transactions that send to the topic are open, so it is not deleted."""
 

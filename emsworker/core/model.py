@@ -131,7 +131,11 @@ LADDER = text(Ladder.parse, at_most(1000))
 
 @dataclass(frozen=True)
 class Topic:
-    """A named stream and its settings."""
+    """A named stream and its settings.
+
+    Attributes:
+        server: the name of the server that keeps it; ``None`` for the one that was asked.
+    """
 
     id: int
     name: str
@@ -168,6 +172,7 @@ class Topic:
     archive_first: bool = setting(
         False, flag(), help="delete messages only after `ems pipeline archive` has copied them"
     )
+    server: str | None = None
 
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from emsworker.admin import Admin
@@ -14,6 +14,7 @@ from emsworker.core.extras import require
 from emsworker.core.model import Group, Topic
 from emsworker.core.scaling import Demand
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
 
 _MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")
@@ -31,8 +32,9 @@ class StreamMetrics:
 
     def __init__(self, stream: Ems | Database) -> None:
         require("metrics", type(self).__name__)
-        self._monitoring, self._demands = Monitoring(stream), Demands(stream)
-        self._readers = Admin(stream).readers
+        self._database = stream.stream.database if isinstance(stream, Ems) else stream
+        self._monitoring, self._demands = Monitoring(self._database), Demands(self._database)
+        self._readers = Admin(self._database).readers
 
     def describe(self) -> Iterator[Any]:
         """Return the metrics without numbers, so that registering asks no server."""
@@ -47,6 +49,16 @@ class StreamMetrics:
         yield from _demand_families(self._demands.list())
         yield _refused_family([self._monitoring.refused(_MOST_COUNTED)])
         yield from _reader_families(self._readers.holds())
+        if isinstance(self._database, ReplicaDatabase):
+            yield from self._lag_families(self._database)
+
+    def _lag_families(self, database: ReplicaDatabase) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        lag = database.call(replica_lag)
+        if lag.seconds is not None:
+            text = "Seconds that the replica is behind its primary, and all other numbers with it"
+            yield GaugeMetricFamily("ems_replica_lag_seconds", text, value=lag.seconds)
 
     def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -94,6 +106,45 @@ def _demand_families(found: list[tuple[Topic, Group, Demand]]) -> Iterator[Any]:
         for topic, group, demand in found:
             family.add_metric((topic.name, group.name), number(demand))
         yield family
+
+
+class ServersMetrics:
+    """A collector of the metrics of several servers: those of :class:`StreamMetrics` with the label ``server``.
+
+    Args:
+        servers: their names.
+        gather: reads the metrics of every server at once; ``None`` for one that is away.
+    """
+
+    def __init__(
+        self,
+        servers: Collection[str],
+        gather: Callable[[Callable[[Database], list[Any]]], Mapping[str, list[Any] | None]],
+    ) -> None:
+        self._servers, self._gather = servers, gather
+
+    def describe(self) -> Iterator[Any]:
+        """Return nothing: no server is asked to register it."""
+        yield from ()
+
+    def collect(self) -> Iterator[Any]:
+        """Return the metrics with their present numbers, and which servers answer."""
+        from prometheus_client.core import GaugeMetricFamily, Metric
+
+        found = self._gather(lambda database: list(StreamMetrics(database).collect()))
+        up = GaugeMetricFamily("ems_server_up", "1 if the server answers", labels=["server"])
+        families: dict[str, Any] = {}
+        for server in self._servers:
+            read = found[server]
+            up.add_metric([server], 0 if read is None else 1)
+            for family in read or ():
+                merged = families.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type, family.unit)
+                )
+                for sample in family.samples:
+                    merged.add_sample(sample.name, {**sample.labels, "server": server}, sample.value)
+        yield up
+        yield from families.values()
 
 
 def _reader_families(found: Sequence[HoldView]) -> Iterator[Any]:

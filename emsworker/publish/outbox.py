@@ -43,7 +43,7 @@ from emsworker.store.engine.errors import (
     translate,
 )
 from emsworker.store.engine.session import Session
-from emsworker.store.stream import dedup, outbox
+from emsworker.store.stream import dedup, forwards, outbox
 from emsworker.store.stream.messages import row_bytes
 
 log = logging.getLogger(__name__)
@@ -190,6 +190,18 @@ class Outbox:
             Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
             for number, message in enumerate(messages)
         ]
+
+    def accept(self, topic: Topic, messages: Sequence[NewMessage]) -> None:
+        """Store messages that another server has had in its outbox, each once.
+
+        Raises:
+            TopicDeleted: the topic was deleted meanwhile.
+        """
+        try:
+            self._database.call(lambda session: forwards.accept(session, topic, messages))
+        except AssertionBroken as error:
+            raise TopicDeleted(topic.name) from error
+        self._move(self._database.thread_session())
 
     def _parts(self, messages: Sequence[NewMessage]) -> list[list[NewMessage]]:
         """Split messages into parts that the server takes in one statement each, also over a caller's connection.

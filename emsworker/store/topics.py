@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from emsworker.core.counted import counted
@@ -49,7 +50,7 @@ _SQL = Statements(
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
-    return Topic(*row[:2], *_TOPIC.read(row[2:]))
+    return Topic(*row[:2], *_TOPIC.read(row[2:-1]), *row[-1:])
 
 
 def _group(row: tuple[Any, ...]) -> Group:
@@ -67,15 +68,29 @@ def list_topics(session: Session) -> list[Topic]:
     return [_topic(row) for row in session.rows(_SQL.list_topics)]
 
 
-def create_topic(session: Session, name: str, **settings: Any) -> Topic:
+def find_served(session: Session, names: Sequence[str]) -> dict[str, bool]:
+    """Find the topics that this server has messages for, by name; false for one that another server keeps by now."""
+    if not names:
+        return {}
+    return {name: bool(kept) for name, kept in session.rows(_SQL.find_served, {"names": list(names)})}
+
+
+def find_topics(session: Session, names: Sequence[str]) -> set[str]:
+    """Return which of these topics this server has a row of, if only to say who keeps it."""
+    return {name for (name,) in session.rows(_SQL.find_topics, {"names": list(names)})} if names else set()
+
+
+def create_topic(session: Session, name: str, *, server: str | None = None, **settings: Any) -> Topic:
     """Create a topic with its partitions, or return the existing one.
 
     Args:
+        server: the server that keeps it, if it is not this one.
         settings: those of :class:`Topic`.
     """
 
     def work(session: Session) -> Topic:
-        topic_id = session.execute(_SQL.add_topic, {"name": name} | _TOPIC.args(Topic(0, name, **settings))).insert_id
+        values = {"name": name, "server": server} | _TOPIC.args(Topic(0, name, **settings))
+        topic_id = session.execute(_SQL.add_topic, values).insert_id
         session.execute(_SQL.add_guard, {"topic_id": topic_id})
         topic = _locked(session, topic_id, name)  # after the commit it may be deleted at any time
         _add_partitions(session, topic)
@@ -98,7 +113,8 @@ def _locked(session: Session, topic_id: int, name: str) -> Topic:
 
 def _add_partitions(session: Session, topic: Topic) -> None:
     for partition in topic.partition_numbers():
-        session.execute(_SQL.add_partition, {"topic_id": topic.id, "partition": partition})
+        closed = int(topic.server is not None)
+        session.execute(_SQL.add_partition, {"topic_id": topic.id, "partition": partition, "closed": closed})
 
 
 def change_topic(session: Session, topic: Topic) -> None:
@@ -112,6 +128,30 @@ def change_topic(session: Session, topic: Topic) -> None:
         _locked(session, topic.id, topic.name)
         session.execute(_SQL.change_topic, {"id": topic.id} | _TOPIC.args(topic))
         _add_partitions(session, topic)
+        for group in list_groups(session):
+            if group.topic_id == topic.id and hold_group(session, group.id):
+                _add_cursors(session, topic, group.id, from_start=True)
+
+    session.transaction(work)
+
+
+def keep_at(session: Session, topic: Topic, server: str | None) -> None:
+    """Note where a topic is kept from now on, with its settings; its partitions take messages only if that is here.
+
+    A publisher that has looked the topic up before finds its partition closed, and looks it up again.
+
+    Args:
+        server: the name of the server; ``None`` for this one.
+
+    Raises:
+        TopicDeleted: it has been deleted.
+    """
+
+    def work(session: Session) -> None:
+        _locked(session, topic.id, topic.name)
+        session.execute(_SQL.keep_at, {"id": topic.id, "server": server} | _TOPIC.args(topic))
+        _add_partitions(session, replace(topic, server=server))
+        session.execute(_SQL.close_partitions, {"topic_id": topic.id, "closed": int(server is not None)})
         for group in list_groups(session):
             if group.topic_id == topic.id and hold_group(session, group.id):
                 _add_cursors(session, topic, group.id, from_start=True)

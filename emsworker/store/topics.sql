@@ -1,17 +1,25 @@
 -- name: get_topic
-SELECT id, name, {topic_columns} FROM ems_topic WHERE name = %(name)s
+SELECT id, name, {topic_columns}, server FROM ems_topic WHERE name = %(name)s
 
 -- name: list_topics
-SELECT id, name, {topic_columns} FROM ems_topic ORDER BY name
+SELECT id, name, {topic_columns}, server FROM ems_topic ORDER BY name
+
+-- name: find_served
+-- Of these topics, those that are kept here, or were and may have work left: a pointer alone has no groups.
+SELECT t.name, t.server IS NULL FROM ems_topic t
+WHERE t.name IN %(names)s AND (t.server IS NULL OR EXISTS (SELECT 1 FROM ems_group g WHERE g.topic_id = t.id))
+
+-- name: find_topics
+SELECT name FROM ems_topic WHERE name IN %(names)s
 
 -- name: lock_topic
 -- A transaction that adds partitions or groups, or deletes the topic, locks this row first.
-SELECT id, name, {topic_columns} FROM ems_topic WHERE id = %(id)s FOR UPDATE
+SELECT id, name, {topic_columns}, server FROM ems_topic WHERE id = %(id)s FOR UPDATE
 
 -- name: add_topic
 -- If two transactions create a topic at once, the unique name lets one insert it, and the other finds it.
-INSERT INTO ems_topic (name, {topic_columns}, created_at)
-VALUES (%(name)s, {topic_values}, NOW(6))
+INSERT INTO ems_topic (name, {topic_columns}, server, created_at)
+VALUES (%(name)s, {topic_values}, %(server)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: add_guard
@@ -22,11 +30,19 @@ INSERT INTO ems_topic_guard (topic_id) VALUES (%(topic_id)s) ON DUPLICATE KEY UP
 UPDATE ems_topic_guard SET deleted_at = NOW(6) WHERE topic_id = %(topic_id)s
 
 -- name: add_partition
-INSERT INTO ems_partition (topic_id, `partition`) VALUES (%(topic_id)s, %(partition)s)
+INSERT INTO ems_partition (topic_id, `partition`, closed) VALUES (%(topic_id)s, %(partition)s, %(closed)s)
 ON DUPLICATE KEY UPDATE topic_id = topic_id
 
 -- name: change_topic
 UPDATE ems_topic SET {topic_changes} WHERE id = %(id)s
+
+-- name: keep_at
+-- Where the topic is kept from now on; NULL for here. Its settings come along, since those of a pointer may be old.
+UPDATE ems_topic SET {topic_changes}, server = %(server)s WHERE id = %(id)s
+
+-- name: close_partitions
+-- Waits for what is being published there. Whatever places a message in a partition locks its row and finds it closed.
+UPDATE ems_partition SET closed = %(closed)s WHERE topic_id = %(topic_id)s
 
 -- name: get_group
 SELECT id, topic_id, name, {group_columns} FROM ems_group WHERE topic_id = %(topic_id)s AND name = %(name)s

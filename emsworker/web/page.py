@@ -24,10 +24,12 @@ from emsworker.admin.operators import check_operator
 from emsworker.admin.readers import HoldView
 from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
+from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import Lag, ReplicaDatabase, replica_lag
 from emsworker.store.inspect.samples import SamplePoint
 from emsworker.store.stream.broadcast import ReaderRow
 from emsworker.web.access import Level, Visitor
@@ -37,6 +39,7 @@ T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 
 _CONNECT_S, _CALL_S, _READ_S = 3.0, 2.0, 15
+_LAG_S = 2.0
 _FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
 _REFUSED_S = 30.0
 _CHANGES = "EMS_WEB_OPERATOR_URL"
@@ -71,16 +74,18 @@ class Shared:
         url: reads.
         operator_url: changes; ``None`` if nothing may be changed.
         redact: see :func:`ems_web`.
+        replica: ``url`` names replicas.
 
     Attributes:
         operator: the database for changes, or ``None``; to be checked before it is used.
         sign_out: path at which a visitor signs out, if the rule of access has one.
     """
 
-    def __init__(self, url: str, operator_url: str | None, redact: Redact | None) -> None:
+    def __init__(self, url: str, operator_url: str | None, redact: Redact | None, *, replica: bool = False) -> None:
         _check_url("url", url)
-        self.url = url
-        self._database = Database(_impatient(url), _CONNECT_S, _CALL_S)
+        self.url, self._replica = url, replica
+        self._database = (ReplicaDatabase if replica else Database)(_impatient(url), _CONNECT_S, _CALL_S)
+        self._lag, self._lag_until = Lag(None), 0.0
         self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
         self.audit = Audit(self._database)
         self.operator: Database | None = None
@@ -91,6 +96,19 @@ class Shared:
         self.snapshot = SharedCache()
         self.sign_out: str | None = None
         self._redact = redact
+
+    @property
+    def lag(self) -> Lag | None:
+        """The distance of the replica that is read from its primary, a few seconds old; ``None`` without a replica."""
+        if not self._replica:
+            return None
+        if ticks() >= self._lag_until:
+            try:
+                self._lag = self._database.call(replica_lag)
+            except EmsError as error:
+                self._lag = Lag(None, str(error))
+            self._lag_until = ticks() + _LAG_S
+        return self._lag
 
     # -- who changes ---------------------------------------------------------------------------------------------------
 

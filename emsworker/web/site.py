@@ -82,6 +82,7 @@ def ems_web(
     access: AccessRule | None = None,
     operator_url: str | None = None,
     redact: Redact | None = None,
+    replica: bool = False,
 ) -> Starlette:
     """Return the dashboard as an ASGI application, to be served, or to be mounted in another one.
 
@@ -96,15 +97,20 @@ def ems_web(
             same stream, and has these privileges; if not, pages say so and nothing can be changed.
         redact: hides parts of bodies before they are shown: topic -> paths like ``card.number`` or ``items.*.price``,
             or a callable of the topic's name and the decoded body that returns what may be shown.
+        replica: the URL names replicas, and every page says how far the one that is read is behind; an app's setting
+            `read_url` does the same.
 
     Raises:
         ExtraMissing: the extra ``web`` is not installed.
         ConfigError: a URL is wrong.
         StoreUnavailable: the app names no stream, and no local one is running.
     """
-    url = stream if isinstance(stream, str) else stream.stream.url
+    replicas = None if isinstance(stream, str) else stream.settings.read_url
+    url = replicas or (stream if isinstance(stream, str) else stream.stream.url)
     operator_url = operator_url or os.environ.get("EMS_WEB_OPERATOR_URL") or None
-    return Dashboard(Shared(url, operator_url, redact), access or Local("viewer")).application()
+    return Dashboard(
+        Shared(url, operator_url, redact, replica=replica or replicas is not None), access or Local("viewer")
+    ).application()
 
 
 def ems_wsgi(stream: Ems | str, **options: Any) -> Any:

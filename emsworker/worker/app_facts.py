@@ -204,7 +204,9 @@ def _check(
 ) -> tuple[dict[str, Any] | None, str, dict[tuple[str, str], float]]:
     """Check an app against its stream; return why it is refused, the server's version, and the groups' timeouts."""
     from emsworker.store.engine.schema import server_facts
-    from emsworker.worker.preflight import check_app, check_stream, chosen_routes, group_timeouts
+    from emsworker.store.topics import find_served
+    from emsworker.worker.placement import expected_on, server_urls
+    from emsworker.worker.preflight import check_app, check_streams, chosen_routes, group_timeouts
 
     server, timeouts = "", dict[tuple[str, str], float]()
     try:
@@ -213,10 +215,19 @@ def _check(
         if url is None:
             return None, server, timeouts  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
-        database = check_stream(url, app.settings)
-        server = database.call(server_facts).product
-        check_app(app, routes, sorted(heard), database)
-        timeouts = database.call(group_timeouts)
+        databases = check_streams(server_urls(app.settings, url), app.settings)
+        called = {one.task.topic for one in app.registry.schedules.values()}
+        names = sorted({route.topic for route in routes} | heard | called)
+        found = {
+            name: database.call(lambda session: find_served(session, names)) for name, database in databases.items()
+        }
+        for name, database in databases.items():
+            server = server or database.call(server_facts).product
+            here = {topic for topic in names if expected_on(name, app.settings, found, topic)}
+            check_app(
+                app, [route for route in routes if route.topic in here], sorted(heard & here), database, called & here
+            )
+            timeouts |= database.call(group_timeouts)
     except EmsError as error:
         lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]
         return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}, server, timeouts

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from emsworker import __version__
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
+from emsworker.core.servers import parse_servers
 from emsworker.core.url import redact_url
 from emsworker.worker.app_facts import AppFacts
 from emsworker.worker.child_spec import ChildSpec
@@ -65,7 +66,8 @@ def _log(what: str, facts: Facts) -> None:
 def _servers(settings: Settings, server: str) -> dict[str, str]:
     assert settings.url is not None, "of a command"
     redis = "none: idle workers poll" if settings.redis_url is None else redact_url(settings.redis_url)
-    return {"stream": redact_url(settings.url), "server": server, "redis": redis}
+    others = {f"server {one.name}": redact_url(one.url) for one in parse_servers(settings.servers)}
+    return {"stream": redact_url(settings.url), **others, "server": server, "redis": redis}
 
 
 def _names(names: Sequence[str]) -> str:

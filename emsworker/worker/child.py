@@ -51,6 +51,7 @@ from emsworker.worker.child_spec import (
 )
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
+from emsworker.worker.placement import served_here
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
@@ -85,6 +86,7 @@ class Child:
         self._listener: Listener | None = None
         self._hang = ""
         self._orphaned = False
+        self._served: dict[str, bool] = {}  # the topics of this server; false for those that another one keeps by now
         self._begun = False  # there is something that a stop must end in order
         self._tell_alive_at = 0.0
 
@@ -99,6 +101,7 @@ class Child:
             app.add_middleware(*missing_metrics(app.middleware))
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
+        app.live_on(self._spec.server)
         self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
         self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
@@ -130,9 +133,11 @@ class Child:
 
     def _start(self, app: Ems) -> None:
         """Create all threads and start them; nothing has been started if one of them cannot be created."""
+        self._served = served_here(app, self._topics_of(app))
         self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
-        declare_schedules(app.stream, app.settings, app.registry.schedules.values())
+        schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]
+        declare_schedules(app.stream, app.settings, schedules)
         context = self._context = self._make_context(app, assignments)
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
@@ -201,7 +206,8 @@ class Child:
 
     def _listen(self, app: Ems) -> BroadcastReader | None:
         """Create the broadcast reader, if the app subscribes to any of the topics; ``--groups`` does not apply."""
-        routes = [r for r in app.registry.broadcasts.values() if not self._spec.topics or r.topic in self._spec.topics]
+        heard = app.registry.broadcasts.values()
+        routes = [r for r in heard if self._spec.wants(r.topic) and r.topic in self._served]
         if not routes:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
@@ -218,10 +224,19 @@ class Child:
         reader.take_on(app, routes)
         return reader
 
+    def _topics_of(self, app: Ems) -> list[str]:
+        """The topics that this process may have to do with."""
+        routes = chosen_routes(app, self._spec.app, self._spec.topics, self._spec.groups)
+        heard = {route.topic for route in app.registry.broadcasts.values() if self._spec.wants(route.topic)}
+        called = {one.task.topic for one in app.registry.schedules.values()}
+        return sorted({route.topic for route in routes} | heard | called)
+
     def _assignments(self, app: Ems) -> list[Assignment]:
         routes = chosen_routes(app, self._spec.app, self._spec.topics, self._spec.groups)
         assignments = []
         for route in routes:
+            if route.topic not in self._served:
+                continue
             topic = app.stream.catalog.topic(route.topic)
             group = app.stream.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
+from emsworker.core.servers import MAIN
 
 USAGE, FAILED = 2, 1
 READY, ENDING, RECYCLING, HUNG, TALLY = "ready", "ending", "recycling: ", "hung: ", "tally: "
@@ -93,6 +94,7 @@ class ChildSpec:
         number: index of this child in its worker; its replacement has the same.
         metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
         log_format: ``text`` or ``json``; log_done: log every message that is done.
+        server: of several servers, the one that it consumes from.
     """
 
     app: str
@@ -112,6 +114,7 @@ class ChildSpec:
     metrics: str = ""
     log_format: str = "text"
     log_done: bool = False
+    server: str = MAIN
 
     def wants(self, topic: str, group: str | None = None) -> bool:
         """Return whether a child consumes this topic and group, or this topic's broadcasts."""

@@ -7,7 +7,7 @@ describes the app checks everything that a child will ask of the stream, once, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from emsworker.app import Ems
 from emsworker.core.config import Settings
@@ -47,6 +47,25 @@ def check_stream(url: str, settings: Settings) -> Database:
     except StoreUnavailable as error:
         raise StoreUnavailable(f"{error}; the address is {redact_url(url)} (--url or EMS_URL)") from error
     return database
+
+
+def check_streams(urls: Mapping[str, str], settings: Settings) -> dict[str, Database]:
+    """Check each server as :func:`check_stream` does, and return the streams by name, without servers that are away.
+
+    Raises:
+        StoreUnavailable: all are away.
+        ServerUnsupported, SchemaMissing, AccessDenied: one of them cannot be used.
+    """
+    found: dict[str, Database] = {}
+    away: list[StoreUnavailable] = []
+    for name, url in urls.items():
+        try:
+            found[name] = check_stream(url, settings)
+        except StoreUnavailable as error:
+            away.append(error)
+    if not found:
+        raise away[0]
+    return found
 
 
 def _lacking(session: Session, allow: Sequence[str] = ()) -> str:
@@ -95,17 +114,20 @@ def _check_names(
         raise error(f"{option} names {', '.join(missing)}, for which {path} has no handler; it has some for: {has}")
 
 
-def check_app(app: Ems, routes: Sequence[Route], heard: Sequence[str], database: Database) -> None:
+def check_app(
+    app: Ems, routes: Sequence[Route], heard: Sequence[str], database: Database, called: Collection[str]
+) -> None:
     """Check an app against the stream: its topics, groups, filters, orders, limits and schedules.
 
     Args:
         routes: what the worker will consume.
         heard: the topics whose broadcasts it will listen to.
+        called: the topics of the schedules that it will declare.
 
     Raises:
         EmsError: the first thing that a child would refuse.
     """
-    absent = database.call(lambda session: list(_find_absent(session, app, routes, heard)))
+    absent = database.call(lambda session: list(_find_absent(session, app, routes, heard, called)))
     if not absent:
         return
     if not app.settings.auto_create:
@@ -121,14 +143,17 @@ def group_timeouts(session: Session) -> dict[tuple[str, str], float]:
     return {(topics[one.topic_id], one.name): one.timeout_s for one in list_groups(session) if one.topic_id in topics}
 
 
-def _find_absent(session: Session, app: Ems, routes: Sequence[Route], heard: Sequence[str]) -> Iterator[EmsError]:
+def _find_absent(
+    session: Session, app: Ems, routes: Sequence[Route], heard: Sequence[str], called: Collection[str]
+) -> Iterator[EmsError]:
     """Yield an error for each topic or group that a child would have to create."""
     for route in routes:
         limit_of(route)
         yield from _check_route(session, route)
     for name in heard:
         yield from _check_topic(session, name, TopicKind.BROADCAST)
-    for name, priority in {(one.task.topic, one.task.options.priority) for one in app.registry.schedules.values()}:
+    schedules = [one.task for one in app.registry.schedules.values() if one.task.topic in called]
+    for name, priority in {(task.topic, task.options.priority) for task in schedules}:
         topic = get_topic(session, check_name("topic", name))
         level_for(name, app.settings.priorities if topic is None else topic.priorities, priority)
         if topic is None:

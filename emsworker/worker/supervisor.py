@@ -19,12 +19,12 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from emsworker.beat.leader import Beat, BeatHealth
+from emsworker.beat.leader import BeatHealth, Beats
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
@@ -32,6 +32,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.signals import blocked, ignore_stops
+from emsworker.core.servers import MAIN
 from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
 from emsworker.store.cluster import clients
@@ -51,6 +52,7 @@ from emsworker.worker.child_spec import (
     WorkDone,
 )
 from emsworker.worker.health import ChildState, ChildView, WorkerHealth
+from emsworker.worker.placement import PlacementWatch
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ _LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
 _SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
 _FROZEN_S = 10.0  # without a report, which comes each second
 _STAT = "/proc/{}/stat"
+_MOVED = 0  # among the numbers of signals
 
 
 @dataclass
@@ -72,6 +75,7 @@ class _Slot:
     """A place for one child, and the history that decides how soon its next child starts."""
 
     number: int
+    server: str = MAIN
     process: subprocess.Popen[bytes] | None = None
     process_id: str = ""
     status: IO[bytes] | None = None
@@ -110,7 +114,7 @@ class _Slot:
         """Start a child with a status pipe of its own, and return its process id."""
         self.process_id = uuid.uuid4().hex
         reader, writer = os.pipe()
-        spec = replace(spec, process_id=self.process_id, status=writer, number=self.number)
+        spec = replace(spec, process_id=self.process_id, status=writer, number=self.number, server=self.server)
         command = [sys.executable, "-m", "emsworker.worker.child", spec.to_json()]
         try:
             with blocked():  # until it has its own handlers: a stop before that still ends it in order
@@ -208,10 +212,11 @@ class Supervisor:
 
     Args:
         spec: passed to every child.
-        processes: the number of children.
-        database: the stream, for the beat and for ending dead children's leases; connected on first use.
+        processes: the number of children, for each server.
+        databases: the stream on each server, for its beat and to end leases of dead children; connected on first use.
         settings: of the command, without the app's own.
-        with_beat: run the beat in this process.
+        topics: of the app, to be looked for on each of several servers.
+        with_beat: run the beat of each server in this process.
         patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
             ``--reload`` needs while a file is being edited.
         on_ready: called when all children are ready, and again after a restart.
@@ -223,20 +228,25 @@ class Supervisor:
         self,
         spec: ChildSpec,
         processes: int,
-        database: Database,
+        databases: Mapping[str, Database],
         settings: Settings,
         *,
+        topics: Sequence[str] = (),
         with_beat: bool = True,
         patient: bool = False,
         on_ready: Callable[[list[int]], None] = lambda pids: None,
         on_error: Callable[[str], None] | None = None,
     ) -> None:
         self._spec = spec
-        self._slots = [_Slot(number) for number in range(processes)]
-        self._session = database.session()
+        servers = [server for server in databases for _ in range(processes)]
+        self._slots = [_Slot(number, server) for number, server in enumerate(servers)]
+        self._sessions = {server: database.session() for server, database in databases.items()}
         self._settings = settings
-        self._beat = Beat(database, settings, self._on_death) if with_beat else None
-        self._outage = Outage(log, database.servers)
+        self._beats = Beats(databases, settings, self._on_death) if with_beat else None
+        self._outages = {server: Outage(log, database.servers) for server, database in databases.items()}
+        self._moved: set[str] = set()  # servers whose children must look for their topics anew
+        several = databases if len(databases) > 1 else {}
+        self._watches = [self._watch(server, database, topics) for server, database in several.items()]
         self._patient = patient
         self._on_ready = on_ready
         self._told_ready = False
@@ -253,6 +263,13 @@ class Supervisor:
         self._kill_at: float | None = None
         self._exit_code = 0
 
+    def _watch(self, server: str, database: Database, topics: Sequence[str]) -> PlacementWatch:
+        def note() -> None:
+            self._moved.add(server)
+            self._note_signal(_MOVED, None)
+
+        return PlacementWatch(server, database, topics, note, self._on_death)
+
     def run(self) -> int:
         """Run until told to stop and all children have ended; return the exit code."""
         self._catch_signals()
@@ -268,11 +285,18 @@ class Supervisor:
         self._end()
         return self._exit_code
 
-    def restart(self) -> None:
-        """Replace all children gracefully, each after its end, because the code has changed."""
-        log.info("restarting the children")
-        self._told_ready, self._told_error = False, ""
+    def restart(self, servers: Collection[str] = ()) -> None:
+        """Replace children gracefully, each after its end, because the code has changed, or their topics.
+
+        Args:
+            servers: only the children of these.
+        """
+        log.info("restarting the children%s", f" of {', '.join(servers)}" if servers else "")
+        self._told_error = ""
+        self._told_ready = bool(servers) and self._told_ready
         for slot in self._slots:
+            if servers and slot.server not in servers:
+                continue
             slot.start_at, slot.crashes = 0.0, 0
             slot.ready = False  # otherwise the first new child would make all count as ready, including old ones
             if slot.alive and slot.process is not None:
@@ -285,7 +309,7 @@ class Supervisor:
 
     def beat(self) -> BeatHealth | None:
         """Return the health of the worker's beat, ``None`` if it has none; may be called from any thread."""
-        return None if self._beat is None else self._beat.health()
+        return None if self._beats is None else self._beats.health()
 
     def health(self) -> WorkerHealth:
         """Return the health of the worker; may be called from any thread."""
@@ -337,10 +361,13 @@ class Supervisor:
             slot.process.wait()
 
     def _watch_server(self) -> None:
-        """Log once for all children that the server answers none of them, and once that it answers again."""
-        silent = [slot.health.silent_s for slot in self._slots if slot.alive and slot.ready_at is not None]
-        if silent and not self._stopping:
-            self._outage.note(min(silent) or None)
+        """Log once for all children of a server that it answers none of them, and once that it answers again."""
+        silent: dict[str, list[float]] = {}
+        for slot in self._slots:
+            if slot.alive and slot.ready_at is not None and not self._stopping:
+                silent.setdefault(slot.server, []).append(slot.health.silent_s)
+        for server, seconds in silent.items():
+            self._outages[server].note(min(seconds) or None)
 
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None
@@ -349,6 +376,8 @@ class Supervisor:
             self._on_status(slot)
             slot.close_status()
         slot.ended_with, slot.away = slot.last_words or _meaning(code), slot.said_away
+        if slot.away and self._was_ready:
+            self._tell_ready()
         self._work += slot.work
         well = code == 0 and (slot.told or slot.recycles)  # a task may have called os._exit(0)
         if not well:
@@ -385,7 +414,7 @@ class Supervisor:
 
     def _end_leases(self, slot: _Slot) -> None:
         try:
-            clients.delete_process(self._session, slot.process_id)
+            clients.delete_process(self._sessions[slot.server], slot.process_id)
         except (*TROUBLES, EmsError) as error:
             log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
@@ -432,9 +461,17 @@ class Supervisor:
         slot.ready, slot.ready_at, slot.silent_s = not slot.restarting, ticks(), 0.0
         slot.heard_at, slot.away = ticks(), False
         self._told_error, self._was_ready = "", True
-        if self._beat is not None and self._beat.ident is None and not self._stopping:
-            self._beat.start()  # not earlier: a worker that cannot run must not lead or fire schedules
-        if not self._told_ready and all(other.ready for other in self._slots):
+        if not self._stopping:
+            if self._beats is not None:
+                self._beats.start()  # not earlier: a worker that cannot run must not lead or fire schedules
+            for watch in self._watches:
+                if watch.ident is None:
+                    watch.start()
+        self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        """Say once that all children are ready; those whose server is away may follow later if others are ready."""
+        if not self._told_ready and all(slot.ready or slot.away for slot in self._slots):
             self._told_ready = self._started = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
 
@@ -448,7 +485,11 @@ class Supervisor:
             os.write(self._signal_in, bytes([number]))
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
+        if number == _MOVED:
+            moved, self._moved = self._moved, set()
+            if moved and not self._stopping:
+                self.restart(sorted(moved))
+        elif number == signal.SIGHUP:
             self.restart()
         elif self._stopping or number == signal.SIGQUIT:
             self._stop(signal.SIGQUIT)
@@ -478,11 +519,13 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is not None:
                 self._on_child_end(slot, slot.process.wait())
-        if self._beat is not None and self._beat.ident is not None:
-            self._beat.stop()
-            self._beat.join(_LAST_S)
+        for watch in self._watches:
+            watch.stop()
+        if self._beats is not None:
+            self._beats.stop()
         ignore_stops()
-        self._session.close()
+        for session in self._sessions.values():
+            session.close()
         done = {"messages": self._work.ran, "failed_attempts": self._work.failed, "dead_letters": self._work.dead}
         log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=done)
         os.close(self._alive)

@@ -184,7 +184,7 @@ def test_what_a_preflight_costs(one_stream: Stream) -> None:
     for _ in range(5):
         began = time.monotonic()
         database = check_stream(one_stream.url, settings)
-        check_app(app, chosen_routes(app, ACTOR, (), ()), [], database)
+        check_app(app, chosen_routes(app, ACTOR, (), ()), [], database, ())
         costs.append(time.monotonic() - began)
         database.thread_session().close()
     print(f"preflight: {min(costs) * 1000:.0f} ms")

@@ -49,7 +49,7 @@ def test_the_endpoint_tells_keda_how_many_workers_to_run(stream: Stream) -> None
     stream.app().send_many("orders", range(20))
     stream.rows("UPDATE ems_message SET born_at = NOW(6) - INTERVAL 45 SECOND")
     query = trigger("keda-mysql.yaml")["query"]
-    with HttpServer("127.0.0.1", 0, stream_routes(Database(stream.url))) as server:
+    with HttpServer("127.0.0.1", 0, stream_routes({"main": Database(stream.url)})) as server:
 
         def ask(path: str) -> tuple[int, dict[str, Any]]:
             try:

@@ -9,6 +9,7 @@ from django.db import connections
 
 from emsworker.app import Ems
 from emsworker.broker.mysql import MysqlBroker
+from emsworker.broker.placed import PlacedBroker
 from emsworker.broker.port import Broker
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.model import Message, Outcome
@@ -59,7 +60,7 @@ class ProjectEms(Ems):
     @property
     def in_memory(self) -> bool:
         """True within :meth:`test`."""
-        return not isinstance(self._broker, MysqlBroker)
+        return not isinstance(self._broker, MysqlBroker | PlacedBroker)
 
     def reconfigure(self, **changes: Any) -> None:
         """Change settings; with a ``url`` the app no longer follows ``DATABASES``."""

@@ -82,6 +82,18 @@ def list_schedules(session: Session) -> list[ScheduleRow]:
     ]
 
 
+def list_of_topic(session: Session, topic: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a topic's schedules, for :func:`take_over`."""
+    return [tuple(row) for row in session.rows(_SQL.list_of_topic, {"topic": topic})]
+
+
+def take_over(session: Session, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert schedules as another server has had them; of those declared here, the earlier next slot counts."""
+    names = ("name", "spec", "timezone", "catch_up", "topic", "key", "headers", "body", "next_at", "last_at")
+    for row in rows:
+        session.change(_SQL.take_over, dict(zip(names, row, strict=True)))
+
+
 def delete(session: Session, name: str) -> bool:
     """Delete a schedule; returns false if there is none of that name."""
     return session.change(_SQL.delete_schedule, {"name": name}) == 1

@@ -10,6 +10,15 @@ ON DUPLICATE KEY UPDATE next_at = IF(spec = VALUES(spec) AND timezone = VALUES(t
 SELECT s.name, s.spec, s.timezone, s.catch_up, t.name, s.next_at, s.last_at, s.declared_at
 FROM ems_schedule s LEFT JOIN ems_topic t ON t.name = s.topic ORDER BY s.name
 
+-- name: list_of_topic
+SELECT name, spec, timezone, catch_up, topic, `key`, headers, body, next_at, last_at FROM ems_schedule WHERE topic = %(topic)s
+
+-- name: take_over
+-- The app may have declared it here already; then the earlier slot counts, since no slot may be skipped.
+INSERT INTO ems_schedule (name, spec, timezone, catch_up, topic, `key`, headers, body, next_at, last_at, declared_at)
+VALUES (%(name)s, %(spec)s, %(timezone)s, %(catch_up)s, %(topic)s, %(key)s, %(headers)s, %(body)s, %(next_at)s, %(last_at)s, NOW(6))
+ON DUPLICATE KEY UPDATE next_at = LEAST(next_at, VALUES(next_at))
+
 -- name: find_next
 -- The next schedules, and the seconds until then; a schedule whose topic is deleted waits for a topic of that name.
 SELECT s.name, TIMESTAMPDIFF(MICROSECOND, NOW(6), s.next_at) / 1000000 FROM ems_schedule s

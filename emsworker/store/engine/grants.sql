@@ -21,7 +21,7 @@ GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_
 -- Creates the topics that it sends to; so it could also change existing topics.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
-GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
+GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition TO {user};
 
 -- name: producer_cancel
 -- Cancels messages that have not run yet; so it could also cancel the messages of others.
@@ -148,7 +148,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_ledger TO {user};
 -- name: sink_auto_create
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT SELECT (topic_id), INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
-GRANT INSERT, UPDATE (topic_id, `partition`) ON {database}.ems_partition TO {user};
+GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition TO {user};
 
 -- name: viewer
 -- Reads lists, lag, traces and charts, for people who watch. It reads no body, no header, no error and no result, and

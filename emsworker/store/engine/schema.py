@@ -15,7 +15,7 @@ from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, fill, identifier, read_script, utc
+from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_script, utc
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
@@ -135,6 +135,11 @@ def _mismatch(current: int) -> SchemaMissing:
 def stream_id(session: Session) -> str:
     """Return the identity of this stream, which its first migration created."""
     return str(session.rows(_SQL.get_stream_id)[0][0].hex())
+
+
+def stream_id_text(database: str) -> Sql:
+    """Return the statement that reads the identity of the stream in a database, for a connection of the caller."""
+    return fill(_SQL.get_identity_of_stream, {"database": identifier(database)})
 
 
 def server_now(session: Session) -> datetime:

@@ -19,6 +19,10 @@ INSERT INTO ems_schema_version (version, stream_id, applied_at) VALUES (%(versio
 -- The identity of the stream: it separates the counters of two databases in one Redis.
 SELECT stream_id FROM ems_schema_version WHERE version = 1
 
+-- name: get_identity_of_stream
+-- On a connection of the caller, which may use another database.
+SELECT stream_id FROM %(database)s.ems_schema_version WHERE version = 1
+
 -- name: get_now
 SELECT UTC_TIMESTAMP(6)
 

@@ -195,6 +195,13 @@ class Session:
         """Run one statement and return its rows."""
         return self.execute(statement, args).rows
 
+    def named_rows(self, statement: Sql) -> list[dict[str, Any]]:
+        """Run one statement whose columns depend on the server, and return its rows by their names."""
+        rows = self.rows(statement)
+        connection: Any = self._connection
+        names = [one.name for one in connection._result.fields]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
     def mogrify(self, statement: Sql, args: Args | None) -> Sql:
         """Insert escaped values into a statement.
 

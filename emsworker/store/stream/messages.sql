@@ -3,16 +3,16 @@
 -- past all rows, which may have been placed without it, and to at least the log start offset: no group reads below it.
 UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset, p.log_start,
   COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s), 0) + 1)) + %(count)s
-WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
+WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s AND p.closed = 0
 
 -- name: raised_offset
 -- The offset of the first row; NULL, which the table rejects, unless the counter was raised just before.
 IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 
 -- name: known_offset
--- The offset of the first row; NULL, which the table rejects, if the partition is gone or the offset lies below the log
+-- The offset of the first row; NULL, which the table rejects, if the partition is gone or closed (the topic has moved), or the offset lies below the log
 -- start offset. The lock is shared, so that retention cannot raise the log start offset past us before our commit.
-(SELECT IF(log_start <= %(base)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
+(SELECT IF(log_start <= %(base)s AND closed = 0, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
@@ -30,7 +30,7 @@ SELECT uid, `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s
 -- name: find_next_free_offset
 -- The offset after all that was ever allocated, as far as MySQL knows: rows, counter, log start offset.
 SELECT GREATEST(p.next_offset, p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)
-FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s AND p.closed = 0
 
 -- name: insert_tombstones
 -- IGNORE, because the late producer may fill an offset at the same time: the primary key decides.

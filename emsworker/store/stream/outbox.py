@@ -171,7 +171,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
         for batch in _batches(rows, due):
             add_batch(packet, batch)
         uids = [row[0] for row in rows]
-        for text in _delete_texts(due.topic_id, uids):
+        for text in delete_texts(due.topic_id, uids):
             packet.add(text)
         packet.commit()
         try:
@@ -196,12 +196,13 @@ def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
 def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:
     """Delete the messages that were also sent to the stream directly, with the same uid; returns how many."""
     landed = list(find_uids(session, topic_id, uids))
-    for text in _delete_texts(topic_id, landed):
+    for text in delete_texts(topic_id, landed):
         session.change(text)
     return len(landed)
 
 
-def _delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[Sql]:
+def delete_texts(topic_id: int, uids: Sequence[bytes]) -> Iterator[Sql]:
+    """Yield the statements that delete messages of a topic from the outbox."""
     for first in range(0, len(uids), _LOOK_UPS):
         some = {"uid": column(uids[first : first + _LOOK_UPS])}
         moved = join(" UNION ALL ", fill_rows(_SQL.moved_uid, {}, some))

@@ -54,7 +54,21 @@ class Kept:
 
 def list_kept(session: Session) -> list[Kept]:
     """List every partition from which messages may have to be deleted."""
-    return [Kept(*row[:4], *map(bool, row[4:7]), *row[7:]) for row in session.rows(_SQL.list_kept_for_a_time)]
+    return [_kept(row) for row in session.rows(_SQL.list_kept_for_a_time)]
+
+
+def list_due(session: Session) -> list[Kept]:
+    """List the partitions from which messages may be deleted now, without those that are archived first."""
+    return [_kept(row) for row in session.rows(_SQL.list_due)]
+
+
+def list_topics_with_restored(session: Session) -> list[int]:
+    """List the topics of :func:`list_due`, due or not, that have rows which were put back for a dead letter."""
+    return [int(topic_id) for (topic_id,) in session.rows(_SQL.list_topics_with_restored)]
+
+
+def _kept(row: Sequence[Any]) -> Kept:
+    return Kept(*row[:4], *map(bool, row[4:7]), *row[7:])
 
 
 def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:

@@ -1,0 +1,74 @@
+"""Running a command for each of several servers, and printing what it says as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from .collecting import COLLECTED, Collected
+from .common import SERVER, CommandFailure
+from .output import print_json, print_record, print_rows
+
+
+def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any]) -> None:
+    """Run a command for each server, and print the lists and records of all.
+
+    A server that fails leaves the others as they are; the exit code is the highest of all. If something is found on one
+    server, that it is not on the others is no error.
+
+    Args:
+        run: runs the command; the context says for which server.
+        names: of the servers.
+    """
+    from emsworker.core.errors import EmsError
+
+    everything = context.meta[COLLECTED] = Collected()
+    failures: list[tuple[str, EmsError]] = []
+    code, done = 0, 0
+    for name in names:
+        context.meta[SERVER] = everything.server = name
+        try:
+            run()
+            done += 1
+        except click.exceptions.Exit as end:
+            code, done = max(code, end.exit_code), done + 1
+        except EmsError as error:
+            failures.append((name, error))
+    del context.meta[COLLECTED]
+    _print(everything)
+    lines = [f"server {name}: {error}" for name, error in failures if not (done and _is_elsewhere(error))]
+    if len(failures) == len(names) and all(_is_elsewhere(error) for _, error in failures):
+        raise failures[0][1]
+    if lines:
+        raise CommandFailure(lines)
+    context.exit(code)
+
+
+def _is_elsewhere(error: Exception) -> bool:
+    from emsworker.core import errors
+
+    missing = (
+        errors.UnknownTopic,
+        errors.UnknownGroup,
+        errors.UnknownMessage,
+        errors.UnknownSchedule,
+        errors.UnknownAlarm,
+        errors.UnknownReader,
+    )
+    return isinstance(error, missing)
+
+
+def _print(everything: Collected) -> None:
+    if everything.tables:
+        last = everything.tables[-1]
+        rows = [row for table in everything.tables for row in table.rows]
+        print_rows(rows, ["server", *last.columns], last.as_json, last.empty, spare=last.spare)
+    if not everything.records:
+        return
+    if any(said.as_json for said in everything.records):
+        print_json([said.record for said in everything.records])
+        return
+    for said in everything.records:
+        print_record(said.record, as_json=False)

@@ -1,0 +1,184 @@
+"""Moving of a topic from one server to another, while it is used.
+
+Sends go to the new server from the moment at which the partitions of the old one are closed; nothing that was committed
+before can follow. The groups of the new server are paused until those of the old one have finished: so every group runs
+each message once, and those of a key in their order. Each step can be repeated: after a crash, move again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from emsworker.admin.monitoring import GroupLag, Monitoring
+from emsworker.admin.stream import Admin
+from emsworker.app import Ems
+from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownTopic
+from emsworker.core.model import Group, Topic, TopicKind
+from emsworker.core.process.clock import ticks
+from emsworker.core.settings import settings_of
+from emsworker.store.cluster import schedules
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
+from emsworker.store.groups import limits
+from emsworker.store.topics import change_group, create_group, create_topic, get_topic, keep_at, list_groups
+
+_LOOK_S = 0.2
+
+
+class MoveUnfinished(EmsError):
+    """The groups of the old server have not finished in time; new messages of theirs wait on the new server."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Outcome of a move.
+
+    Attributes:
+        sources: the servers that the topic was on.
+        groups: the number of groups that run on the new server now.
+    """
+
+    topic: str
+    sources: tuple[str, ...]
+    target: str
+    groups: int
+
+
+class TopicMove:
+    """A move of one topic.
+
+    Args:
+        app: has the setting `servers`.
+        topic: its name.
+        target: the server that will keep it.
+
+    Raises:
+        ConfigError: there is no such server.
+    """
+
+    def __init__(self, app: Ems, topic: str, target: str) -> None:
+        self._topic, self._target = topic, target
+        self._databases = {name: stream.database for name, stream in app.servers.items()}
+        self._to = app.server(target).database
+
+    def run(
+        self, timeout_s: float | None = None, report: Callable[[Sequence[GroupLag]], None] = lambda left: None
+    ) -> Moved:
+        """Move the topic, and wait until every group has gone over.
+
+        Args:
+            timeout_s: seconds to wait for the groups; by default for ever.
+            report: called with what the groups of the old server have left, at each look.
+
+        Raises:
+            UnknownTopic: there is no such topic.
+            ConfigError: it is a broadcast topic, or on several servers.
+            MoveUnfinished: a group has not finished in time.
+        """
+        rows = {name: self._row(database) for name, database in self._databases.items()}
+        source = self._find_source(rows)
+        if source != self._target:
+            self._switch(source, rows)
+            rows = {name: self._row(database) for name, database in self._databases.items()}
+        sources = [name for name, row in rows.items() if row is not None and row.server == self._target]
+        done, until = 0, None if timeout_s is None else ticks() + timeout_s
+        for name in sources:
+            done = max(done, self._let_groups_over(name, until, report))
+        return Moved(self._topic, tuple(sources), self._target, done)
+
+    def _row(self, database: Database) -> Topic | None:
+        return database.call(lambda session: get_topic(session, self._topic))
+
+    def _find_source(self, rows: dict[str, Topic | None]) -> str:
+        holders = [name for name, row in rows.items() if row is not None and row.server is None]
+        if len(holders) > 1:
+            fix = f"is kept on several servers: {', '.join(holders)}; move or delete what is on all but one"
+            raise ConfigError([Problem("topic", repr(self._topic), fix)])
+        if holders:
+            found = rows[holders[0]]
+            assert found is not None, "it was found there"
+            found.check_kind(TopicKind.CLUSTER)
+            return holders[0]
+        back = rows[self._target]  # a move was interrupted between the closing and the opening
+        if back is not None and back.server is not None:
+            return back.server
+        raise UnknownTopic(f"there is no topic {self._topic!r} on any server; `ems topics list` shows those that exist")
+
+    def _switch(self, source: str, rows: dict[str, Topic | None]) -> None:
+        """Prepare the new server, close the partitions of the old one, and open those of the new one."""
+        origin, here = self._databases[source], rows[source]
+        assert here is not None, "it was found there"
+        values = {name: getattr(here, name) for name in settings_of(Topic)}
+        there = self._to.call(lambda session: create_topic(session, self._topic, server=source, **values))
+        for group in self._groups(origin, here):
+            self._prepare(origin, there, group)
+        origin.call(lambda session: keep_at(session, here, self._target))
+        settled = replace(there, **values)
+        self._to.call(lambda session: keep_at(session, settled, None))
+        times = origin.call(lambda session: schedules.list_of_topic(session, self._topic))
+        self._to.call(lambda session: session.transaction(lambda s: schedules.take_over(s, times)))
+        for row in times:
+            origin.call(lambda session, name=row[0]: schedules.delete(session, name))  # type: ignore[misc]
+
+    def _groups(self, database: Database, topic: Topic) -> list[Group]:
+        return [group for group in database.call(list_groups) if group.topic_id == topic.id]
+
+    def _prepare(self, origin: Database, topic: Topic, group: Group) -> None:
+        """Create a group on the new server, with all that belongs to it, and pause it."""
+        values = {name: getattr(group, name) for name in settings_of(Group)}
+
+        def create(session: Session) -> Group:
+            return create_group(session, topic, group.name, **values | {"paused": True})
+
+        created = self._to.call(create)
+        self._to.call(lambda session: change_group(session, replace(created, **values | {"paused": True})))
+        before, after = Admin(origin), Admin(self._to)
+        limit = before.limits.get(self._topic, group.name)
+        if limit:
+            self._to.call(lambda session: limits.set_limit(session, created.id, limit))
+        policy = before.backlogs.policies().get(group.id)
+        if policy is not None:
+            after.backlogs.set_policy(self._topic, group.name, policy)
+
+    def _let_groups_over(self, source: str, until: float | None, report: Callable[[Sequence[GroupLag]], None]) -> int:
+        """Let each group begin on the new server as soon as it has finished on the old one; return how many."""
+        database, gone = self._databases[source], set[str]()
+        while True:
+            lags = [lag for lag in Monitoring(database).lag() if lag.topic.name == self._topic]
+            for lag in lags:
+                if lag.lag == 0 and lag.group.name not in gone:
+                    gone.add(lag.group.name)
+                    self._begin(lag.group)
+            left = [lag for lag in lags if lag.group.name not in gone]
+            report(left)
+            if not left:
+                return len(gone)
+            if until is not None and ticks() > until:
+                said = ", ".join(f"{lag.group.name}{' (paused)' if lag.group.paused else ''} {lag.lag}" for lag in left)
+                raise MoveUnfinished(
+                    f"topic {self._topic!r} takes messages on server {self._target!r} now, but groups have messages "
+                    f"left on {source!r}: {said}; their new messages wait. Let them finish, and move it again"
+                )
+            time.sleep(_LOOK_S)
+
+    def _begin(self, group: Group) -> None:
+        admin = Admin(self._to)
+        names = {one.name for _, one in admin.groups(self._topic)}
+        if not group.paused and group.name in names:
+            admin.change_group(self._topic, group.name, paused=False)
+
+
+def places(app: Ems) -> list[dict[str, object]]:
+    """Return each server with the number of topics that it keeps, and why it cannot be asked, if so."""
+    found: list[dict[str, object]] = []
+    for name, stream in app.servers.items():
+        try:
+            topics = Admin(stream.database).topics()
+        except EmsError as error:
+            found.append({"server": name, "topics": None, "pointers": None, "state": str(error)})
+            continue
+        kept = sum(topic.server is None for topic in topics)
+        found.append({"server": name, "topics": kept, "pointers": len(topics) - kept, "state": "reachable"})
+    return found

@@ -1,0 +1,125 @@
+"""Forwarding of messages that a transaction sent to a topic of another server, out of the outbox of its own.
+
+One thread for each pair of servers, so that a server that is away delays nothing but what is meant for it. One of all
+processes does it at a time, which keeps the order; two, one of them paused, would do no harm: each message is accepted
+once (:mod:`emsworker.store.stream.forwards`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+
+from emsworker.broker.placed import PlacedBroker
+from emsworker.core.batches import in_batches
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError, TopicMoved
+from emsworker.core.model import NewMessage, TopicKind
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.polling import PollInterval
+from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
+from emsworker.store.cluster import clients
+from emsworker.store.engine.errors import TROUBLES
+from emsworker.store.stream import forwards
+from emsworker.store.stream.messages import row_bytes
+
+log = logging.getLogger(__name__)
+
+_BATCH, _BYTES = 200, 4 << 20
+_SHORTEST_S, _LONGEST_S = 0.025, 1.0
+_RENEWALS = 3  # within a lease
+_LONGEST_PAUSE_S = 30.0
+
+
+class Forwarder(Runnable):
+    """Moves messages from the outbox of one server to the topics of another.
+
+    Args:
+        servers: all servers; the thread uses sessions of its own.
+        source, target: names of the two.
+        settings: beat_s, beat_lease_s, poll_max_s.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(self, servers: PlacedBroker, source: str, target: str, settings: Settings, on_death: OnDeath) -> None:
+        super().__init__(f"ems-forward-{source}-{target}", on_death)
+        self._servers, self._target, self._settings = servers, target, settings
+        self._what = f"messages from server {source} to server {target}"
+        self._source = servers.server(source)
+        self._service = f"forward:{target}"[:64]
+        self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"[-128:]
+        self._leads, self._next_claim = False, 0.0
+        self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
+        self._trouble, self._pause_s = Trouble(log), settings.beat_s
+
+    def step(self) -> None:
+        """Forward one batch of each topic, if no other process does."""
+        try:
+            if ticks() >= self._next_claim:
+                self._claim()
+            if self._leads and self._forward_all():
+                self._interval.note()
+        except Exception as error:  # it goes on as soon as both servers are there
+            self._trouble.note(f"cannot forward {self._what}", error, exc_info=not _is_known(error))
+            self._next_claim = 0.0
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self.sleep(self._pause_s)
+            return
+        self._trouble.over(f"can forward {self._what}")
+        self._pause_s = self._settings.beat_s
+        self.sleep(min(self._interval.pause_s(ticks()), self._settings.poll_max_s))
+
+    def _claim(self) -> None:
+        lease_s = self._settings.beat_lease_s
+        self._next_claim = ticks() + max(self._settings.beat_s, lease_s / _RENEWALS)
+        self._leads = self._source.database.call(
+            lambda session: clients.try_to_lead(session, self._service, self._holder, lease_s), lease_s
+        )
+
+    def _forward_all(self) -> int:
+        database = self._source.database
+        waiting = database.call(lambda session: forwards.find_waiting(session, self._target))
+        return sum(self._forward(one) for one in waiting)
+
+    def _forward(self, one: forwards.ForwardTopic) -> int:
+        database = self._source.database
+        messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH))
+        for part in in_batches(messages, row_bytes, _BYTES):
+            self._hand_over(one.topic, part)
+            database.call(lambda session, part=part: forwards.delete(session, one.topic_id, part))  # type: ignore[misc]
+        return len(messages)
+
+    def _hand_over(self, topic: str, messages: list[NewMessage]) -> None:
+        name = self._target
+        for _ in self._servers.servers:  # the topic may have moved on, and not further than over all servers
+            try:
+                return self._servers.server(name).accept(topic, messages)
+            except TopicMoved as error:
+                name = error.server
+        raise TopicMoved(topic, name)
+
+    def shut_down(self) -> None:
+        """Let another process forward at once."""
+        try:
+            if self._leads:
+                self._source.database.call(lambda s: clients.resign(s, self._service, self._holder), 1.0)
+        except EmsError:
+            log.info("could not resign; the lease runs out by itself")
+        for broker in self._servers.servers.values():
+            if "database" in vars(broker):
+                broker.database.thread_session().close()
+
+
+def _is_known(error: Exception) -> bool:
+    return isinstance(error, (*TROUBLES, EmsError))
+
+
+def forwarders(settings: Settings, source: str, on_death: OnDeath) -> list[Forwarder]:
+    """Return a thread for each other server to which one has to forward; none if there is one server."""
+    if not settings.servers:
+        return []
+    # A topic that it would have to create was deleted on the server that kept it.
+    servers = PlacedBroker(settings, lambda name: TopicKind.CLUSTER)
+    return [Forwarder(servers, source, name, settings, on_death) for name in servers.servers if name != source]

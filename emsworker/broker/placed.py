@@ -1,0 +1,353 @@
+"""Several servers as one broker: each topic is kept on one of them, and everything about it is asked there.
+
+The setting ``servers`` says where a topic is created. From then on its row on that server is the truth: it is kept
+there, or the row points to the server that keeps it since ``ems topics move``. Nothing below knows about other servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from emsworker.broker.keys import KeyBackend
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.results import ResultBackend
+from emsworker.core.config import Settings
+from emsworker.core.errors import (
+    AccessDenied,
+    ConfigError,
+    EmsError,
+    Problem,
+    StoreUnavailable,
+    TopicDeleted,
+    TopicMoved,
+    TopicRuleError,
+    UnknownMessage,
+)
+from emsworker.core.ids import check_name, uid_text
+from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
+from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.threads import ThreadPool
+from emsworker.core.run import Progress
+from emsworker.core.selection.filters import Filter
+from emsworker.core.servers import MAIN, parse_servers, place
+from emsworker.core.settings import settings_of
+from emsworker.publish.outbox import OutboxTransaction, Sender
+from emsworker.publish.outgoing import Outgoing
+from emsworker.store.engine import foreign
+from emsworker.store.engine.errors import code_of
+from emsworker.store.engine.schema import stream_id_text
+from emsworker.store.groups.results import ResultRow
+from emsworker.store.stream import outbox
+from emsworker.store.topics import create_topic, get_topic
+
+_FRESH_S = 1.0
+_ASK_S = 3.0  # for one server to say where a topic is
+_TURN_S = 0.05  # between two tries, while a move is under way
+# No such database, table, or privilege on it: the connection leads to another server.
+_NOT_HERE = frozenset({1044, 1049, 1142, 1146})
+
+
+class PlacedBroker:
+    """Several servers; see :class:`emsworker.broker.port.Broker`. Safe for any number of threads, and for forks.
+
+    Args:
+        settings: the app's; ``url`` is the main server, ``servers`` the others.
+        kind_of: returns the kind with which a topic is created.
+        home: the server that this process consumes from, and whose transactions its handlers work in.
+
+    Attributes:
+        servers: each server's own broker, by name, the main one first.
+    """
+
+    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind], home: str = MAIN) -> None:
+        self._settings = settings
+        self._placement = parse_servers(settings.servers)
+        self.servers = {MAIN: MysqlBroker(settings, kind_of)} | {
+            one.name: MysqlBroker(replace(settings, url=one.url), kind_of) for one in self._placement
+        }
+        self.home_name = home
+        self.home = self.server(home)
+        self._known: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._rows_until: dict[tuple[str, str], float] = {}  # of a server: the topics that it has a row of
+        self._homes: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._lock = forks.Lock()
+
+    def server(self, name: str) -> MysqlBroker:
+        """Return a server's broker.
+
+        Raises:
+            ConfigError: the setting names no such server.
+        """
+        if name in self.servers:
+            return self.servers[name]
+        fix = f"the setting `servers` names no such server; there are {', '.join(self.servers)}"
+        raise ConfigError([Problem("server", repr(name), fix)])
+
+    # -- where a topic is ----------------------------------------------------------------------------------------------
+
+    def locate(self, topic: str) -> tuple[str, ...]:
+        """Return the servers that have kept a topic, as far as their rows tell; the last one keeps it now.
+
+        Raises:
+            UnknownTopic, InvalidName: there is none of that name, and it may not be created.
+            StoreUnavailable: the server that would know is away, or the topic is just being moved.
+        """
+        known = self._known.get(topic) if isinstance(topic, str) else None
+        if known is not None and ticks() < known[1]:
+            return known[0]
+        check_name("topic", topic)
+        until = ticks() + self._settings.publish_timeout_s
+        while (chain := self._look(topic, known[0] if known else ())) is None:
+            if ticks() > until:
+                raise StoreUnavailable(f"topic {topic!r} is being moved; finish that with `ems topics move`")
+            time.sleep(_TURN_S)
+        self._known[topic] = chain, ticks() + _FRESH_S
+        return chain
+
+    def kept_by(self, topic: str) -> MysqlBroker:
+        """Return the broker of the server that keeps a topic; see :meth:`locate`."""
+        return self.server(self.locate(topic)[-1])
+
+    def _look(self, topic: str, known: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return where a topic is; ``None`` while it is being moved. The servers that are not asked may be away."""
+        if known:
+            found = self._row(known[-1], topic)
+            if found is not None and found.server is None:
+                return known
+        first = place(topic, self._placement)
+        try:
+            return self._follow(topic, first)
+        except StoreUnavailable:
+            for name in self.servers:  # it may be away, and have handed the topic over long ago
+                with contextlib.suppress(StoreUnavailable):
+                    if name != first and self._keeps(name, topic):
+                        return (name,)
+            raise
+
+    def _follow(self, topic: str, first: str) -> tuple[str, ...] | None:
+        chain: tuple[str, ...] = (first,)
+        while (found := self._row(chain[-1], topic)) is not None:
+            if found.server is None:
+                return chain
+            if found.server in chain:
+                return None
+            self.server(found.server)
+            chain += (found.server,)
+        return self._begin(topic, chain)
+
+    def _begin(self, topic: str, chain: tuple[str, ...]) -> tuple[str, ...]:
+        """Find a topic that is on another server, because it is older than the setting, or create it."""
+        with self._lock:
+            for name in self.servers:
+                if name not in chain and self._keeps(name, topic):
+                    self.point(chain[-1], topic, name)
+                    return (*chain, name)
+            self.server(chain[-1]).topic(topic)
+        return chain
+
+    def _row(self, name: str, topic: str) -> Topic | None:
+        return self.server(name).database.call(lambda session: get_topic(session, topic), _ASK_S)
+
+    def _keeps(self, name: str, topic: str) -> bool:
+        found = self._row(name, topic)
+        return found is not None and found.server is None
+
+    def point(self, name: str, topic: str, holder: str) -> None:
+        """Let a server know that another one keeps a topic, if it has no row of that topic yet."""
+        found = self._row(holder, topic)
+        values = {} if found is None else {one: getattr(found, one) for one in settings_of(Topic)}
+        with contextlib.suppress(AccessDenied):  # a producer that may not create topics finds it anew each time
+            self.server(name).database.call(lambda session: create_topic(session, topic, server=holder, **values))
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> ThreadPool:
+        """The threads on which coroutines call it."""
+        return self.home.pool
+
+    def prepare(self, topic: str | None = None) -> None:
+        """Connect, and look a topic up."""
+        self.home.prepare()
+        if topic is not None:
+            self.topic(topic)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic, created on first use if that is allowed."""
+        return self.kept_by(name).topic(name)
+
+    def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
+        """Return a group of a topic, created on first use if that is allowed."""
+        return self.kept_by(topic.name).group(topic, name, declared, order)
+
+    def send(
+        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
+    ) -> list[Receipt]:
+        """Store messages where their topic is kept; in a caller's transaction, in the outbox of its server."""
+        if transaction is not None:
+            return self._send_within(topic, outgoing, messages, transaction)
+        sent: dict[bytes, Receipt] = {}
+        until, moved = ticks() + self._settings.publish_timeout_s, False
+        while True:
+            chain = self.locate(topic)
+            for name in chain[:-1]:
+                sent |= self._sent_to(name, topic, outgoing, messages, moved)
+            todo = [pair for pair in zip(outgoing, messages, strict=True) if pair[1].uid not in sent]
+            try:
+                if todo:
+                    receipts = self.server(chain[-1]).send(topic, [one for one, _ in todo], [one for _, one in todo])
+                    sent |= {message.uid: receipt for (_, message), receipt in zip(todo, receipts, strict=True)}
+                return [sent[message.uid] for message in messages]
+            except (TopicMoved, TopicDeleted):
+                if ticks() > until:
+                    raise
+                self._known.pop(topic, None)
+                moved = True
+                time.sleep(_TURN_S)
+
+    def _sent_to(
+        self, name: str, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], moved: bool
+    ) -> dict[bytes, Receipt]:
+        """Find messages that are where the topic was before: sent while it was moved, or under ids of the sender's own.
+
+        What arrives there no longer can: whoever has seen its partitions closed finds all that was committed.
+        """
+        uids = [message.uid for one, message in zip(outgoing, messages, strict=True) if moved or one.uid is not None]
+        if not uids:
+            return {}
+        broker = self.server(name)
+        found = self._row(name, topic)
+        if found is None:
+            return {}
+        kept = broker.database.call(lambda session: outbox.find_kept(session, found.id, uids))
+        return {uid: Receipt(uid_text(uid), topic, None, None, created=moved) for uid in kept}
+
+    def _send_within(
+        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any
+    ) -> list[Receipt]:
+        name = self._home_of(transaction)
+        broker = self.server(name)
+        if ticks() >= self._rows_until.get((name, topic), 0.0):
+            if self._row(name, topic) is None and (holder := self.locate(topic)[-1]) != name:
+                self.point(name, topic, holder)
+            self._rows_until[name, topic] = ticks() + _FRESH_S
+        found = broker.topic(topic)
+        if found.server is not None and any(one.dedup_key is not None for one in outgoing):
+            raise TopicRuleError(
+                f"topic {topic!r} is kept on the server {found.server!r}, the transaction runs on {name!r}, and a "
+                "dedup_key counts on one server only; nothing was sent (send it after the commit, or use a uid)"
+            )
+        return broker.send(topic, outgoing, messages, transaction)
+
+    def _home_of(self, transaction: Any) -> str:
+        """Return the server of an open transaction, which is asked once.
+
+        Raises:
+            ConfigError: it is on none of them.
+        """
+        with contextlib.suppress(TypeError, KeyError):  # of a type without weak references
+            return self._homes[transaction]
+        name = self._ask_home(transaction)
+        with contextlib.suppress(TypeError):
+            self._homes[transaction] = name
+        return name
+
+    def _ask_home(self, transaction: Any) -> str:
+        for name in dict.fromkeys([self.home_name, *self.servers]):
+            broker = self.servers[name]
+            try:
+                rows = foreign.run(transaction, stream_id_text(broker.database.name))
+            except EmsError:
+                raise
+            except Exception as error:
+                if code_of(getattr(error, "orig", error)) not in _NOT_HERE:
+                    raise
+                continue
+            if rows and bytes(rows[0][0]).hex() == broker.stream_id:
+                return name
+        fix = f"its connection leads to none of the servers {', '.join(self.servers)}; give one of theirs"
+        raise ConfigError([Problem("transaction", f"a {type(transaction).__name__}", fix)])
+
+    def transaction(self, sender: Sender) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction on the home server that commits SQL and messages together."""
+        return self.home.transaction(sender)
+
+    def cancel(self, message_id: str, topic: str | None) -> bool:
+        """Cancel a message that was not run yet, on the server that has it."""
+        names = tuple(self.servers) if topic is None else self.locate(topic)
+        for name in reversed(names):
+            try:
+                return self.server(name).cancel(message_id, topic)
+            except UnknownMessage:
+                if name == names[0]:
+                    raise
+        raise AssertionError("there is always a server")
+
+    def results(self, topics: Sequence[str], group: str | None) -> ResultBackend:
+        """Return the results of calls, which are where their topics are, or were when the calls ran."""
+        places: dict[str, list[str]] = {}
+        for topic in topics:
+            for name in self.locate(topic):
+                places.setdefault(name, []).append(topic)
+        return PlacedResults([self.server(name).results(there, group) for name, there in places.items()])
+
+    def keys(self, backend: str) -> KeyBackend | None:
+        """Return the idempotency keys of the main server: an effect may be begun on any."""
+        return self.servers[MAIN].keys(backend)
+
+    def now(self) -> datetime:
+        """Return the home server's time, in UTC."""
+        return self.home.now()
+
+    def channel(self) -> MysqlChannel:
+        """Open a connection to the home server for a thread that consumes."""
+        return self.home.channel()
+
+    def close(self) -> None:
+        """Close the connections of all servers."""
+        for broker in self.servers.values():
+            broker.close()
+
+
+class PlacedResults:
+    """Results on several servers; see :class:`ResultBackend`."""
+
+    patience_s: float | None = None
+
+    def __init__(self, backends: Sequence[ResultBackend]) -> None:
+        self._backends = backends
+
+    def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """Return the results that exist, by uid."""
+        found: dict[bytes, ResultRow] = {}
+        for backend in self._backends:
+            found |= backend.find([uid for uid in uids if uid not in found])
+        return found
+
+    def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
+        """Return the dead letters among them."""
+        found: dict[bytes, ResultRow] = {}
+        for backend in self._backends:
+            found |= backend.find_buried([uid for uid in uids if uid not in found])
+        return found
+
+    def find_progress(self, uids: Sequence[bytes]) -> dict[bytes, Progress]:
+        """Return the progress of those that run."""
+        found: dict[bytes, Progress] = {}
+        for backend in self._backends:
+            found |= backend.find_progress([uid for uid in uids if uid not in found])
+        return found
+
+    def forget(self, uids: Sequence[bytes]) -> None:
+        """Delete results."""
+        for backend in self._backends:
+            backend.forget(uids)

@@ -1,0 +1,75 @@
+"""The servers of an app: the name and the address of each, and patterns that place new topics on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from emsworker.core.url import DatabaseUrl
+
+MAIN = "main"
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_FORM = "write NAME=mysql://user:password@host:3306/database PATTERN ..., one server after another"
+
+
+@dataclass(frozen=True)
+class NamedServer:
+    """A server with a name.
+
+    Attributes:
+        patterns: names of topics, with ``*`` and ``?``; a topic that is new is created on the first server with one
+            that fits, and on the main server if none does.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    patterns: tuple[str, ...] = ()
+
+
+def parse_servers(text: str) -> tuple[NamedServer, ...]:
+    """Parse the setting ``servers``: for each server its name and address, then patterns, all separated by spaces.
+
+    Raises:
+        ValueError: it is malformed; the text never repeats a password.
+    """
+    found: list[tuple[str, str, list[str]]] = []
+    for word in text.split():
+        if "://" in word:
+            name, equals, url = word.partition("=")
+            if not equals or "://" in name:
+                raise ValueError(f"an address has no name before it; {_FORM}")
+            found.append((name, url, []))
+        elif not found:
+            raise ValueError(f"it must begin with a server, not with {word!r}; {_FORM}")
+        else:
+            found[-1][2].append(word)
+    return tuple(_checked(found))
+
+
+def _checked(found: list[tuple[str, str, list[str]]]) -> Iterator[NamedServer]:
+    names = set[str]()
+    for name, url, patterns in found:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is not a name of a server; use lower-case letters, digits, - and _, a letter first"
+            )
+        if name == MAIN:
+            raise ValueError(f"{MAIN!r} is the server of the setting url; name this one differently")
+        if name in names:
+            raise ValueError(f"it names the server {name!r} twice")
+        try:
+            DatabaseUrl.parse(url)
+        except ValueError as error:
+            raise ValueError(f"server {name!r}: {error}") from None
+        names.add(name)
+        yield NamedServer(name, url, tuple(patterns))
+
+
+def place(topic: str, servers: tuple[NamedServer, ...]) -> str:
+    """Return the name of the server on which a new topic is created."""
+    for server in servers:
+        if any(fnmatchcase(topic, pattern) for pattern in server.patterns):
+            return server.name
+    return MAIN

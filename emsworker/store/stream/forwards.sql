@@ -1,0 +1,21 @@
+-- name: find_waiting
+SELECT t.id, t.name FROM ems_topic t WHERE t.server = %(server)s
+AND EXISTS (SELECT 1 FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = t.id)
+
+-- name: is_any_waiting
+SELECT 1 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s LIMIT 1
+
+-- name: read_first
+-- Without locks: what two processes read at once is accepted once.
+SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level, TIMESTAMPDIFF(MICROSECOND, NOW(6), due_at) / 1000000
+FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s ORDER BY due_at, uid LIMIT %(limit)s
+
+-- name: find_accepted
+SELECT `key` FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` IN %(keys)s
+
+-- name: remember
+-- Fails with a duplicate key if the message was accepted meanwhile; then nothing of the transaction is kept.
+INSERT INTO ems_dedup (topic_id, `key`, uid, expires_at, look_at) VALUES
+
+-- name: remembered_row
+(%(topic_id)s,%(key)s,%(uid)s,NOW(6) + INTERVAL %(remembered_s)s SECOND,NOW(6) + INTERVAL %(remembered_s)s SECOND)

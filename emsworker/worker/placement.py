@@ -1,0 +1,96 @@
+"""The topics of an app that are consumed on one of several servers, and a watch for those that come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from emsworker.app import Ems
+from emsworker.broker.placed import PlacedBroker
+from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
+from emsworker.core.process.runnable import OnDeath, Runnable
+from emsworker.core.servers import MAIN, parse_servers, place
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import TROUBLES
+from emsworker.store.topics import find_served, find_topics
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+
+
+def server_urls(settings: Settings, url: str) -> dict[str, str]:
+    """Return the address of each server by name, the main one first."""
+    return {MAIN: url} | {one.name: one.url for one in parse_servers(settings.servers)}
+
+
+def served_here(app: Ems, topics: Sequence[str]) -> dict[str, bool]:
+    """Return which topics are consumed on the app's home server: those that it keeps, or has kept (false).
+
+    Topics that are nowhere yet are created, if that is allowed; no other server is asked about those that exist.
+
+    Raises:
+        StoreUnavailable: a topic is nowhere yet, and not every server could be asked whether it has it.
+        UnknownTopic: a topic is nowhere, and may not be created.
+    """
+    broker = app.broker
+    if not isinstance(broker, PlacedBroker):
+        return dict.fromkeys(topics, True)
+    placement = parse_servers(app.settings.servers)
+    known = broker.home.database.call(lambda session: find_topics(session, topics))
+    for topic in topics:
+        if topic not in known and place(topic, placement) == broker.home_name:
+            broker.locate(topic)
+    return broker.home.database.call(lambda session: find_served(session, topics))
+
+
+def expected_on(server: str, settings: Settings, found: Mapping[str, Mapping[str, bool]], topic: str) -> bool:
+    """Return whether a worker would consume a topic on a server.
+
+    Args:
+        found: by server, those of the topics that it serves (:func:`find_served`), of all servers that could be asked.
+    """
+    if topic in found[server]:
+        return True
+    nowhere = not any(served.get(topic) for served in found.values())
+    return nowhere and place(topic, parse_servers(settings.servers)) == server
+
+
+class PlacementWatch(Runnable):
+    """Looks for topics of the app that a server serves by now, or no longer.
+
+    Args:
+        database: of the server.
+        topics: of the app.
+        on_change: called after each change.
+        on_death: see :class:`Runnable`.
+    """
+
+    def __init__(
+        self, server: str, database: Database, topics: Sequence[str], on_change: Callable[[], None], on_death: OnDeath
+    ) -> None:
+        super().__init__(f"ems-placement-{server}", on_death)
+        self._server, self._topics, self._on_change = server, topics, on_change
+        self._session = database.session()
+        self._known: set[str] | None = None
+        self._failed = False
+
+    def step(self) -> None:
+        """Compare what the server serves with what it served at the last look."""
+        try:
+            served = set(find_served(self._session, self._topics))
+        except (*TROUBLES, EmsError) as error:
+            log.debug("cannot look for topics on server %s: %s", self._server, error)
+            self._failed = True
+        else:
+            # A child may have started after a failed look, and seen more or less than this one does.
+            if served != self._known and (self._known is not None or self._failed):
+                log.info("server %s serves other topics than before; its children start again", self._server)
+                self._on_change()
+            self._known = served
+        self.sleep(_LOOK_S)
+
+    def shut_down(self) -> None:
+        """Close the session."""
+        self._session.close()
