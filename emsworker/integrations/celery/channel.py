@@ -17,7 +17,7 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport.base import Message as Delivered
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 
-from emsworker.consume.claiming import Place
+from emsworker.consume.claiming import ReadGroup
 from emsworker.consume.pull import PullConsumer
 from emsworker.core.errors import EmsError, TopicDeleted
 from emsworker.core.model import Message as StreamMessage
@@ -73,7 +73,7 @@ class _Unacked:
     envelope: Envelope
 
 
-class Channel(StdChannel):
+class QueueChannel(StdChannel):
     """A channel.
 
     Args:
@@ -196,11 +196,11 @@ class Channel(StdChannel):
         place = self._place(queue)
         return self._stream.broker.database.call(lambda session: backlog.count(session, place.group))
 
-    def _place(self, queue: Queue) -> Place:
-        def read(session: Any) -> Place | None:
+    def _place(self, queue: Queue) -> ReadGroup:
+        def read(session: Any) -> ReadGroup | None:
             topic = topics.get_topic(session, queue.topic)
             group = topic and topics.get_group(session, topic, GROUP)
-            return Place(topic, group, group.timeout_s) if topic and group else None
+            return ReadGroup(topic, group, group.timeout_s) if topic and group else None
 
         found = self._stream.broker.database.call(read)
         if found is None:
